@@ -1,0 +1,252 @@
+"""Every error that logbus raises.
+
+One root, ``LogbusError``. Each class says three things that a caller acts on:
+
+* ``fault``: who can mend it (``caller``, ``data``, ``server``, ``network``, ``coordination``);
+* ``retriable``: whether the same call can succeed later without a change;
+* ``code``: the number that stands for it on the wire (0 is reserved for "no error").
+
+Messages hold both values ("expected 3, got 5") and the remedy. Foreign exceptions are
+translated where they enter (``raise ... from``), so nothing above a boundary catches
+``OSError`` or an exception of kazoo's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Fault = Literal["caller", "data", "server", "network", "coordination"]
+
+
+class LogbusError(Exception):
+    """Root of all errors of logbus."""
+
+    code: ClassVar[int] = 1
+    fault: ClassVar[Fault] = "server"
+    retriable: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+# -- the caller's fault -------------------------------------------------------------------
+
+
+class InvalidRequestError(LogbusError):
+    """A request that no state of the broker could make right."""
+
+    code = 2
+    fault: ClassVar[Fault] = "caller"
+
+
+class FrameTooLargeError(InvalidRequestError):
+    """A frame announces more bytes than the receiver accepts."""
+
+    code = 3
+
+
+class UnsupportedVersionError(InvalidRequestError):
+    """A format, API or offset version that this release does not know."""
+
+    code = 4
+
+
+class InvalidNameError(InvalidRequestError):
+    """A topic, group or subject name that breaks the name rules."""
+
+    code = 5
+
+
+class ConfigError(InvalidRequestError):
+    """A configuration key or value that cannot be used."""
+
+    code = 6
+
+
+class InvalidOptionError(ConfigError):
+    """A Spark option that is unknown, misplaced or has an unusable value."""
+
+    code = 7
+
+
+class RecordBatchTooLargeError(InvalidRequestError):
+    """A record batch above the topic's or the broker's limit."""
+
+    code = 8
+
+
+class TopicExistsError(InvalidRequestError):
+    """A topic of that name is there already."""
+
+    code = 9
+
+
+class UnknownTopicError(InvalidRequestError):
+    """A topic or partition that the cluster does not have."""
+
+    code = 10
+
+
+class OffsetOutOfRangeError(InvalidRequestError):
+    """An offset outside ``[log start offset, high watermark]`` of a partition."""
+
+    code = 11
+
+
+class StaleOwnerError(InvalidRequestError):
+    """A group member that lost its partition tries to commit for it."""
+
+    code = 12
+
+
+class LimitExceededError(LogbusError):
+    """A bound on connections, requests or memory is reached; try again when load is lower."""
+
+    code = 13
+    fault: ClassVar[Fault] = "caller"
+    retriable = True
+
+
+# -- damaged or missing data --------------------------------------------------------------
+
+
+class CorruptRecordBatchError(LogbusError):
+    """Bytes that are not a whole, valid record batch."""
+
+    code = 20
+    fault: ClassVar[Fault] = "data"
+
+
+class DataLossError(LogbusError):
+    """Records that a reader was to get are no longer there (see ``failOnDataLoss``)."""
+
+    code = 21
+    fault: ClassVar[Fault] = "data"
+
+
+# -- the server's fault -------------------------------------------------------------------
+
+
+class StorageError(LogbusError):
+    """The disk refused a read or a write; nothing was acknowledged."""
+
+    code = 30
+    fault: ClassVar[Fault] = "server"
+
+
+class PartitionOfflineError(StorageError):
+    """The partition stopped after a failed flush, so that nothing unflushed is ever served."""
+
+    code = 31
+
+
+class NotLeaderError(LogbusError):
+    """The broker does not lead that partition (any more, or not yet); refresh the metadata."""
+
+    code = 32
+    fault: ClassVar[Fault] = "server"
+    retriable = True
+
+
+class BrokerShuttingDownError(LogbusError):
+    """The broker is on its way down and takes no new requests."""
+
+    code = 33
+    fault: ClassVar[Fault] = "server"
+    retriable = True
+
+
+class DataDirectoryLockedError(StorageError):
+    """Another process holds the data directory."""
+
+    code = 34
+
+
+# -- network and coordination -------------------------------------------------------------
+
+
+class BrokerUnavailableError(LogbusError):
+    """No connection to a broker, or it broke; the request may or may not have been done."""
+
+    code = 40
+    fault: ClassVar[Fault] = "network"
+    retriable = True
+
+
+class RequestTimeoutError(LogbusError):
+    """No answer within the bound; the request may or may not have been done."""
+
+    code = 41
+    fault: ClassVar[Fault] = "network"
+    retriable = True
+
+
+class ProtocolError(LogbusError):
+    """The other end sent bytes that are not the protocol."""
+
+    code = 42
+    fault: ClassVar[Fault] = "network"
+
+
+class CoordinationError(LogbusError):
+    """ZooKeeper could not be reached or refused an operation."""
+
+    code = 50
+    fault: ClassVar[Fault] = "coordination"
+    retriable = True
+
+
+class BrokerIdInUseError(CoordinationError):
+    """Another live broker is registered under the same id."""
+
+    code = 51
+    retriable = False
+
+
+# -- the machine --------------------------------------------------------------------------
+
+
+class JavaNotFoundError(LogbusError):
+    """No usable Java runtime (17 or newer)."""
+
+    code = 60
+    fault: ClassVar[Fault] = "caller"
+
+
+class EmbeddedServerError(LogbusError):
+    """A server that was to run on this machine did not start or died."""
+
+    code = 61
+
+
+class ProducerClosedError(LogbusError):
+    """``send`` after ``close``, or a record that was still waiting when the producer was closed."""
+
+    code = 62
+    fault: ClassVar[Fault] = "caller"
+
+
+class BufferExhaustedError(LimitExceededError):
+    """The producer's memory stayed full for longer than ``max_block_ms``."""
+
+    code = 63
+
+
+def _all_subclasses(root: type[LogbusError]) -> list[type[LogbusError]]:
+    found = []
+    for sub in root.__subclasses__():
+        found.append(sub)
+        found.extend(_all_subclasses(sub))
+    return found
+
+
+_KNOWN: list[type[LogbusError]] = [LogbusError, *_all_subclasses(LogbusError)]
+_BY_CODE: dict[int, type[LogbusError]] = {known.code: known for known in _KNOWN}
+    c.code: c for c in [LogbusError, *_all_subclasses(LogbusError)]
+}
+
+
+def from_code(code: int, message: str) -> LogbusError:
+    """The error that a peer reported as ``code``; an unknown code gives a plain LogbusError."""
+    return _BY_CODE.get(code, LogbusError)(message)

@@ -1,0 +1,116 @@
+"""The nouns that all packages share, as small frozen values."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from spark_logbus.errors import InvalidNameError
+
+MAX_NAME_LENGTH = 249  # so that "<topic>-<partition>" plus suffixes stays a legal file name
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return ``name`` if it can name a ``kind`` (topic, group, subject), else raise.
+
+    The rule is Kafka's: 1 to 249 letters, digits, dots, underscores and hyphens, and
+    neither ``.`` nor ``..``, because names become directories and ZooKeeper nodes.
+    """
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(
+            f"The {kind} name starting with {name[:40]!r} has {len(name)} characters; "
+            f"use at most {MAX_NAME_LENGTH}."
+        )
+    if name in (".", "..") or not _NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"{name!r} cannot name a {kind}; use letters, digits, '.', '_' and '-' "
+            "(and neither '.' nor '..' alone)."
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The records ``[start, end)`` of one partition."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}[{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    broker_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} at {self.host}:{self.port}"
+
+
+class Acks(enum.Enum):
+    """The durability that a producer asks for before an append is acknowledged."""
+
+    NONE = "none"  # the request was sent
+    WRITTEN = "written"  # in the operating system's page cache: survives the process, not the power
+    FLUSHED = "flushed"  # on disk
+
+
+class Compression(enum.IntEnum):
+    """Arrow IPC buffer compression of a payload; the numbers stand in the attributes."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class TimestampType(enum.IntEnum):
+    """Who set a record's timestamp; the numbers are those of Spark's ``timestampType`` column."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The log start offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record whose timestamp (µs since the epoch) is at or after ``timestamp_us``."""
+
+    timestamp_us: int
+
+
+OffsetSpec = Earliest | Latest | AtOffset | AtTimestamp

@@ -1,0 +1,138 @@
+"""Frames: how requests and responses are cut out of a byte stream. No sockets here.
+
+Every frame, in both directions, little-endian::
+
+    | length u32 | api u16 | version u16 | correlation u32 | header_length u32 | header | payload |
+
+``length`` counts the bytes after itself. The header is MessagePack; the payload, if any, is raw
+record batches. A response repeats api, version and correlation of its request.
+
+``FrameReader`` is the receiving end for both sides. It hands out the buffer to receive into, so
+that a payload goes from the kernel into its final place in one copy, and it refuses a frame by
+its announced lengths before any memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.errors import FrameTooLargeError, ProtocolError
+
+PRELUDE: Final = struct.Struct("<IHHII")
+PRELUDE_SIZE: Final = PRELUDE.size  # 16
+_AFTER_LENGTH: Final = PRELUDE_SIZE - 4
+
+DEFAULT_MAX_HEADER_BYTES: Final = 1 << 20  # a metadata response of about 10,000 partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One received frame."""
+
+    api: int
+    version: int
+    correlation: int
+    header: bytes
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """What a receiver accepts. ``max_frame_bytes`` counts everything after the length field."""
+
+    max_frame_bytes: int
+    max_header_bytes: int = DEFAULT_MAX_HEADER_BYTES
+
+
+def frame_head(
+    *, api: int, version: int, correlation: int, header: bytes, payload_length: int = 0
+) -> bytes:
+    """The bytes that come before the payload of a frame."""
+    length = _AFTER_LENGTH + len(header) + payload_length
+    return PRELUDE.pack(length, api, version, correlation, len(header)) + header
+
+
+def _new_buffer(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+class FrameReader:
+    """Cuts one stream into frames. Not thread-safe; one per connection.
+
+    Use: receive at most ``len(view)`` bytes into ``view = reader.buffer()``, then call
+    ``reader.advance(n)``, which returns a frame when one is complete. A buffer never reaches
+    past the current frame, so nothing is read ahead.
+    """
+
+    def __init__(
+        self, limits: FrameLimits, *, allocate: Callable[[int], memoryview] = _new_buffer
+    ) -> None:
+        self.limits = limits
+        self._allocate = allocate
+        self._reset()
+
+    def _reset(self) -> None:
+        self._part = 0  # 0 prelude, 1 header, 2 payload
+        self._view = memoryview(bytearray(PRELUDE_SIZE))
+        self._filled = 0
+        self._prelude = (0, 0, 0, 0, 0)
+        self._header = b""
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether some bytes of a frame have come, but not all."""
+        return self._part > 0 or self._filled > 0
+
+    def buffer(self) -> memoryview:
+        return self._view[self._filled :]
+
+    def advance(self, received: int) -> Frame | None:
+        """Account for ``received`` bytes; raises FrameTooLargeError or ProtocolError."""
+        self._filled += received
+        if self._filled < len(self._view):
+            return None
+        if self._part == 0:
+            self._start_frame()
+        elif self._part == 1:
+            self._header = bytes(self._view)
+            self._enter(2, self._payload_length())
+        if self._part == 2 and self._filled == len(self._view):
+            return self._finish()
+        return None
+
+    def _start_frame(self) -> None:
+        self._prelude = PRELUDE.unpack(self._view)
+        length, _, _, _, header_length = self._prelude
+        if length > self.limits.max_frame_bytes:
+            raise FrameTooLargeError(
+                f"A frame announces {length} bytes, the limit is {self.limits.max_frame_bytes}."
+            )
+        if header_length > self.limits.max_header_bytes:
+            raise FrameTooLargeError(
+                f"A frame header announces {header_length} bytes, "
+                f"the limit is {self.limits.max_header_bytes}."
+            )
+        if header_length == 0 or _AFTER_LENGTH + header_length > length:
+            raise ProtocolError(
+                f"A frame of {length} bytes announces a header of {header_length} bytes; "
+                "the other end does not speak the logbus protocol."
+            )
+        self._enter(1, header_length)
+
+    def _payload_length(self) -> int:
+        length, _, _, _, header_length = self._prelude
+        return length - _AFTER_LENGTH - header_length
+
+    def _enter(self, part: int, size: int) -> None:
+        self._part = part
+        self._view = self._allocate(size) if part == 2 and size else _new_buffer(size)
+        self._filled = 0
+
+    def _finish(self) -> Frame:
+        _, api, version, correlation, _ = self._prelude
+        frame = Frame(api, version, correlation, self._header, self._view)
+        self._reset()
+        return frame

@@ -1,0 +1,29 @@
+"""Bytes of one record batch; no files, no sockets.
+
+This package's top level is what a broker needs: headers, checksums, stamping. What turns
+payloads into Arrow and back is ``spark_logbus.record.arrow``, which brokers never import.
+"""
+
+from spark_logbus.record.format import HEADER_SIZE, LENGTH_FIELD_END, MAGIC_V1
+from spark_logbus.record.header import (
+    RecordBatchHeader,
+    checksum,
+    parse_header,
+    peek_size,
+    split,
+    stamp,
+    verify,
+)
+
+__all__ = [
+    "HEADER_SIZE",
+    "LENGTH_FIELD_END",
+    "MAGIC_V1",
+    "RecordBatchHeader",
+    "checksum",
+    "parse_header",
+    "peek_size",
+    "split",
+    "stamp",
+    "verify",
+]

@@ -1,0 +1,67 @@
+"""Record batch, version 1: the constants of the format, in one place.
+
+The same bytes on disk and on the wire. Little-endian::
+
+    byte  0        8        12       16         24    25       26         28
+          +--------+--------+--------+----------+-----+--------+----------+-------+
+          | base   | batch  | leader | append   |magic|reserved|attributes| crc32c|
+          | offset | length | epoch  | time µs  |     |        |          |       |
+          | i64    | u32    | i32    | i64      | u8  | u8     | u16      | u32   |
+          +--------+--------+--------+----------+-----+--------+----------+-------+
+    byte  32       36        40        48        56       64       66       70       74      80
+          +--------+---------+---------+---------+--------+--------+--------+--------+-------+
+          | record | last    | base    | max     |producer|producer| base   | schema |padding|
+          | count  | offset  | timest. | timest. | id     | epoch  |sequence| id     | 0     |
+          | u32    | delta   | i64 µs  | i64 µs  | i64    | i16    | i32    | u32    | 6 B   |
+          +--------+---------+---------+---------+--------+--------+--------+--------+-------+
+    byte  80: payload, ``batch_length - 68`` bytes, a multiple of 8
+
+``batch_length`` counts the bytes after itself. The first three stamped fields (base offset,
+leader epoch, append time) stand before the checksum and outside it, so that the leader stamps
+them without touching the rest. The checksum covers bytes 24-27 (magic, reserved, attributes)
+and everything from byte 32 on. The padding makes a record batch's payload start 8-byte
+aligned, so Arrow buffers decode in place. See ``docs/formats/record-batch.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+MAGIC_V1: Final = 1
+
+# One struct for the whole header; "6x" is the padding, checked separately to be zero.
+HEADER: Final = struct.Struct("<qIiqBBHIIIqqqhiI6x")
+HEADER_SIZE: Final = HEADER.size  # 80
+LENGTH_FIELD_END: Final = 12  # batch_length counts from here
+MAX_HEADER_OVERHEAD: Final = HEADER_SIZE - LENGTH_FIELD_END
+
+STAMPED_OFFSET: Final = struct.Struct("<q")  # base_offset at byte 0
+STAMPED_EPOCH_TIME: Final = struct.Struct("<iq")  # leader_epoch, append_time at byte 12
+STAMPED_EPOCH_TIME_AT: Final = 12
+SIZE_PREFIX: Final = struct.Struct("<qI")  # base_offset, batch_length: enough to skip a batch
+
+CHECKED_PREFIX: Final = slice(24, 28)
+CRC: Final = struct.Struct("<I")
+CRC_AT: Final = 28
+CHECKED_FROM: Final = 32
+PADDING: Final = slice(74, 80)
+
+ALIGNMENT: Final = 8
+
+# attributes, bit by bit
+COMPRESSION_MASK: Final = 0b0000_0000_0111
+LAYOUT_SHIFT: Final = 3
+LAYOUT_MASK: Final = 0b0000_0001_1000
+HAS_KEY: Final = 1 << 5
+HAS_HEADERS: Final = 1 << 6
+LOG_APPEND_TIME: Final = 1 << 7
+CONTROL: Final = 1 << 8
+HAS_OFFSET_DELTA: Final = 1 << 9
+KNOWN_ATTRIBUTES: Final = (1 << 10) - 1
+
+LAYOUT_ARROW_BATCH: Final = 0
+
+NO_PRODUCER: Final = -1
+NO_SEQUENCE: Final = -1
+PLAIN_BYTES_SCHEMA: Final = 0

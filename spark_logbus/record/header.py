@@ -1,0 +1,206 @@
+"""The header of a record batch: parse, check, stamp, and walk a run of record batches.
+
+Pure functions over bytes, without Arrow: this is all that the log and the broker need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.model import Compression, TimestampType
+from spark_logbus.record import format as fmt
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatchHeader:
+    """All header fields of one record batch; times in µs since the Unix epoch."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    append_time_us: int
+    attributes: int
+    crc: int
+    record_count: int
+    last_offset_delta: int
+    base_timestamp_us: int
+    max_timestamp_us: int
+    producer_id: int = fmt.NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = fmt.NO_SEQUENCE
+    schema_id: int = fmt.PLAIN_BYTES_SCHEMA
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record batch, header included."""
+        return self.batch_length + fmt.LENGTH_FIELD_END
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.attributes & fmt.COMPRESSION_MASK)
+
+    @property
+    def layout(self) -> int:
+        return (self.attributes & fmt.LAYOUT_MASK) >> fmt.LAYOUT_SHIFT
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self.attributes & fmt.HAS_KEY)
+
+    @property
+    def has_headers(self) -> bool:
+        return bool(self.attributes & fmt.HAS_HEADERS)
+
+    @property
+    def has_offset_delta(self) -> bool:
+        return bool(self.attributes & fmt.HAS_OFFSET_DELTA)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & fmt.CONTROL)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        appended = self.attributes & fmt.LOG_APPEND_TIME
+        return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
+
+
+def checksum(record_batch: Buffer) -> int:
+    """CRC-32C of the checked bytes of one whole record batch."""
+    view = memoryview(record_batch)
+    return int(crc32c(view[fmt.CHECKED_FROM :], crc32c(view[fmt.CHECKED_PREFIX])))
+
+
+def peek_size(data: Buffer, position: int = 0) -> int | None:
+    """Size in bytes of the record batch at ``position``, or None if 12 bytes are not there."""
+    if len(data) - position < fmt.LENGTH_FIELD_END:
+        return None
+    return int(fmt.SIZE_PREFIX.unpack_from(data, position)[1]) + fmt.LENGTH_FIELD_END
+
+
+def parse_header(data: Buffer, position: int = 0) -> RecordBatchHeader:
+    """Parse and structurally check the 80-byte header at ``position``.
+
+    The checksum is not verified here (see ``verify``). Raises CorruptRecordBatchError, or
+    UnsupportedVersionError for a magic byte of another release.
+    """
+    if len(data) - position < fmt.HEADER_SIZE:
+        raise CorruptRecordBatchError(
+            f"A record batch header takes {fmt.HEADER_SIZE} bytes, "
+            f"only {len(data) - position} are there."
+        )
+    (
+        base_offset, batch_length, leader_epoch, append_time, magic, reserved, attributes, crc,
+        record_count, last_delta, base_ts, max_ts, producer_id, producer_epoch, base_seq, schema_id,
+    ) = fmt.HEADER.unpack_from(data, position)  # fmt: skip
+    if magic != fmt.MAGIC_V1:
+        raise UnsupportedVersionError(
+            f"The record batch at offset {base_offset} has format version {magic}, "
+            f"this release knows {fmt.MAGIC_V1}; upgrade, or check that these are record batches."
+        )
+    header = RecordBatchHeader(
+        base_offset, batch_length, leader_epoch, append_time, attributes, crc, record_count,
+        last_delta, base_ts, max_ts, producer_id, producer_epoch, base_seq, schema_id,
+    )  # fmt: skip
+    problem = _structural_problem(header, reserved)
+    if problem:
+        raise CorruptRecordBatchError(f"Record batch at offset {base_offset}: {problem}.")
+    return header
+
+
+def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
+    attributes = header.attributes
+    if reserved:
+        return f"reserved byte is {reserved}, expected 0"
+    if attributes & ~fmt.KNOWN_ATTRIBUTES:
+        return f"unknown attributes {attributes:#06x}"
+    if attributes & fmt.COMPRESSION_MASK > Compression.ZSTD:
+        return f"unknown compression {attributes & fmt.COMPRESSION_MASK}"
+    if header.layout != fmt.LAYOUT_ARROW_BATCH:
+        return f"unknown payload layout {header.layout}"
+    if header.batch_length < fmt.MAX_HEADER_OVERHEAD or header.size % fmt.ALIGNMENT:
+        return f"impossible length {header.batch_length}"
+    if header.base_offset < 0:
+        return "negative base offset"
+    if header.record_count < 1:
+        return "no records"
+    gaps_allowed = bool(attributes & fmt.HAS_OFFSET_DELTA)
+    expected = header.record_count - 1
+    if header.last_offset_delta < expected or (
+        header.last_offset_delta != expected and not gaps_allowed
+    ):
+        return f"last offset delta {header.last_offset_delta}, expected {expected}"
+    if header.base_timestamp_us > header.max_timestamp_us:
+        return "base timestamp after max timestamp"
+    return None
+
+
+def verify(record_batch: Buffer) -> RecordBatchHeader:
+    """Check one whole record batch, length and checksum included, and return its header."""
+    header = parse_header(record_batch)
+    if header.size != len(record_batch):
+        raise CorruptRecordBatchError(
+            f"Record batch at offset {header.base_offset}: expected {header.size} bytes, "
+            f"got {len(record_batch)}."
+        )
+    if any(memoryview(record_batch)[fmt.PADDING]):
+        raise CorruptRecordBatchError(
+            f"Record batch at offset {header.base_offset}: padding is not zero."
+        )
+    actual = checksum(record_batch)
+    if actual != header.crc:
+        raise CorruptRecordBatchError(
+            f"Record batch at offset {header.base_offset}: checksum {actual:#010x}, "
+            f"expected {header.crc:#010x}."
+        )
+    return header
+
+
+def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
+    """Walk a run of record batches, verified one by one, each with a view of its bytes.
+
+    With ``allow_tail`` a record batch that is cut off at the end is left out silently (a fetch
+    ends where its byte limit falls); otherwise it raises CorruptRecordBatchError.
+    """
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        size = peek_size(view, position)
+        if size is None or position + size > len(view):
+            if allow_tail:
+                return
+            raise CorruptRecordBatchError(
+                f"The last record batch is cut off: {len(view) - position} bytes at "
+                f"position {position}, expected {size if size is not None else 'a header'}."
+            )
+        batch = view[position : position + size]
+        yield verify(batch), batch
+        position += size
+
+
+def stamp(
+    record_batch: bytearray | memoryview,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_us: int,
+) -> None:
+    """Write the leader's fields into a record batch, in place; the checksum stays right."""
+    fmt.STAMPED_OFFSET.pack_into(record_batch, 0, base_offset)
+    fmt.STAMPED_EPOCH_TIME.pack_into(
+        record_batch, fmt.STAMPED_EPOCH_TIME_AT, leader_epoch, append_time_us
+    )
