@@ -243,8 +243,6 @@ def _all_subclasses(root: type[LogbusError]) -> list[type[LogbusError]]:
 
 _KNOWN: list[type[LogbusError]] = [LogbusError, *_all_subclasses(LogbusError)]
 _BY_CODE: dict[int, type[LogbusError]] = {known.code: known for known in _KNOWN}
-    c.code: c for c in [LogbusError, *_all_subclasses(LogbusError)]
-}
 
 
 def from_code(code: int, message: str) -> LogbusError:
