@@ -1,0 +1,45 @@
+"""Fixtures for tests of all kinds: a real ZooKeeper, and a clean corner of it per test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from spark_logbus.coordination.embedded import EmbeddedZooKeeper
+from spark_logbus.java import ensure_java_home
+
+
+def pytest_configure() -> None:
+    """Spark's workers run this very Python, and any Java that logbus would choose."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    ensure_java_home()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One server for the whole run. A test that stops or kills a server starts its own."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), heap_mb=128) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _zookeeper_client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(hosts=zookeeper.address)
+    client.start(timeout=30)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def chroot(zookeeper: EmbeddedZooKeeper, _zookeeper_client: KazooClient) -> str:
+    """A connect string ``host:port/<fresh node>``; the node exists and is empty."""
+    node = f"/{uuid.uuid4().hex}"
+    _zookeeper_client.create(node)
+    return f"{zookeeper.address}{node}"
