@@ -204,6 +204,12 @@ class BrokerIdInUseError(CoordinationError):
     retriable = False
 
 
+class LockHeldError(CoordinationError):
+    """Another process does what only one may do at a time."""
+
+    code = 52
+
+
 # -- the machine --------------------------------------------------------------------------
 
 

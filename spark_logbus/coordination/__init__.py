@@ -1,0 +1,33 @@
+"""ZooKeeper: every path and payload, sessions, and what logbus keeps there.
+
+The only importer of kazoo. See docs/formats/zookeeper.md for the tree.
+"""
+
+from spark_logbus.coordination.connect import default_connect
+from spark_logbus.coordination.embedded import EmbeddedZooKeeper
+from spark_logbus.coordination.groups import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.locks import Lock
+from spark_logbus.coordination.payloads import CorruptNodeError
+from spark_logbus.coordination.registry import BrokerRegistry
+from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
+from spark_logbus.coordination.session import Session
+from spark_logbus.coordination.states import SessionState
+from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
+
+__all__ = [
+    "BrokerRegistry",
+    "CommittedOffset",
+    "CorruptNodeError",
+    "EmbeddedZooKeeper",
+    "GroupOffsets",
+    "GroupRewinds",
+    "Lock",
+    "PartitionState",
+    "Rewind",
+    "Session",
+    "SessionState",
+    "TopicRecord",
+    "TopicRegistry",
+    "default_connect",
+]

@@ -1,0 +1,105 @@
+"""Every ZooKeeper path of logbus, made and parsed here and nowhere else.
+
+Paths are relative to the chroot. Names are checked before they become part of a path, so
+that no topic or group can reach outside its own node.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import TopicPartition, check_name
+
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+CONSUMERS = "/consumers"
+SCHEMAS = "/schemas"
+TRANSACTIONS = "/transactions"
+LOCKS = "/locks"
+
+_GENERATION_DIGITS = 10  # so that names sort as numbers do
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def number_of(name: str) -> int | None:
+    """The broker id, partition or generation that a node's name stands for, or None."""
+    return int(name) if name.isascii() and name.isdigit() else None
+
+
+def broker(broker_id: int) -> str:
+    if broker_id < 0:
+        raise InvalidRequestError(f"A broker id is 0 or more, got {broker_id}.")
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{check_name('topic', name)}"
+
+
+def partitions(name: str) -> str:
+    return f"{topic(name)}/partitions"
+
+
+def partition(tp: TopicPartition) -> str:
+    return f"{partitions(tp.topic)}/{_partition(tp)}"
+
+
+def partition_state(tp: TopicPartition) -> str:
+    return f"{partition(tp)}/state"
+
+
+def lock(name: str) -> str:
+    """Lock names are free text (a warehouse's address), so they are quoted into one node name."""
+    return f"{LOCKS}/{quote(name, safe='')}"
+
+
+def group(name: str) -> str:
+    return f"{CONSUMERS}/{check_name('group', name)}"
+
+
+def members(group_name: str) -> str:
+    return f"{group(group_name)}/ids"
+
+
+def member(group_name: str, consumer: str) -> str:
+    return f"{members(group_name)}/{check_name('consumer', consumer)}"
+
+
+def owner(group_name: str, tp: TopicPartition) -> str:
+    topic_name = check_name("topic", tp.topic)
+    return f"{group(group_name)}/owners/{topic_name}/{_partition(tp)}"
+
+
+def offsets(group_name: str) -> str:
+    return f"{group(group_name)}/offsets"
+
+
+def topic_offsets(group_name: str, topic_name: str) -> str:
+    return f"{offsets(group_name)}/{check_name('topic', topic_name)}"
+
+
+def offset(group_name: str, tp: TopicPartition) -> str:
+    return f"{topic_offsets(group_name, tp.topic)}/{_partition(tp)}"
+
+
+def rewinds(group_name: str) -> str:
+    return f"{group(group_name)}/rewinds"
+
+
+def rewind(group_name: str, generation: int) -> str:
+    return f"{rewinds(group_name)}/{generation:0{_GENERATION_DIGITS}d}"
+
+
+def _partition(tp: TopicPartition) -> int:
+    if tp.partition < 0:
+        raise InvalidRequestError(f"A partition is 0 or more, got {tp.partition} of {tp.topic}.")
+    return tp.partition

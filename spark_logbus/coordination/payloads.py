@@ -1,0 +1,88 @@
+"""What stands in the nodes: JSON, checked when it is read.
+
+Unknown fields are ignored, so that a newer release can add some while older ones still run.
+See docs/formats/zookeeper.md for an example of each.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeVar
+
+import msgspec
+
+from spark_logbus.errors import CoordinationError, Fault
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class CorruptNodeError(CoordinationError):
+    """A node holds something else than logbus wrote there; the message names its path."""
+
+    fault: ClassVar[Fault] = "data"
+    retriable: ClassVar[bool] = False
+
+
+class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    started_us: NonNegative  # when the broker first registered; tells a leftover from a rival
+    version: str
+    session_timeout_ms: NonNegative = 0  # how long a leftover of this broker can stay
+
+
+class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    partitions: dict[NonNegative, Annotated[list[NonNegative], msgspec.Meta(min_length=1)]]
+    config: dict[str, str]
+    deleted: bool = False  # the topic is gone; only the removal of its nodes is not finished
+
+
+class StatePayload(msgspec.Struct, frozen=True, kw_only=True):
+    leader: NonNegative
+    leader_epoch: NonNegative
+    in_sync: list[NonNegative]
+
+
+class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True):
+    offset: NonNegative
+    committed_at_us: int
+    by: str
+    topic_id: str | None = None
+    generation: NonNegative = 0
+
+
+class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    holder: str
+    since_us: int
+
+
+class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
+
+    generation: NonNegative = 0
+
+
+class RewindPayload(msgspec.Struct, frozen=True, kw_only=True):
+    positions: dict[str, dict[NonNegative, NonNegative]]
+    why: str
+    when_us: int
+    by: str
+
+
+Payload = TypeVar("Payload", bound=msgspec.Struct)
+
+
+def encode(payload: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(payload)
+
+
+def decode(kind: type[Payload], data: bytes, *, path: str) -> Payload:
+    """CorruptNodeError, naming ``path``, for anything but a valid payload of that kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise CorruptNodeError(
+            f"The ZooKeeper node {path} does not hold what logbus wrote there ({failure}); it "
+            f"starts with {data[:60]!r}. Repair or remove the node by hand."
+        ) from failure

@@ -1,0 +1,180 @@
+"""Rewinds of consumer groups: committed offsets set back, on the record.
+
+Every rewind begins a new generation. The new generation, its reason and the offsets it sets
+are one transaction, so whoever sees the generation also sees the offsets, and a commit that
+expects the generation before is refused (see ``groups``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.groups import (
+    check_offsets,
+    generation_of,
+    read_group,
+)
+from spark_logbus.coordination.payloads import (
+    GenerationPayload,
+    OffsetPayload,
+    RewindPayload,
+    decode,
+    encode,
+)
+from spark_logbus.coordination.session import Session
+from spark_logbus.coordination.tree import Create, Delete, Node, Operation, SetData, Tree
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import TopicPartition
+
+MAX_HISTORY = 1_000  # rewinds kept for each group; older ones are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """``positions`` are the committed offsets that the rewind set."""
+
+    generation: int
+    positions: dict[TopicPartition, int]
+    why: str
+    when_us: int
+    by: str
+
+
+class GroupRewinds:
+    """Records rewinds of consumer groups and tells which there were. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree = Tree(session)
+        self._clock = session.clock
+
+    def generation(self, group: str) -> int:
+        """How often the group was rewound; 0 for never, and for an unknown group."""
+        deadline = self._tree.session.deadline()
+        path = paths.rewinds(group)
+        self._tree.sync(deadline=deadline)
+        node = self._tree.get(path, deadline=deadline)
+        return 0 if node is None else generation_of(node, path=path)
+
+    def record(
+        self, group: str, positions: Mapping[TopicPartition, int], *, why: str, by: str
+    ) -> Rewind:
+        """Begin a new generation and commit ``positions`` for the group, in one transaction.
+
+        InvalidRequestError for no positions, for a negative one, and for more than fit into
+        one transaction (some thousands): rewind fewer partitions at a time then.
+        """
+        check_offsets(group, positions)
+        if not positions:
+            raise InvalidRequestError(
+                f"A rewind of the group {group!r} needs at least one partition and its offset."
+            )
+        payload = _payload(positions, why=why, when_us=self._clock.now_us(), by=by)
+        by_path = {paths.offset(group, tp): offset for tp, offset in positions.items()}
+        attempted: list[int] = []
+        what = f"rewind the group {group}"
+
+        def step(deadline: Deadline) -> int:
+            nodes = read_group(
+                self._tree, group, {tp.topic for tp in positions}, by_path, deadline=deadline
+            )
+            fence = nodes[paths.rewinds(group)]
+            for done in attempted:
+                if self._holds(group, done, payload, deadline):
+                    return done  # by an attempt whose reply was lost
+            new = generation_of(fence, path=paths.rewinds(group)) + 1
+            operations: list[Operation] = [
+                SetData(
+                    paths.rewinds(group), encode(GenerationPayload(generation=new)), fence.version
+                ),
+                Create(paths.rewind(group, new), encode(payload)),
+                *_offset_writes(by_path, nodes, payload, generation=new),
+                *self._forgotten(group, new, deadline),
+            ]
+            attempted.append(new)
+            self._tree.transact(what, operations, deadline=deadline)
+            return new
+
+        return _rewind(self._tree.repeat(what, step), payload)
+
+    def history(self, group: str) -> list[Rewind]:
+        """The last rewinds (at most 1,000), oldest first."""
+        deadline = self._tree.session.deadline()
+        self._tree.sync(deadline=deadline)
+        names = self._tree.children(paths.rewinds(group), deadline=deadline) or []
+        numbers = [number for number in map(paths.number_of, names) if number is not None]
+        nodes = self._tree.get_many(
+            [paths.rewind(group, number) for number in numbers], deadline=deadline
+        )
+        found = []
+        for number in sorted(numbers):
+            path = paths.rewind(group, number)
+            node = nodes[path]
+            if node is not None:
+                found.append(_rewind(number, decode(RewindPayload, node.data, path=path)))
+        return found
+
+    def _holds(
+        self, group: str, generation: int, payload: RewindPayload, deadline: Deadline
+    ) -> bool:
+        node = self._tree.get(paths.rewind(group, generation), deadline=deadline)
+        return node is not None and node.data == encode(payload)
+
+    def _forgotten(self, group: str, new: int, deadline: Deadline) -> list[Operation]:
+        if new <= MAX_HISTORY:
+            return []
+        path = paths.rewind(group, new - MAX_HISTORY)
+        return [] if self._tree.get(path, deadline=deadline) is None else [Delete(path)]
+
+
+def _offset_writes(
+    positions: Mapping[str, int],
+    nodes: Mapping[str, Node],
+    rewind: RewindPayload,
+    *,
+    generation: int,
+) -> list[Operation]:
+    writes: list[Operation] = []
+    for path, offset in positions.items():
+        node = nodes.get(path)
+        before = None
+        if node is not None and node.data:
+            before = decode(OffsetPayload, node.data, path=path)
+        data = encode(
+            OffsetPayload(
+                offset=offset,
+                committed_at_us=rewind.when_us,
+                by=rewind.by,
+                topic_id=None if before is None else before.topic_id,
+                generation=generation,
+            )
+        )
+        # Whatever version: a rewind wins over commits that run at the same time.
+        writes.append(Create(path, data) if node is None else SetData(path, data))
+    return writes
+
+
+def _payload(
+    positions: Mapping[TopicPartition, int], *, why: str, when_us: int, by: str
+) -> RewindPayload:
+    nested: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for tp, offset in sorted(positions.items()):
+        nested[tp.topic][tp.partition] = offset
+    return RewindPayload(positions=dict(nested), why=why, when_us=when_us, by=by)
+
+
+def _rewind(generation: int, payload: RewindPayload) -> Rewind:
+    return Rewind(
+        generation=generation,
+        positions={
+            TopicPartition(topic, partition): offset
+            for topic, by_partition in payload.positions.items()
+            for partition, offset in by_partition.items()
+        },
+        why=payload.why,
+        when_us=payload.when_us,
+        by=payload.by,
+    )

@@ -1,0 +1,300 @@
+"""One ZooKeeper session: its life, its state, and requests that survive a lost connection.
+
+A session outlives connections. When the connection breaks the state is SUSPENDED: nothing is
+known to have changed, and nothing is thrown away. Only when ZooKeeper, once reached again,
+says that the session has expired is the state LOST; ephemeral nodes are gone then, a new
+session begins by itself, and CONNECTED follows.
+
+Three threads of kazoo's do the I/O and deliver events; none of them ever runs code that makes
+requests. Two workers of ours do: one reports states to listeners, the other refreshes watched
+views and calls their callbacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoNodeError,
+    OperationTimeoutError,
+    RequestTimeoutError,
+    SessionExpiredError,
+    ThrottledOpError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.coordination.connect import ConnectString
+from spark_logbus.coordination.deadline import Deadline, ReplyLostError
+from spark_logbus.coordination.states import SessionState, StateReporter
+from spark_logbus.coordination.worker import Worker
+from spark_logbus.errors import CoordinationError
+
+logger = logging.getLogger(__name__)
+
+# kazoo's own default backs off up to an hour, which would outlast every outage.
+_RECONNECT_MAX_DELAY_S = 1.0
+_REVIVE_DELAY_MS = 1_000
+_REPLY_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, RequestTimeoutError)
+
+# Takes kazoo's client, sends one request, returns kazoo's async result.
+Submit = Callable[[Any], Any]
+
+
+class Session:
+    """A ZooKeeper session under one chroot, which ``start`` creates if need be.
+
+    Thread-safe. Not for use across ``fork`` and not picklable: each process starts its own.
+    Every operation on it waits through a lost connection for at most ``operation_timeout_ms``
+    and then raises CoordinationError.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        *,
+        client_name: str,
+        session_timeout_ms: int = 10_000,
+        connect_timeout_ms: int = 15_000,
+        operation_timeout_ms: int = 15_000,
+        clock: Clock | None = None,
+    ) -> None:
+        self.connect = ConnectString.parse(connect)
+        self.client_name = client_name
+        self.session_timeout_ms = session_timeout_ms
+        self.clock: Clock = clock or SystemClock()
+        self._connect_timeout_ms = connect_timeout_ms
+        self._operation_timeout_ms = operation_timeout_ms
+        self._client = KazooClient(
+            hosts=self.connect.servers,
+            timeout=session_timeout_ms / 1000,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
+            logger=_kazoo_logger(),
+        )
+        self._client.add_listener(self._on_kazoo_state)
+        self._changed = threading.Condition()
+        self._state = SessionState.CLOSED
+        self._started = False
+        self._closed = False
+        self._lost = False
+        self._session_id = 0
+        self._reconnect_hooks: list[Callable[[bool], None]] = []
+        self._reporter = StateReporter(client_name, self.connect.servers, clock=self.clock)
+        self.worker = Worker(f"logbus-zookeeper-watches-{client_name}", clock=self.clock)
+
+    # -- life ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect; CoordinationError when ZooKeeper does not answer within the bound."""
+        with self._changed:
+            if self._started:
+                raise CoordinationError(
+                    "This ZooKeeper session was started before; make a new one instead."
+                )
+            self._started = True
+        self._reporter.start()
+        self.worker.start()
+        try:
+            self._client.start_async()
+            self._await_first_connection()
+            self._create_chroot()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the session, and with it its ephemeral nodes, at once. Idempotent."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            started = self._started
+            self._state = SessionState.CLOSED
+            self._changed.notify_all()
+        if started:
+            try:
+                self._client.stop()
+                self._client.close()
+            except (KazooException, OSError) as failure:
+                logger.warning(
+                    "The ZooKeeper session of %s could not be ended cleanly (%s); it expires "
+                    "by itself within %d ms.",
+                    self.client_name,
+                    failure,
+                    self.session_timeout_ms,
+                )
+            self.worker.stop()
+            self._reporter.report(SessionState.CLOSED, session_id=self._session_id)
+            self._reporter.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _await_first_connection(self) -> None:
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._state is SessionState.CONNECTED, self._connect_timeout_ms / 1000
+            ):
+                raise CoordinationError(
+                    f"ZooKeeper at {self.connect.servers} did not answer within "
+                    f"{self._connect_timeout_ms} ms. Check that it runs and that this machine "
+                    "reaches it, or name another in the connect string or in LOGBUS_ZOOKEEPER."
+                )
+
+    def _create_chroot(self) -> None:
+        chroot = self.connect.chroot
+        if chroot:
+            self.call(
+                f"create the chroot {chroot}",
+                lambda client: client.ensure_path_async(chroot),
+                self.deadline(),
+            )
+
+    # -- state ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        """ZooKeeper's id of the current session, or of the last one; 0 before the first."""
+        return self._session_id
+
+    def add_listener(self, f: Callable[[SessionState], None]) -> None:
+        """Call ``f`` with every new state, in order, on a thread of the session's.
+
+        ``f`` must not block: a slow one delays the next report, though nothing else.
+        """
+        self._reporter.add(f)
+
+    def add_reconnect_hook(self, f: Callable[[bool], None]) -> None:
+        """For views of this package: ``f(lost)`` on kazoo's thread at every CONNECTED."""
+        with self._changed:
+            self._reconnect_hooks.append(f)
+
+    def remove_reconnect_hook(self, f: Callable[[bool], None]) -> None:
+        with self._changed:
+            if f in self._reconnect_hooks:
+                self._reconnect_hooks.remove(f)
+
+    def _on_kazoo_state(self, kazoo_state: str) -> None:
+        """Runs on kazoo's connection thread."""
+        with self._changed:
+            if self._closed:
+                return
+            hooks: list[Callable[[bool], None]] = []
+            lost = False
+            if kazoo_state == KazooState.CONNECTED:
+                state = SessionState.CONNECTED
+                self._session_id = self._client.client_id[0]
+                hooks = list(self._reconnect_hooks)
+                lost, self._lost = self._lost, False
+            elif kazoo_state == KazooState.SUSPENDED:
+                state = SessionState.SUSPENDED
+            else:
+                state = SessionState.LOST
+                self._lost = True
+            self._state = state
+            self._changed.notify_all()
+        for hook in hooks:
+            hook(lost)
+        self._reporter.report(state, session_id=self._session_id)
+        if state is SessionState.LOST and self._client.client_state != KeeperState.EXPIRED_SESSION:
+            self._reporter.later(self._revive, delay_ms=_REVIVE_DELAY_MS)
+
+    def _revive(self) -> None:
+        """kazoo's connection thread ended without our asking (a reply that it could not
+        understand, or refused credentials) and would never try again by itself."""
+        with self._changed:
+            if self._closed or self._state is not SessionState.LOST:
+                return
+        if self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+            logger.error("The connection to ZooKeeper ended unexpectedly; it is started anew.")
+            try:
+                self._client.start_async()
+            except (KazooException, OSError):
+                logger.exception("The connection to ZooKeeper could not be started anew.")
+                self._reporter.later(self._revive, delay_ms=_REVIVE_DELAY_MS)
+
+    # -- requests ------------------------------------------------------------------------
+
+    def deadline(self) -> Deadline:
+        """The bound for an operation that starts now."""
+        at = self.clock.monotonic() + self._operation_timeout_ms / 1000
+        return Deadline(clock=self.clock, at=at, timeout_ms=self._operation_timeout_ms)
+
+    def call(self, what: str, submit: Submit, deadline: Deadline, *, check: bool = False) -> Any:
+        """Send one request and return its reply.
+
+        After a lost connection it is sent again, unless ``check`` is set: then ReplyLostError
+        says that the caller has to look before it writes again. Only kazoo's NoNodeError is
+        left for ``tree`` to translate.
+        """
+        while True:
+            self._await_connection(what, deadline)
+            try:
+                return submit(self._client).get(timeout=deadline.remaining_s)
+            except _REPLY_LOST as lost:
+                if check and not self._closed:
+                    raise ReplyLostError(
+                        f"The connection to ZooKeeper broke before it answered ({what})."
+                    ) from lost
+            except ThrottledOpError:
+                self._pause(min(0.1, deadline.remaining_s))
+            except KazooTimeoutError as failure:
+                raise self._unreachable(what, deadline) from failure
+            except NoNodeError:
+                raise
+            except KazooException as failure:
+                raise CoordinationError(
+                    f"ZooKeeper at {self.connect.servers} refused to {what} "
+                    f"({type(failure).__name__}); see its log."
+                ) from failure
+
+    def _await_connection(self, what: str, deadline: Deadline) -> None:
+        """Requests are not handed to kazoo while there is no connection: it would queue them
+        without a bound and send them long after we gave up."""
+        with self._changed:
+            while True:
+                if self._closed or not self._started:
+                    raise CoordinationError(
+                        f"The ZooKeeper session is not open ({what}); start a new one."
+                    )
+                if self._state is SessionState.CONNECTED and self._client.connected:
+                    if deadline.expired:
+                        raise self._unreachable(what, deadline)
+                    return
+                if not self._changed.wait(deadline.remaining_s) and deadline.expired:
+                    raise self._unreachable(what, deadline)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+    def _unreachable(self, what: str, deadline: Deadline) -> CoordinationError:
+        return CoordinationError(
+            f"ZooKeeper at {self.connect.servers} did not answer within {deadline.timeout_ms} ms "
+            f"({what}; the session is {self._state.value}). It may or may not have been done. "
+            "Check that ZooKeeper runs and that this machine reaches it, then try again."
+        )
+
+
+def _kazoo_logger() -> logging.Logger:
+    """kazoo reports every attempt to connect; the session reports what comes of them."""
+    kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+    if kazoo_logger.level == logging.NOTSET:
+        kazoo_logger.setLevel(logging.ERROR)
+    return kazoo_logger

@@ -1,0 +1,99 @@
+"""What is known about a topic, as values and as the content of its nodes. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
+from spark_logbus.coordination.tree import Node
+from spark_logbus.errors import ConfigError, UnknownTopicError
+
+MAX_PARTITIONS = 10_000  # about 150 KB in the topic's node, far below ZooKeeper's 1 MiB
+MAX_CONFIG_BYTES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """What is decided about a topic; ``partitions`` maps to assigned brokers, the first of
+    which is the preferred leader."""
+
+    name: str
+    topic_id: str
+    partitions: dict[int, list[int]]
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    leader: int
+    leader_epoch: int
+    in_sync: list[int]
+
+
+def spread(
+    *, partitions: int, brokers: Iterable[int], existing: Iterable[TopicRecord]
+) -> dict[int, list[int]]:
+    """Partitions round-robin over the brokers, starting with the one that leads the fewest.
+
+    A fixed start would give every one-partition topic to the same broker.
+    """
+    ring = sorted(set(brokers))
+    load = Counter(assigned[0] for record in existing for assigned in record.partitions.values())
+    start = min(range(len(ring)), key=lambda at: (load[ring[at]], at))
+    return {p: [ring[(start + p) % len(ring)]] for p in range(partitions)}
+
+
+def check_topic(
+    name: str, *, partitions: int, brokers: Sequence[int], config: Mapping[str, str]
+) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"The topic {name!r} cannot have {partitions} partitions; use 1 to {MAX_PARTITIONS}."
+        )
+    if not brokers:
+        raise ConfigError(
+            f"There is no live broker to put the partitions of {name!r} on; start one first."
+        )
+    if min(brokers) < 0:
+        raise ConfigError(f"A broker id is 0 or more, got {min(brokers)}.")
+    check_config(name, config)
+
+
+def check_config(name: str, config: Mapping[str, str]) -> None:
+    size = sum(len(key) + len(value) for key, value in config.items())
+    if size > MAX_CONFIG_BYTES:
+        raise ConfigError(
+            f"The configuration of the topic {name!r} has {size} characters; "
+            f"use at most {MAX_CONFIG_BYTES}."
+        )
+
+
+def payload_of(name: str, node: Node) -> TopicPayload:
+    return decode(TopicPayload, node.data, path=paths.topic(name))
+
+
+def decode_topic(name: str, node: Node) -> TopicRecord | None:
+    payload = payload_of(name, node)
+    return None if payload.deleted else record_of(name, payload)
+
+
+def record_of(name: str, payload: TopicPayload) -> TopicRecord:
+    return TopicRecord(
+        name=name,
+        topic_id=payload.id,
+        partitions=dict(payload.partitions),
+        config=dict(payload.config),
+    )
+
+
+def state_of(payload: StatePayload) -> PartitionState:
+    return PartitionState(
+        leader=payload.leader, leader_epoch=payload.leader_epoch, in_sync=list(payload.in_sync)
+    )
+
+
+def unknown_topic(name: str) -> UnknownTopicError:
+    return UnknownTopicError(f"There is no topic {name!r}; create it, or check its name.")
