@@ -1,0 +1,82 @@
+"""What a broker can be told, with the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_logbus.config import build, load_toml, refuse_unknown, require
+from spark_logbus.log import LogConfig
+
+MiB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """Sockets and their limits."""
+
+    #: Threads that serve requests. Each is in a system call most of the time, so more than cores.
+    threads: int = 8
+    #: All connections together; each costs about 3 KiB and one file descriptor.
+    max_connections: int = 4_096
+    #: A request frame; holds the largest record batch and lets one append carry several.
+    max_frame_bytes: int = 64 * MiB
+    #: A frame before the handshake; a handshake takes under 200 bytes.
+    max_handshake_bytes: int = 4_096
+    #: Requests of one connection that wait for an answer; a producer keeps 5 by default.
+    max_in_flight: int = 16
+    #: All record batches that one fetch returns; a client's larger wish is cut to this.
+    max_fetch_bytes: int = 64 * MiB
+    #: The longest a fetch or an append may wait, whatever it asks for.
+    max_wait_ms: int = 60_000
+    #: A connection that is in the middle of a frame, or before its handshake, for this long ends.
+    stall_timeout_ms: int = 30_000
+    #: How long a stopping broker waits for requests under way.
+    drain_timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            require(getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}.")
+        require(
+            self.max_handshake_bytes <= self.max_frame_bytes,
+            f"max_handshake_bytes ({self.max_handshake_bytes}) must not exceed max_frame_bytes "
+            f"({self.max_frame_bytes}).",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """One broker process. ``id`` is unique in the cluster; ``port`` 0 takes a free port and
+    keeps it over restarts."""
+
+    id: int
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 9192
+    #: What clients are told to connect to, when it differs from ``host``.
+    advertised_host: str | None = None
+    zookeeper: str = "localhost:2181/logbus"
+    zookeeper_session_ms: int = 10_000
+    network: NetworkConfig = NetworkConfig()
+    log: LogConfig = LogConfig()
+
+    def __post_init__(self) -> None:
+        require(self.id >= 0, f"id must be 0 or more, got {self.id}.")
+        require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
+        require(
+            self.log.max_record_batch_bytes < self.network.max_frame_bytes,
+            f"max_record_batch_bytes ({self.log.max_record_batch_bytes}) must be below "
+            f"max_frame_bytes ({self.network.max_frame_bytes}).",
+        )
+
+
+def load_broker_config(path: Path) -> BrokerConfig:
+    """Read ``[broker]``, ``[network]`` and ``[log]`` of a TOML file (see conf/broker.toml)."""
+    tables = load_toml(path)
+    refuse_unknown(tables, ("broker", "network", "log"), where=str(path))
+    network = build(NetworkConfig, tables.get("network", {}), where=f"[network] of {path}")
+    log = build(LogConfig, tables.get("log", {}), where=f"[log] of {path}")
+    values = dict(tables.get("broker", {}))
+    for key in ("network", "log"):
+        require(key not in values, f"{key!r} is a table of its own, [{key}], in {path}.")
+    return build(BrokerConfig, {**values, "network": network, "log": log}, where=f"[broker] of {path}")

@@ -1,0 +1,81 @@
+"""Configuration: TOML tables into frozen dataclasses, checked when built.
+
+A component declares a frozen dataclass; its field names are the keys, its annotations the types,
+its ``__post_init__`` the bounds. Units stand in the names (``_bytes``, ``_ms``). A key that no
+component knows is refused with the nearest one that exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spark_logbus.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; ConfigError names the file and the line."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"Cannot read the configuration file {path}: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+
+
+def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, where: str) -> None:
+    """Raise ConfigError for the first key that is not known, with the nearest one that is."""
+    names = sorted(known)
+    for key in given:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}."
+            raise ConfigError(f"Unknown key {key!r} in {where}; {hint}")
+
+
+def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
+    """A ``kind`` (a frozen dataclass) from ``values``; ``where`` names their origin in errors."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    refuse_unknown(values, fields, where=where)
+    hints = typing.get_type_hints(kind)
+    converted = {
+        key: _convert(value, hints[key], key=key, where=where) for key, value in values.items()
+    }
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in converted
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where} lacks the required key {missing[0]!r}.")
+    return kind(**converted)
+
+
+def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        options = [option for option in hint.__args__ if option is not types.NoneType]
+        if value is None:
+            return None
+        hint = options[0]
+    if hint is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise ConfigError(f"{key} in {where} must be {hint.__name__}, got {value!r}.")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with ``message`` unless ``condition``; for bounds in __post_init__."""
+    if not condition:
+        raise ConfigError(message)
