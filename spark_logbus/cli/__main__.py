@@ -1,0 +1,4 @@
+from spark_logbus.cli import main
+
+if __name__ == "__main__":
+    main()

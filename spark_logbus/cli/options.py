@@ -1,0 +1,35 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from spark_logbus.client import Cluster
+
+ZooKeeper = Annotated[
+    str,
+    typer.Option(
+        "--zookeeper",
+        "-z",
+        envvar="LOGBUS_ZOOKEEPER",
+        help="ZooKeeper's address and chroot.",
+    ),
+]
+DEFAULT_ZOOKEEPER = "localhost:2181/logbus"
+
+
+@contextmanager
+def connected(zookeeper: str) -> Iterator[Cluster]:
+    """A client cluster for the length of one command."""
+    from spark_logbus.client import Bootstrap, Cluster
+
+    with Cluster.connect(
+        Bootstrap.from_zookeeper(zookeeper),
+        rebootstrap=lambda: Bootstrap.from_zookeeper(zookeeper),
+    ) as cluster:
+        yield cluster
