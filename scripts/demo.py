@@ -154,19 +154,13 @@ def publish(demo: Demo, flights: list[Flight]) -> None:
 
 
 def start_spark(demo: Demo) -> SparkSession:
-    spark = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("logbus demo")
         .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(demo.directory / "spark-warehouse"))
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def read_topic(spark: SparkSession, demo: Demo) -> DataFrame:
@@ -243,18 +237,18 @@ def stream_windows(spark: SparkSession, demo: Demo, expected: int) -> None:
 
 
 def load_warehouse(demo: Demo) -> None:
-    submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    submit = shutil.which(
+        "spark-submit", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
     if submit is None:
         raise DemoError("spark-submit is not beside this Python; run scripts/demo.")
     command = [
         submit, "--master", "local[2]", "--driver-memory", "1g",
-        "--conf", "spark.ui.enabled=false", "--conf", "spark.ui.showConsoleProgress=false",
-        "--conf", "spark.log.level=ERROR",
         str(ROOT / "jobs" / "load_warehouse.py"),
         "--topic", TOPIC, "--warehouse", str(demo.directory / "warehouse"),
         "--zookeeper", demo.zookeeper, "--group", GROUP, "--json-schema", SCHEMA,
     ]  # fmt: skip
-    run(command, "The warehouse load", environment={"PYSPARK_PYTHON": sys.executable})
+    run(command, "The warehouse load")
 
 
 def check_warehouse(spark: SparkSession, demo: Demo, expected: int) -> None:
@@ -292,8 +286,8 @@ def rewind_and_reprocess(spark: SparkSession, demo: Demo, expected: int) -> None
     expect("Processed again from 1 December on", again, expected)
 
 
-def run(command: list[str], what: str, environment: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, env={**os.environ, **(environment or {})}, check=False)
+def run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, check=False)
     if done.returncode != 0:
         raise DemoError(f"{what} ended with code {done.returncode}; its output is above.")
 
@@ -337,6 +331,14 @@ def run_steps(demo: Demo, cluster: EmbeddedCluster) -> None:
     summary(demo)
 
 
+def prepare_environment() -> None:
+    """What Spark's processes take from the environment."""
+    ensure_java_home()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers run some other python3
+    os.environ["SPARK_CONF_DIR"] = str(ROOT / "conf" / "spark")
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
 def keep_until_interrupted(demo: Demo) -> None:
     console.print(
         "\n[bold]The cluster stays up[/] until Ctrl-C. In a notebook (or `python`):\n\n"
@@ -363,7 +365,7 @@ def main() -> int:
     cluster = EmbeddedCluster(directory / "cluster", brokers=2)
     demo = Demo(directory, zookeeper="")
     try:
-        ensure_java_home()
+        prepare_environment()
         run_steps(demo, cluster)
         if arguments.keep:
             keep_until_interrupted(demo)

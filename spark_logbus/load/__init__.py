@@ -1,0 +1,6 @@
+"""Offline loads: a topic's records into a warehouse, data and offsets committed together."""
+
+from spark_logbus.load.load import LoadConfig, Loaded, run_load
+from spark_logbus.load.warehouse import Commit, Warehouse, WarehouseError
+
+__all__ = ["Commit", "LoadConfig", "Loaded", "Warehouse", "WarehouseError", "run_load"]
