@@ -30,9 +30,11 @@ console = Console()
 @contextmanager
 def cluster(*, brokers: int = 1) -> Iterator[EmbeddedCluster]:
     """A fresh cluster on this machine's disk, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory:
-        with EmbeddedCluster(Path(directory), brokers=brokers) as running:
-            yield running
+    with (
+        tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory,
+        EmbeddedCluster(Path(directory), brokers=brokers) as running,
+    ):
+        yield running
 
 
 @contextmanager
@@ -93,7 +95,9 @@ def print_ratios(
     for name, times in seconds.items():
         ratios = [base / own for base, own in zip(seconds[baseline], times, strict=True)]
         ratio = statistics.median(ratios)
-        shown = "baseline" if name == baseline else f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        shown = (
+            "baseline" if name == baseline else f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        )
         if name != baseline:
             lowest = min(lowest, ratio)
         median = statistics.median(times)

@@ -27,7 +27,9 @@ def load_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"Cannot read the configuration file {path}: {error.strerror}.") from error
+        raise ConfigError(
+            f"Cannot read the configuration file {path}: {error.strerror}."
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 

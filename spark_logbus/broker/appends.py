@@ -57,9 +57,7 @@ class AppendHandler:
         acks: Acks,
     ) -> None:
         try:
-            led = self._partitions.leader_of(
-                TopicPartition(partition.topic, partition.partition)
-            )
+            led = self._partitions.leader_of(TopicPartition(partition.topic, partition.partition))
             appended = led.log.append(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
             pending.failed(number, error)

@@ -79,4 +79,6 @@ def load_broker_config(path: Path) -> BrokerConfig:
     values = dict(tables.get("broker", {}))
     for key in ("network", "log"):
         require(key not in values, f"{key!r} is a table of its own, [{key}], in {path}.")
-    return build(BrokerConfig, {**values, "network": network, "log": log}, where=f"[broker] of {path}")
+    return build(
+        BrokerConfig, {**values, "network": network, "log": log}, where=f"[broker] of {path}"
+    )

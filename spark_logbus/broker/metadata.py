@@ -42,9 +42,7 @@ class ClusterImage:
     the image lacks is looked up at once, since it may be a moment old.
     """
 
-    def __init__(
-        self, session: Session, *, brokers: BrokerRegistry, topics: TopicRegistry
-    ) -> None:
+    def __init__(self, session: Session, *, brokers: BrokerRegistry, topics: TopicRegistry) -> None:
         self._session = session
         self._broker_registry = brokers
         self._topic_registry = topics

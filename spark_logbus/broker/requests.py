@@ -32,7 +32,6 @@ from spark_logbus.protocol import (
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
-    FetchRequest,
     Frame,
     HandshakeRequest,
     HandshakeResponse,
@@ -41,7 +40,6 @@ from spark_logbus.protocol import (
     ListOffsetsResponse,
     ListOffsetsResult,
     Message,
-    MetadataRequest,
     SplitRangePartition,
     SplitRangeRequest,
     SplitRangeResponse,
@@ -162,9 +160,7 @@ class RequestHandler:
                 raise InvalidRequestError(
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."
                 )
-            cuts, size = led.log.split(
-                wanted.start, wanted.end, target_bytes=wanted.target_bytes
-            )
+            cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=wanted.target_bytes)
         except LogbusError as error:
             return SplitRangeResult(wanted.topic, wanted.partition, error=error_info(error))
         return SplitRangeResult(wanted.topic, wanted.partition, list(cuts), size)

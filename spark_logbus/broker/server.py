@@ -49,11 +49,11 @@ class Broker:
         self._registry = BrokerRegistry(self._session)
         topics = TopicRegistry(self._session)
         waiting = WaitingFetches()
-        self._partitions = Partitions(
-            config.id, logs=self._logs, topics=topics, moved=waiting.wake
-        )
+        self._partitions = Partitions(config.id, logs=self._logs, topics=topics, moved=waiting.wake)
         self._image = ClusterImage(
-            self._session, brokers=BrokerRegistry(self._session), topics=TopicRegistry(self._session)
+            self._session,
+            brokers=BrokerRegistry(self._session),
+            topics=TopicRegistry(self._session),
         )
         network = config.network
         self._offload = Offload(clock=clock, max_wait_ms=network.max_wait_ms)
@@ -62,9 +62,7 @@ class Broker:
             partitions=self._partitions,
             image=self._image,
             topics=topics,
-            appends=AppendHandler(
-                self._partitions, clock=clock, max_wait_ms=network.max_wait_ms
-            ),
+            appends=AppendHandler(self._partitions, clock=clock, max_wait_ms=network.max_wait_ms),
             fetches=FetchHandler(
                 self._partitions,
                 waiting,
@@ -76,9 +74,7 @@ class Broker:
         )
         self._network: Network | None = None
         self._stopping = threading.Event()
-        self._maintenance = threading.Thread(
-            target=self._maintain, name="maintenance", daemon=True
-        )
+        self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
 
     @property
     def address(self) -> BrokerAddress:

@@ -88,9 +88,7 @@ def _until_now(
         yield from RangeReader(cluster, OffsetRange(tp, start, ends[tp] or 0))
 
 
-def _follow(
-    cluster: Cluster, starts: dict[TopicPartition, int]
-) -> Iterator[FetchedBatch]:
+def _follow(cluster: Cluster, starts: dict[TopicPartition, int]) -> Iterator[FetchedBatch]:
     from spark_logbus.client import Consumer, ConsumerConfig
 
     with Consumer(cluster, ConsumerConfig()) as consumer:

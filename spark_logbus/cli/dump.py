@@ -21,7 +21,9 @@ def dump(
     from spark_logbus.record import LENGTH_FIELD_END, peek_size, verify
 
     console = Console(soft_wrap=True)
-    table = Table("position", "offsets", "records", "bytes", "epoch", "time", "compression", "check")
+    table = Table(
+        "position", "offsets", "records", "bytes", "epoch", "time", "compression", "check"
+    )
     damaged = 0
     contents: list[tuple[int, bytes]] = []
     try:
@@ -40,7 +42,9 @@ def dump(
                 header = verify(data)
             except LogbusError as error:
                 damaged += 1
-                table.add_row(f"{position:,}", "", "", f"{len(data):,}", "", "", "", f"[red]{error}[/]")
+                table.add_row(
+                    f"{position:,}", "", "", f"{len(data):,}", "", "", "", f"[red]{error}[/]"
+                )
                 break
             table.add_row(
                 f"{position:,}",
@@ -68,7 +72,9 @@ def _print_records(console: Console, contents: list[tuple[int, bytes]]) -> None:
     for base_offset, data in contents:
         for number, record in enumerate(decode(parse_header(data), data).to_pylist()):
             key, value = record.get("key"), record["value"]
-            console.print(f"{base_offset + number}: {key!r} {value!r}", highlight=False, markup=False)
+            console.print(
+                f"{base_offset + number}: {key!r} {value!r}", highlight=False, markup=False
+            )
 
 
 def _time(time_us: int) -> str:

@@ -102,7 +102,9 @@ def rewind(
     to_time: Annotated[
         str | None, typer.Option(help="The first record at or after it, e.g. 2013-12-01T00:00Z.")
     ] = None,
-    by_duration: Annotated[str | None, typer.Option(help="Back from now: 90s, 10m, 6h, 7d.")] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(help="Back from now: 90s, 10m, 6h, 7d.")
+    ] = None,
     by_count: Annotated[int | None, typer.Option(help="So many records in each partition.")] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
@@ -111,7 +113,7 @@ def rewind(
     ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Set a group's committed offsets back (or forward). Shows what would be done; --execute does it.
+    """Set a group's committed offsets back (or forward); a dry run unless --execute is given.
 
     What reads with startingOffsets=committed then processes those records again.
     """

@@ -18,7 +18,9 @@ from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
 
 def produce(
     topic: str,
-    file: Annotated[Path | None, typer.Argument(help="A text file; default: standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A text file; default: standard input.")
+    ] = None,
     key_separator: Annotated[
         str | None, typer.Option(help="What stands before the first one is the key.")
     ] = None,

@@ -65,7 +65,11 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
         size = sum(end.size_bytes for end in known)
         offline = len(ends) - len(known)
         table.add_row(
-            name, f"{len(ends)}", f"{records:,}", human_bytes(size), f"{offline}" if offline else "-"
+            name,
+            f"{len(ends)}",
+            f"{records:,}",
+            human_bytes(size),
+            f"{offline}" if offline else "-",
         )
     Console().print(table)
 

@@ -15,6 +15,7 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.coordination.payloads import (
     GenerationPayload,
     OffsetPayload,
@@ -22,17 +23,7 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import (
-    Check,
-    ConflictError,
-    Create,
-    Delete,
-    Node,
-    Operation,
-    SetData,
-    Tree,
-    in_parts,
-)
+from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
 from spark_logbus.model import TopicPartition
 
@@ -62,19 +53,28 @@ class GroupOffsets:
         self, group: str, tps: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """What the group committed for ``tps`` (None: for all it ever committed); partitions
-        without a commit are left out. Sees every commit that ended before the call."""
-        deadline = self._tree.session.deadline()
-        path = paths.offsets(group)
-        self._tree.sync(deadline=deadline)
-        if tps is None:
-            tps = self._known(path, deadline)
-        by_path = {paths.offset(group, tp): tp for tp in tps}
-        nodes = self._tree.get_many(by_path, deadline=deadline)
-        return {
-            by_path[path]: _committed(decode(OffsetPayload, node.data, path=path))
-            for path, node in nodes.items()
-            if node is not None and node.data
-        }
+        without a commit are left out.
+
+        Sees every commit that ended before the call. Of one that runs meanwhile it may see
+        some partitions only, but of a rewind always all or nothing.
+        """
+        only = None if tps is None else list(tps)
+        fence = paths.rewinds(group)
+
+        def step(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
+            self._tree.sync(deadline=deadline)
+            wanted = self._known(group, deadline) if only is None else only
+            by_path = {paths.offset(group, tp): tp for tp in wanted}
+            nodes = self._tree.get_many([fence, *by_path], deadline=deadline)
+            if nodes.pop(fence) != self._tree.get(fence, deadline=deadline):
+                raise ConflictError(f"The group {group!r} was rewound meanwhile.")
+            return {
+                by_path[path]: _committed(decode(OffsetPayload, node.data, path=path))
+                for path, node in nodes.items()
+                if node is not None and node.data
+            }
+
+        return self._tree.repeat(f"read the offsets of the group {group}", step)
 
     def commit(
         self,
@@ -164,7 +164,8 @@ class GroupOffsets:
 
         self._tree.repeat(f"delete the group {group}", step)
 
-    def _known(self, offsets_path: str, deadline: Deadline) -> list[TopicPartition]:
+    def _known(self, group: str, deadline: Deadline) -> list[TopicPartition]:
+        offsets_path = paths.offsets(group)
         topics = self._tree.children(offsets_path, deadline=deadline) or []
         listed = self._tree.children_many(
             [f"{offsets_path}/{topic}" for topic in topics], deadline=deadline

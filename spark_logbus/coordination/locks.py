@@ -6,9 +6,10 @@ from typing import Self
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.operations import Create, Delete
 from spark_logbus.coordination.payloads import CorruptNodeError, LockPayload, decode, encode
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import Create, Delete, Node, Tree
+from spark_logbus.coordination.tree import Node, Tree
 from spark_logbus.errors import LockHeldError
 
 

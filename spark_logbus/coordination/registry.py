@@ -10,9 +10,10 @@ from typing import Any
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.operations import Create, Delete
 from spark_logbus.coordination.payloads import BrokerPayload, CorruptNodeError, decode, encode
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import ConflictError, Create, Delete, Node, Tree
+from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.coordination.watches import Change, ChildrenView, Subscription
 from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
 from spark_logbus.model import BrokerAddress

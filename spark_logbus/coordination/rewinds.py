@@ -18,6 +18,7 @@ from spark_logbus.coordination.groups import (
     generation_of,
     read_group,
 )
+from spark_logbus.coordination.operations import Create, Delete, Operation, SetData
 from spark_logbus.coordination.payloads import (
     GenerationPayload,
     OffsetPayload,
@@ -26,7 +27,7 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import Create, Delete, Node, Operation, SetData, Tree
+from spark_logbus.coordination.tree import Node, Tree
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
@@ -29,19 +28,17 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.retry import KazooRetry
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.connect import ConnectString
 from spark_logbus.coordination.deadline import Deadline, ReplyLostError
+from spark_logbus.coordination.kazoo_client import new_client
 from spark_logbus.coordination.states import SessionState, StateReporter
 from spark_logbus.coordination.worker import Worker
 from spark_logbus.errors import CoordinationError
 
 logger = logging.getLogger(__name__)
 
-# kazoo's own default backs off up to an hour, which would outlast every outage.
-_RECONNECT_MAX_DELAY_S = 1.0
 _REVIVE_DELAY_MS = 1_000
 _REPLY_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, RequestTimeoutError)
 
@@ -73,13 +70,9 @@ class Session:
         self.clock: Clock = clock or SystemClock()
         self._connect_timeout_ms = connect_timeout_ms
         self._operation_timeout_ms = operation_timeout_ms
-        self._client = KazooClient(
-            hosts=self.connect.servers,
-            timeout=session_timeout_ms / 1000,
-            connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
-            logger=_kazoo_logger(),
-        )
+        self._client = new_client(self.connect.servers, session_timeout_ms=session_timeout_ms)
         self._client.add_listener(self._on_kazoo_state)
+        self._life = threading.RLock()  # kazoo's own start and stop exclude each other
         self._changed = threading.Condition()
         self._state = SessionState.CLOSED
         self._started = False
@@ -121,8 +114,9 @@ class Session:
             self._changed.notify_all()
         if started:
             try:
-                self._client.stop()
-                self._client.close()
+                with self._life:
+                    self._client.stop()
+                    self._client.close()
             except (KazooException, OSError) as failure:
                 logger.warning(
                     "The ZooKeeper session of %s could not be ended cleanly (%s); it expires "
@@ -218,10 +212,10 @@ class Session:
     def _revive(self) -> None:
         """kazoo's connection thread ended without our asking (a reply that it could not
         understand, or refused credentials) and would never try again by itself."""
-        with self._changed:
-            if self._closed or self._state is not SessionState.LOST:
+        with self._life:
+            dead = self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+            if self._closed or not dead:
                 return
-        if self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
             logger.error("The connection to ZooKeeper ended unexpectedly; it is started anew.")
             try:
                 self._client.start_async()
@@ -290,11 +284,3 @@ class Session:
             f"({what}; the session is {self._state.value}). It may or may not have been done. "
             "Check that ZooKeeper runs and that this machine reaches it, then try again."
         )
-
-
-def _kazoo_logger() -> logging.Logger:
-    """kazoo reports every attempt to connect; the session reports what comes of them."""
-    kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-    if kazoo_logger.level == logging.NOTSET:
-        kazoo_logger.setLevel(logging.ERROR)
-    return kazoo_logger

@@ -19,6 +19,7 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.coordination.payloads import (
     CorruptNodeError,
     StatePayload,
@@ -39,17 +40,7 @@ from spark_logbus.coordination.topic_records import (
     state_of,
     unknown_topic,
 )
-from spark_logbus.coordination.tree import (
-    Check,
-    ConflictError,
-    Create,
-    Delete,
-    Node,
-    Operation,
-    SetData,
-    Tree,
-    in_parts,
-)
+from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.coordination.watches import ChildrenView
 from spark_logbus.errors import CoordinationError, TopicExistsError, UnknownTopicError
 from spark_logbus.model import TopicPartition

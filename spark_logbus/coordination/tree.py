@@ -5,7 +5,7 @@ Everything above works with these values; kazoo's results and errors end here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,13 +21,19 @@ from kazoo.exceptions import (
 )
 
 from spark_logbus.coordination.deadline import Deadline, ReplyLostError
+from spark_logbus.coordination.operations import (
+    MAX_TRANSACTION_BYTES,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    size_of,
+)
 from spark_logbus.coordination.session import Session
 from spark_logbus.errors import CoordinationError, InvalidRequestError
 
-# ZooKeeper cuts the connection at a request above jute.maxbuffer (1 MiB less one by default).
-MAX_TRANSACTION_BYTES = 900_000
 _PIPELINE = 500  # requests sent before the first reply is awaited
-_OPERATION_OVERHEAD_BYTES = 64  # headers, lengths, the access list
 
 _CONFLICTS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
@@ -46,35 +52,6 @@ class Node:
     version: int
     owner: int  # session id of an ephemeral node's owner, 0 for others
     changed: tuple[int, int]  # ZooKeeper's transaction ids of creation and last change
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetData:
-    path: str
-    data: bytes
-    version: int = -1  # -1: whatever it is
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    path: str
-    version: int
-
-
-Operation = Create | SetData | Delete | Check
 
 
 class Tree:
@@ -266,35 +243,6 @@ class _Gathered:
             except NoNodeError:
                 replies.append(None)
         return replies
-
-
-def size_of(operations: Iterable[Operation]) -> int:
-    """Bytes of a transaction, rounded up."""
-    size = 0
-    for operation in operations:
-        size += _OPERATION_OVERHEAD_BYTES + len(operation.path)
-        if isinstance(operation, (Create, SetData)):
-            size += len(operation.data)
-    return size
-
-
-def in_parts(
-    operations: Iterable[Operation], *, each_with: Sequence[Operation] = ()
-) -> Iterator[list[Operation]]:
-    """Cut a list of operations into transactions that ZooKeeper takes, in order, each of them
-    beginning with ``each_with``."""
-    fixed = size_of(each_with)
-    part: list[Operation] = []
-    size = fixed
-    for operation in operations:
-        more = size_of([operation])
-        if part and size + more > MAX_TRANSACTION_BYTES:
-            yield [*each_with, *part]
-            part, size = [], fixed
-        part.append(operation)
-        size += more
-    if part:
-        yield [*each_with, *part]
 
 
 def _node(data: bytes | None, stat: Any) -> Node:

@@ -21,6 +21,7 @@ from spark_logbus.errors import (
 )
 
 PROTOCOL_VERSION: Final = 1
+MAX_ERROR_MESSAGE_CHARS: Final = 2000  # some full sentences with a name and a value or two
 
 
 class Api(enum.IntEnum):
@@ -49,7 +50,12 @@ class ErrorInfo(Message):
 
 
 def error_info(error: LogbusError) -> ErrorInfo:
-    return ErrorInfo(error.code, error.message)
+    # A message may quote what a user sent or a file name that is not UTF-8: it must neither fail
+    # to encode nor outgrow the other end's header limit.
+    message = error.message.encode("utf-8", "backslashreplace").decode()
+    if len(message) > MAX_ERROR_MESSAGE_CHARS:
+        message = message[:MAX_ERROR_MESSAGE_CHARS] + "..."
+    return ErrorInfo(error.code, message)
 
 
 # -- handshake ----------------------------------------------------------------------------
@@ -291,6 +297,8 @@ _error_decoder = msgspec.msgpack.Decoder(ErrorInfo)
 _response_decoders: dict[Api, msgspec.msgpack.Decoder[Message]] = {
     api: msgspec.msgpack.Decoder(kind) for api, kind in RESPONSES.items()
 }
+# Deep nesting in a field that is skipped ends in a RecursionError of msgspec's.
+_INVALID = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OK: Final = b"\x00"
 _ERROR: Final = b"\x01"
 
@@ -309,13 +317,17 @@ def check_api(api: int, version: int) -> Api:
 
 
 def encode_request(message: Message) -> bytes:
-    return _encoder.encode(message)
+    """Raises InvalidRequestError for text or numbers that MessagePack cannot express."""
+    try:
+        return _encoder.encode(message)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidRequestError(f"The request cannot be sent: {error}.") from error
 
 
 def decode_request(api: Api, header: bytes) -> Message:
     try:
         return _request_decoders[api].decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _INVALID as error:
         raise InvalidRequestError(
             f"The header of a {api.name.lower()} request is not valid: {error}."
         ) from error
@@ -337,7 +349,7 @@ def decode_response(api: Api, header: bytes) -> Message:
         if header[:1] != _OK:
             raise ProtocolError(f"A {api.name.lower()} response starts with {header[:1]!r}.")
         return _response_decoders[api].decode(header[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _INVALID as error:
         raise ProtocolError(
             f"The header of a {api.name.lower()} response is not valid: {error}."
         ) from error

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP, payload_schema
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.record.columns import HEADERS, TIMESTAMP, payload_schema
 
 Header = tuple[str, bytes | None]
 
 # Rough bytes of a record beside its key, value and headers: timestamp and three offsets.
 RECORD_OVERHEAD_BYTES = 20
+
+_MIN_INT64 = -(1 << 63)
+_MAX_INT64 = (1 << 63) - 1
 
 
 class ArrowBatchBuilder:
@@ -37,7 +41,12 @@ class ArrowBatchBuilder:
         timestamp_us: int,
         headers: Sequence[Header] | None,
     ) -> int:
-        """Add one record and return its number within this arrow batch."""
+        """Add one record and return its number within this arrow batch.
+
+        Raises InvalidRequestError for a record that Arrow would refuse, and takes nothing of it:
+        at ``build`` it would take all others down with it.
+        """
+        _check_record(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
         self._timestamps.append(timestamp_us)
         self._keys.append(key)
         self._values.append(value)
@@ -61,6 +70,34 @@ class ArrowBatchBuilder:
             columns.append(pa.array(rows, HEADERS))
         schema = payload_schema(has_key=has_key, has_headers=has_headers)
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_record(
+    *,
+    value: bytes | None,
+    key: bytes | None,
+    timestamp_us: int,
+    headers: Sequence[Header] | None,
+) -> None:
+    _check_bytes("value", value)
+    _check_bytes("key", key)
+    if not _MIN_INT64 <= timestamp_us <= _MAX_INT64:
+        raise InvalidRequestError(
+            f"A timestamp is a number of microseconds that fits 64 bits, got {timestamp_us!r}."
+        )
+    for name, data in headers or ():
+        _check_bytes("header value", data)
+        try:
+            name.encode()
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise InvalidRequestError(
+                f"A header name is a string that UTF-8 can express, got {name!r}."
+            ) from error
+
+
+def _check_bytes(what: str, data: bytes | None) -> None:
+    if data is not None and not isinstance(data, bytes):
+        raise InvalidRequestError(f"A {what} is bytes or None, got {type(data).__name__}.")
 
 
 def record_size(*, value: bytes | None, key: bytes | None, headers: Sequence[Header] | None) -> int:

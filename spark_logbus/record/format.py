@@ -49,6 +49,13 @@ PADDING: Final = slice(74, 80)
 
 ALIGNMENT: Final = 8
 
+MAX_RECORD_BATCH_BYTES: Final = 0xFFFF_FFF8  # what batch_length can say, kept 8-byte aligned
+
+# What a compressed record batch may take when decoded. zstd shrinks zeros 30,000 times, so the
+# stored size bounds nothing: without this, 16 MiB could ask a reader for 500 GiB. 256 MiB is 16
+# times the largest record batch that a topic takes by default, and still fits an executor.
+MAX_DECODED_BYTES: Final = 256 << 20
+
 # attributes, bit by bit
 COMPRESSION_MASK: Final = 0b0000_0000_0111
 LAYOUT_SHIFT: Final = 3

@@ -1,0 +1,56 @@
+"""Lets Spark find the format "logbus" by itself: ``spark.read.format("logbus")``.
+
+Spark imports every top-level module whose name starts with ``pyspark_`` and registers its
+``DefaultSource``. One that fails to import ends discovery for all, so this module imports nothing
+but Spark's interface, and everything else when it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Reads and writes topics of a logbus cluster; see docs/spark.md for options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logbus"
+
+    def schema(self) -> StructType:
+        from spark_logbus.datasource import source_schema
+
+        return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_logbus.datasource import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark_logbus.datasource import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_logbus.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from spark_logbus.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)

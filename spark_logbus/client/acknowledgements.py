@@ -1,0 +1,169 @@
+"""What a producer's caller waits on.
+
+A future per record would cost more than the record. So all records of a record batch share one
+``Acknowledgement``, and each ``RecordFuture`` is only a number within it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where a record is. ``offset`` is None with acks none: nobody told."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRange:
+    """Where ``record_count`` records are: from ``base_offset`` on, None with acks none."""
+
+    topic: str
+    partition: int
+    base_offset: int | None
+    record_count: int
+    append_time_us: int | None
+
+
+class Acknowledgement:
+    """The fate of one record batch, set once. Thread-safe."""
+
+    __slots__ = ("_callbacks", "_done", "_lock", "_range", "error", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.error: LogbusError | None = None
+        self._range: AppendedRange | None = None
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._done: threading.Event | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._range is not None or self.error is not None
+
+    def succeed(self, appended: AppendedRange) -> None:
+        self._settle(appended, None)
+
+    def fail(self, error: LogbusError) -> None:
+        self._settle(None, error)
+
+    def _settle(self, appended: AppendedRange | None, error: LogbusError | None) -> None:
+        with self._lock:
+            if self.done:
+                return
+            self._range = appended
+            self.error = error
+            callbacks, self._callbacks = self._callbacks, []
+            done = self._done
+        if done is not None:
+            done.set()
+        for callback in callbacks:
+            _run(callback)
+
+    def settled(self, timeout: float | None) -> bool:
+        """Wait for at most ``timeout`` seconds; whether it is done."""
+        if self.done:
+            return True
+        with self._lock:
+            # An event only for those who wait: most records are never asked about.
+            if self._done is None and not self.done:
+                self._done = threading.Event()
+            done = self._done
+        return done is None or done.wait(timeout) or self.done
+
+    def wait(self, timeout: float | None) -> AppendedRange:
+        """The range, waited for. Raises what failed, or TimeoutError after ``timeout`` s."""
+        if not self.settled(timeout):
+            raise TimeoutError(f"Not acknowledged within {timeout} s; it still may be.")
+        if self.error is not None:
+            raise self.error
+        assert self._range is not None
+        return self._range
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once it is done: in the sender's thread, or here if it is already."""
+        with self._lock:
+            if not self.done:
+                self._callbacks.append(callback)
+                return
+        _run(callback)
+
+
+def _run(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        # A caller's fault, which must not stop the sender.
+        log.exception("A callback for an acknowledged record failed; the record itself is fine.")
+
+
+class RecordFuture:
+    """The fate of one record; behaves like a ``concurrent.futures.Future`` that cannot be
+    cancelled. Thread-safe."""
+
+    __slots__ = ("_acknowledgement", "_number", "_timestamp_us")
+
+    def __init__(self, acknowledgement: Acknowledgement, number: int, timestamp_us: int) -> None:
+        self._acknowledgement = acknowledgement
+        self._number = number
+        self._timestamp_us = timestamp_us
+
+    def done(self) -> bool:
+        return self._acknowledgement.done
+
+    def cancel(self) -> bool:
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def running(self) -> bool:
+        return not self.done()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is. Raises the error it failed with; TimeoutError past ``timeout``."""
+        appended = self._acknowledgement.wait(timeout)
+        base = appended.base_offset
+        offset = None if base is None else base + self._number
+        return RecordMetadata(appended.topic, appended.partition, offset, self._timestamp_us)
+
+    def exception(self, timeout: float | None = None) -> LogbusError | None:
+        try:
+            self._acknowledgement.wait(timeout)
+        except LogbusError as error:
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """``callback(self)`` once done; in the sender's thread, which it must not hold up."""
+        self._acknowledgement.when_done(lambda: (callback(self), None)[1])
+
+
+def range_future(acknowledgement: Acknowledgement) -> Future[AppendedRange]:
+    """A standard future of a whole record batch's fate."""
+    future: Future[AppendedRange] = Future()
+    future.set_running_or_notify_cancel()
+
+    def settle() -> None:
+        try:
+            future.set_result(acknowledgement.wait(0))
+        except LogbusError as error:
+            future.set_exception(error)
+
+    acknowledgement.when_done(settle)
+    return future

@@ -1,0 +1,258 @@
+"""Topics, offsets, and cuts of ranges: what tools and drivers ask a cluster."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from spark_logbus.client.cluster import Cluster
+from spark_logbus.client.describe import TopicDescription, describe_topics
+from spark_logbus.client.leaders import LeaderCall
+from spark_logbus.client.retry import Deadline
+from spark_logbus.client.timestamps import first_at_or_after
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LogbusError,
+    RequestTimeoutError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    OffsetRange,
+    OffsetSpec,
+    TopicPartition,
+    check_name,
+)
+from spark_logbus.protocol import (
+    Api,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    MetadataRequest,
+    MetadataResponse,
+    SplitRangePartition,
+    SplitRangeRequest,
+    SplitRangeResponse,
+    SplitRangeResult,
+)
+
+_CHANGE_TIMEOUT_MS: Final = 30_000
+
+
+class Admin:
+    """Thread-safe; keeps nothing but the cluster it is given."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._list_offsets: LeaderCall[
+            ListOffsetsPartition, ListOffsetsResult, ListOffsetsResponse
+        ] = LeaderCall(
+            cluster,
+            Api.LIST_OFFSETS,
+            request=ListOffsetsRequest,
+            response=ListOffsetsResponse,
+            results=lambda response: response.results,
+            topic_partition=lambda asked: TopicPartition(asked.topic, asked.partition),
+        )
+        self._split: LeaderCall[SplitRangePartition, SplitRangeResult, SplitRangeResponse] = (
+            LeaderCall(
+                cluster,
+                Api.SPLIT_RANGE,
+                request=SplitRangeRequest,
+                response=SplitRangeResponse,
+                results=lambda response: response.results,
+                topic_partition=lambda asked: TopicPartition(asked.topic, asked.partition),
+            )
+        )
+
+    # -- topics ---------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        config: Mapping[str, str] | None = None,
+        if_not_exists: bool = False,
+        timeout_ms: int = _CHANGE_TIMEOUT_MS,
+    ) -> TopicDescription:
+        """Create a topic and wait until every broker knows it and every leader answers for it.
+
+        Raises TopicExistsError, InvalidNameError, ConfigError, and RequestTimeoutError if the
+        leaders are not ready in time, in which case the topic exists all the same.
+        """
+        check_name("topic", name)
+        deadline = self._cluster.deadline_ms(timeout_ms)
+        request = CreateTopicRequest(name, partitions, dict(config or {}))
+        in_doubt = False
+
+        def attempt(deadline: Deadline) -> None:
+            nonlocal in_doubt
+            try:
+                self._cluster.ask_any(
+                    Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=deadline
+                )
+            except TopicExistsError:
+                # After a reply was lost, the topic that exists may be the one just made.
+                if not (if_not_exists or in_doubt):
+                    raise
+            except LogbusError as error:
+                in_doubt = in_doubt or error.retriable
+                raise
+
+        self._cluster.retrying(f"Creating topic {name}", attempt, deadline=deadline)
+        self._cluster.doubt(name)
+        self._wait_until_all_agree(name, present=True, deadline=deadline)
+        return self._wait_for_leaders(name, deadline)
+
+    def delete_topic(self, name: str, *, timeout_ms: int = _CHANGE_TIMEOUT_MS) -> None:
+        """Delete a topic and wait until no broker shows it any more. UnknownTopicError."""
+        deadline = self._cluster.deadline_ms(timeout_ms)
+        in_doubt = False
+
+        def attempt(deadline: Deadline) -> None:
+            nonlocal in_doubt
+            try:
+                self._cluster.ask_any(
+                    Api.DELETE_TOPIC, DeleteTopicRequest(name), DeleteTopicResponse,
+                    deadline=deadline,
+                )  # fmt: skip
+            except UnknownTopicError:
+                if not in_doubt:
+                    raise
+            except LogbusError as error:
+                in_doubt = in_doubt or error.retriable
+                raise
+
+        self._cluster.retrying(f"Deleting topic {name}", attempt, deadline=deadline)
+        self._cluster.doubt(name)
+        self._wait_until_all_agree(name, present=False, deadline=deadline)
+
+    def topics(self) -> list[TopicDescription]:
+        """All topics, by name, without ends."""
+        described = self.describe(None, ends=False)
+        return [described[name] for name in sorted(described)]
+
+    def describe(
+        self, names: Iterable[str] | None = None, *, ends: bool = True
+    ) -> dict[str, TopicDescription]:
+        """The named topics, or all. UnknownTopicError for a name that no broker knows.
+
+        A partition whose leader does not answer has no ends; the rest is told all the same.
+        """
+        return describe_topics(self._cluster, names, ends=ends)
+
+    def _wait_until_all_agree(self, name: str, *, present: bool, deadline: Deadline) -> None:
+        """Until every live broker has (or no longer has) the topic in its metadata."""
+        request = MetadataRequest(topics=[name])
+
+        def attempt(deadline: Deadline) -> None:
+            for broker in self._cluster.brokers:
+                try:
+                    response = self._cluster.call(
+                        broker, Api.METADATA, request, MetadataResponse, deadline=deadline
+                    )
+                except BrokerUnavailableError:
+                    continue  # it reads the topics anew when it comes back
+                if any(info.name == name for info in response.topics) != present:
+                    raise RequestTimeoutError(
+                        f"{broker} has not yet heard that topic {name} was "
+                        f"{'created' if present else 'deleted'}."
+                    )
+
+        what = f"Waiting for all brokers to {'learn of' if present else 'drop'} topic {name}"
+        self._cluster.retrying(what, attempt, deadline=deadline)
+
+    def _wait_for_leaders(self, name: str, deadline: Deadline) -> TopicDescription:
+        def attempt(deadline: Deadline) -> None:
+            topic = self._cluster.topic(name, deadline)
+            asked = [ListOffsetsPartition(name, number, "latest") for number in topic.leaders]
+            self._list_offsets.once(asked, deadline)
+
+        self._cluster.retrying(
+            f"Waiting for the leaders of topic {name}", attempt, topics=[name], deadline=deadline
+        )
+        return self.describe([name], ends=False)[name]
+
+    # -- offsets --------------------------------------------------------------------------
+
+    def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, int | None]:
+        """The offset that each spec means now.
+
+        Earliest is the log start offset, latest the high watermark, an offset stands for
+        itself (unchecked), and a timestamp means the first record, by offset, whose timestamp
+        is at or after it: None if there is none.
+        """
+        found: dict[TopicPartition, int | None] = {}
+        asked = []
+        for tp, spec in specs.items():
+            if isinstance(spec, AtOffset):
+                found[tp] = spec.offset
+            elif isinstance(spec, AtTimestamp):
+                asked.append(
+                    ListOffsetsPartition(tp.topic, tp.partition, "timestamp", spec.timestamp_us)
+                )
+            else:
+                at = "earliest" if isinstance(spec, Earliest) else "latest"
+                asked.append(ListOffsetsPartition(tp.topic, tp.partition, at))
+        if asked:
+            results = self._list_offsets.run("Listing offsets", asked)
+            for question, result in zip(asked, results, strict=True):
+                tp = TopicPartition(question.topic, question.partition)
+                offset = result.offset
+                if question.at == "timestamp" and offset is not None:
+                    # The broker knows record batches; the record is found by looking inside.
+                    offset = first_at_or_after(
+                        self._cluster, tp, base_offset=offset, timestamp_us=question.timestamp_us
+                    )
+                found[tp] = offset
+        return {tp: found[tp] for tp in specs}
+
+    def split(
+        self, offset_range: OffsetRange, *, target_bytes: int
+    ) -> tuple[list[OffsetRange], int]:
+        """``offset_range`` in pieces of about ``target_bytes``, and its size in bytes."""
+        return self.split_many([offset_range], target_bytes=target_bytes)[offset_range]
+
+    def split_many(
+        self, ranges: Sequence[OffsetRange], *, target_bytes: int
+    ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+        """Each range in pieces, cut where record batches meet, and its size in bytes."""
+        asked = [
+            SplitRangePartition(
+                one.topic_partition.topic,
+                one.topic_partition.partition,
+                one.start,
+                one.end,
+                target_bytes,
+            )
+            for one in ranges
+            if one.count
+        ]
+        results = iter(self._split.run("Splitting ranges", asked) if asked else [])
+        pieces: dict[OffsetRange, tuple[list[OffsetRange], int]] = {}
+        for one in ranges:
+            if not one.count:
+                pieces[one] = ([], 0)
+                continue
+            result = next(results)
+            bounds = [one.start, *result.cuts, one.end]
+            pieces[one] = (
+                [
+                    OffsetRange(one.topic_partition, start, end)
+                    for start, end in itertools.pairwise(bounds)
+                ],
+                result.size_bytes,
+            )
+        return pieces

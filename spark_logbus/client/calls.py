@@ -1,0 +1,95 @@
+"""Single calls: to one broker, or to whichever answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from spark_logbus.client.bootstrap import Bootstrap
+from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.pool import ConnectionPool
+from spark_logbus.client.retry import Deadline
+from spark_logbus.errors import BrokerUnavailableError, LogbusError
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import Api, Message
+
+M = TypeVar("M", bound=Message)
+
+
+class Callers:
+    """Calls without retries. Thread-safe."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        config: ClientConfig,
+        bootstrap: Bootstrap,
+        rebootstrap: Callable[[], Bootstrap] | None,
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        self.bootstrap = bootstrap
+        self._rebootstrap = rebootstrap
+
+    def call(
+        self,
+        address: BrokerAddress,
+        api: Api,
+        message: Message,
+        kind: type[M],
+        *,
+        deadline: Deadline,
+    ) -> M:
+        deadline = deadline.sooner_ms(self._config.request_timeout_ms)
+        with self._pool.lease(address, deadline) as connection:
+            return connection.send(api, message).result(kind, deadline)
+
+    def ask_any(
+        self,
+        brokers: Sequence[BrokerAddress],
+        api: Api,
+        message: Message,
+        kind: type[M],
+        *,
+        deadline: Deadline,
+        good: Callable[[M], bool],
+    ) -> M:
+        """The first good response, else the last response, else an error.
+
+        Asks ``brokers`` first, in any order, then those of the bootstrap list, and when none
+        of them answers at all, those of a new one.
+        """
+        failures: list[str] = []
+        answers: list[M] = []
+        for address in self._candidates(brokers, answers):
+            # A broker that hangs must not use up the time of those that do not.
+            patience = deadline.sooner_ms(2 * self._config.connect_timeout_ms)
+            try:
+                answer = self.call(address, api, message, kind, deadline=patience)
+            except LogbusError as error:
+                if not error.retriable:
+                    raise
+                failures.append(str(error))
+                continue
+            if good(answer):
+                return answer
+            answers.append(answer)
+        if not answers:
+            raise BrokerUnavailableError("No broker answers. " + " ".join(failures))
+        return answers[-1]
+
+    def _candidates(
+        self, brokers: Sequence[BrokerAddress], answers: Sequence[Message]
+    ) -> Iterator[BrokerAddress]:
+        tried: set[tuple[str, int]] = set()
+        shuffled = random.sample(brokers, len(brokers))
+        for address in [*shuffled, *self.bootstrap.brokers]:
+            if (address.host, address.port) not in tried:
+                tried.add((address.host, address.port))
+                yield address
+        if self._rebootstrap is not None and not answers:
+            self.bootstrap = self._rebootstrap()
+            for address in self.bootstrap.brokers:
+                if (address.host, address.port) not in tried:
+                    yield address

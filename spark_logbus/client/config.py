@@ -1,0 +1,148 @@
+"""Configuration of the clients: one frozen value per component, checked when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spark_logbus.errors import ConfigError
+from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
+
+
+def _at_least(owner: object, minimum: int, *keys: str) -> None:
+    for key in keys:
+        value = getattr(owner, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ConfigError(f"{key} is {value!r}; use a whole number of at least {minimum}.")
+
+
+def _one_of(owner: object, key: str, kind: type) -> None:
+    if not isinstance(getattr(owner, key), kind):
+        raise ConfigError(f"{key} is {getattr(owner, key)!r}; use a value of {kind.__name__}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How a ``Cluster`` talks to brokers."""
+
+    client_id: str = "logbus"
+    """Names this client in the brokers' logs."""
+
+    request_timeout_ms: int = 30_000
+    """An unanswered request is given up, and its connection closed, after this long."""
+
+    connect_timeout_ms: int = 5_000
+    """Bound on connecting and shaking hands with one broker."""
+
+    retry_deadline_ms: int = 60_000
+    """An operation is repeated after retriable errors for at most this long."""
+
+    retry_backoff_ms: int = 50
+    """Pause before the first repetition; doubles from one to the next."""
+
+    retry_backoff_max_ms: int = 1_000
+    """The pause grows no further than this."""
+
+    metadata_max_age_ms: int = 300_000
+    """Leaders are asked for again after this long, even if nothing failed."""
+
+    max_response_bytes: int = 256 << 20
+    """A larger response frame is refused unread. A fetch of 8 MiB can bring at most one record
+    batch more, which brokers limit to 16 MiB by default; the rest is room for other choices."""
+
+    idle_connections: int = 4
+    """Connections kept open per broker between requests, one per thread that calls at once."""
+
+    def __post_init__(self) -> None:
+        _at_least(
+            self, 1, "request_timeout_ms", "connect_timeout_ms", "retry_deadline_ms",
+            "retry_backoff_ms", "metadata_max_age_ms",
+        )  # fmt: skip
+        _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
+        _at_least(self, 64 << 10, "max_response_bytes")
+        _at_least(self, 0, "idle_connections")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a ``Producer`` collects and sends records."""
+
+    acks: Acks = Acks.FLUSHED
+    """What a broker has done before it acknowledges."""
+
+    linger_ms: int = 5
+    """A record batch that is not full waits this long for more records."""
+
+    batch_bytes: int = 1 << 20
+    """A record batch of single records is sent at this size. Larger ones cost less to read."""
+
+    arrow_piece_bytes: int = 4 << 20
+    """``send_arrow`` cuts what it is given into record batches of about this size."""
+
+    compression: Compression = Compression.NONE
+    """Arrow's own buffer compression; skipped for record batches of fewer than 50 records."""
+
+    buffer_bytes: int = 64 << 20
+    """Memory for records that are not acknowledged yet."""
+
+    max_block_ms: int = 60_000
+    """A send waits this long for room in the buffer, or for the topic's metadata."""
+
+    delivery_timeout_ms: int = 120_000
+    """Retries of a record batch end this long after its first record was handed over."""
+
+    max_in_flight: int = 5
+    """Unanswered append requests per broker. Per partition it is always one at a time, so that
+    a retry never changes the order; one request carries all record batches that are ready."""
+
+    max_request_bytes: int = 16 << 20
+    """An append request is filled up to this size, or the broker's frame limit if smaller."""
+
+    def __post_init__(self) -> None:
+        _one_of(self, "acks", Acks)
+        _one_of(self, "compression", Compression)
+        _at_least(self, 0, "linger_ms", "max_block_ms")
+        _at_least(
+            self, 1, "delivery_timeout_ms", "max_in_flight", "batch_bytes", "arrow_piece_bytes",
+            "max_request_bytes",
+        )  # fmt: skip
+        _at_least(self, self.batch_bytes, "buffer_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How a ``Consumer`` reads."""
+
+    group: str | None = None
+    """Consumer group whose committed offsets (in ZooKeeper) are read and written."""
+
+    zookeeper: str | None = None
+    """Where group offsets are; None takes ``LOGBUS_ZOOKEEPER`` or the local default."""
+
+    start: OffsetSpec = field(default_factory=Earliest)
+    """Where to begin in a partition without a position and without a committed offset."""
+
+    out_of_range: Literal["error", "earliest", "latest"] = "error"
+    """What to do when the position is no longer (or not yet) in the log."""
+
+    fetch_bytes: int = 8 << 20
+    """Bytes that one fetch request may bring, over all partitions of a leader."""
+
+    partition_fetch_bytes: int = 4 << 20
+    """Bytes that one partition may bring per fetch request, so that none starves the others."""
+
+    min_bytes: int = 1
+    """A broker answers a waiting fetch when so many bytes are there."""
+
+    max_wait_ms: int = 500
+    """... or after this long."""
+
+    def __post_init__(self) -> None:
+        if self.group is not None:
+            check_name("consumer group", self.group)
+        if self.out_of_range not in ("error", "earliest", "latest"):
+            raise ConfigError(
+                f"out_of_range is {self.out_of_range!r}; use 'error', 'earliest' or 'latest'."
+            )
+        _at_least(self, 1, "fetch_bytes", "partition_fetch_bytes")
+        _at_least(self, 0, "min_bytes", "max_wait_ms")

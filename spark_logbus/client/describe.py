@@ -1,0 +1,102 @@
+"""What a cluster says of its topics, put together from its brokers' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_logbus.client.cluster import Cluster
+from spark_logbus.client.retry import Deadline
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import (
+    Api,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionEnds,
+    TopicInfo,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """``leader`` is None while it is not running; ``ends`` are None if so or not asked for."""
+
+    partition: int
+    leader: BrokerAddress | None
+    ends: PartitionEnds | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: str
+    config: dict[str, str]
+    partitions: dict[int, PartitionDescription]
+
+
+def describe_topics(
+    cluster: Cluster, names: Iterable[str] | None, *, ends: bool
+) -> dict[str, TopicDescription]:
+    """The named topics, or all. UnknownTopicError for a name that no broker knows."""
+    wanted = None if names is None else list(names)
+
+    def attempt(deadline: Deadline) -> list[TopicInfo]:
+        if wanted is None:
+            return cluster.ask_metadata(None, deadline=deadline).topics
+        for name in wanted:
+            cluster.topic(name, deadline)  # the last word on whether it exists
+        return cluster.ask_metadata(
+            wanted,
+            deadline=deadline,
+            good=lambda response: {info.name for info in response.topics} >= set(wanted),
+        ).topics
+
+    infos = cluster.retrying("Describing topics", attempt)
+    brokers = {address.broker_id: address for address in cluster.brokers}
+    described = {info.name: _describe(info, brokers) for info in infos}
+    return _with_ends(cluster, described) if ends else described
+
+
+def _with_ends(
+    cluster: Cluster, described: dict[str, TopicDescription]
+) -> dict[str, TopicDescription]:
+    names: dict[BrokerAddress, set[str]] = {}
+    for topic in described.values():
+        for part in topic.partitions.values():
+            if part.leader is not None:
+                names.setdefault(part.leader, set()).add(topic.name)
+    ends: dict[tuple[str, int], PartitionEnds] = {}
+    for leader, led in names.items():
+        request = MetadataRequest(topics=sorted(led), ends=True)
+        deadline = cluster.retry_deadline()
+        try:
+            response = cluster.call(
+                leader, Api.METADATA, request, MetadataResponse, deadline=deadline
+            )
+        except LogbusError as error:
+            if not error.retriable:
+                raise
+            continue
+        for info in response.topics:
+            for part_info in info.partitions:
+                if part_info.ends is not None:
+                    ends[info.name, part_info.partition] = part_info.ends
+    return {
+        name: replace(
+            topic,
+            partitions={
+                number: replace(part, ends=ends.get((name, number)))
+                for number, part in topic.partitions.items()
+            },
+        )
+        for name, topic in described.items()
+    }
+
+
+def _describe(info: TopicInfo, brokers: Mapping[int, BrokerAddress]) -> TopicDescription:
+    partitions = {
+        part.partition: PartitionDescription(part.partition, brokers.get(part.leader), None)
+        for part in sorted(info.partitions, key=lambda part: part.partition)
+    }
+    return TopicDescription(info.name, info.topic_id, dict(info.config), partitions)

@@ -1,0 +1,74 @@
+"""Opening connections: connect, shake hands, take over the broker's limits."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.connection import Connection
+from spark_logbus.client.retry import Deadline
+from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnsupportedVersionError
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import (
+    PROTOCOL_VERSION,
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+)
+
+UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
+_SOFTWARE: Final = "logbus-python"
+
+
+def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
+    """A connection that has shaken hands with the broker ``address`` names.
+
+    Raises BrokerUnavailableError (also when another broker listens there now),
+    RequestTimeoutError, UnsupportedVersionError.
+    """
+    deadline = deadline.sooner_ms(config.connect_timeout_ms)
+    sock = _connect(address, deadline)
+    connection = Connection(sock, address, max_response_bytes=config.max_response_bytes)
+    try:
+        _shake_hands(connection, config, deadline)
+    except LogbusError as error:
+        connection.close(error)
+        raise
+    return connection
+
+
+def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
+    try:
+        # The receive buffer is left to the kernel: setting SO_RCVBUF would switch off its
+        # tuning, which goes up to tcp_rmem's maximum, and be cut to rmem_max, often 208 KiB.
+        sock = socket.create_connection(
+            (address.host, address.port), timeout=max(0.001, deadline.remaining_s)
+        )
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError as error:
+        raise BrokerUnavailableError(
+            f"Cannot connect to {address}: {error}. Check that the broker runs and that its "
+            "advertised host and port can be reached from here."
+        ) from error
+    return sock
+
+
+def _shake_hands(connection: Connection, config: ClientConfig, deadline: Deadline) -> None:
+    request = HandshakeRequest(client_id=config.client_id, software=_SOFTWARE)
+    answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
+    address = connection.address
+    if answer.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"{address} speaks protocol version {answer.protocol_version}, this client "
+            f"{PROTOCOL_VERSION}; upgrade the older of the two."
+        )
+    if address.broker_id not in (UNKNOWN_BROKER, answer.broker_id):
+        raise BrokerUnavailableError(
+            f"Expected {address}, but broker {answer.broker_id} listens there now."
+        )
+    connection.take_limits(
+        max_request_bytes=answer.max_frame_bytes,
+        max_record_batch_bytes=answer.max_record_batch_bytes,
+    )

@@ -1,0 +1,126 @@
+"""What a fetch brought: from payload bytes to arrow batches with offsets. Pure.
+
+Two steps, so that a reader can ask for more between them: ``walk`` reads only the headers and
+tells where the next fetch begins; ``decoded`` verifies the checksum and decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.model import TopicPartition
+from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, verify
+from spark_logbus.record.arrow import decode
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """Records of one record batch, cut to what was asked for.
+
+    ``base_offset`` is the offset of the first record in ``arrow_batch``, whose columns are those
+    of ``record.arrow`` and whose buffers are views of the received bytes. ``header`` is of the
+    whole record batch. Offsets rise by one, unless the arrow batch has ``offset_delta``.
+    """
+
+    topic_partition: TopicPartition
+    base_offset: int
+    arrow_batch: pa.RecordBatch
+    header: RecordBatchHeader
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record here."""
+        if not self.header.has_offset_delta:
+            return int(self.base_offset + self.arrow_batch.num_rows)
+        deltas = self.arrow_batch.column("offset_delta")
+        return int(self.header.base_offset + deltas[-1].as_py() + 1)
+
+    def offsets(self) -> pa.Array:
+        """The offset of each record, int64."""
+        if self.header.has_offset_delta:
+            deltas = self.arrow_batch.column("offset_delta").cast(pa.int64())
+            return pc.add(deltas, self.header.base_offset)
+        return pa.array(
+            range(self.base_offset, self.base_offset + self.arrow_batch.num_rows), pa.int64()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """One whole record batch as received, header parsed, checksum not verified yet."""
+
+    header: RecordBatchHeader
+    data: memoryview
+
+
+def walk(tp: TopicPartition, data: memoryview, *, position: int) -> Iterator[RawBatch]:
+    """The whole record batches of a fetch at ``position``; one that is cut off is left out.
+
+    Raises CorruptRecordBatchError where the offsets are not the ones that must follow.
+    """
+    at = 0
+    first = True
+    while True:
+        size = peek_size(data, at)
+        if size is None or at + size > len(data):
+            return
+        raw = RawBatch(parse_header(data, at), data[at : at + size])
+        header = raw.header
+        reaches = header.base_offset <= position < header.next_offset
+        if not (reaches if first else header.base_offset == position) and not (
+            header.has_offset_delta and header.base_offset > position
+        ):
+            raise CorruptRecordBatchError(
+                f"{tp}: expected a record batch {'with' if first else 'at'} offset {position}, "
+                f"got the offsets {header.base_offset} to {header.last_offset}."
+            )
+        yield raw
+        at += size
+        position = header.next_offset
+        first = False
+
+
+def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> FetchedBatch | None:
+    """The records of ``raw`` in ``[start, end)``, verified; None if there are none."""
+    header = verify(raw.data)
+    if header.is_control or header.base_offset >= end:
+        return None
+    arrow_batch = decode(header, raw.data)
+    if header.has_offset_delta:
+        return _decoded_with_gaps(tp, header, arrow_batch, start=start, end=end)
+    skip = max(0, start - header.base_offset)
+    stop = min(header.record_count, end - header.base_offset)
+    if skip >= stop:
+        return None
+    if skip or stop < header.record_count:
+        arrow_batch = arrow_batch.slice(skip, stop - skip)
+    return FetchedBatch(tp, header.base_offset + skip, arrow_batch, header)
+
+
+def _decoded_with_gaps(
+    tp: TopicPartition,
+    header: RecordBatchHeader,
+    arrow_batch: pa.RecordBatch,
+    *,
+    start: int,
+    end: int,
+) -> FetchedBatch | None:
+    deltas = arrow_batch.column("offset_delta")
+    rising = pc.all(pc.greater(deltas[1:], deltas[:-1])).as_py() is not False
+    last = header.last_offset_delta
+    if deltas.null_count or not rising or deltas[0].as_py() < 0 or deltas[-1].as_py() > last:
+        raise CorruptRecordBatchError(
+            f"{tp}: the offsets inside the record batch at {header.base_offset} do not rise from "
+            f"there to {header.last_offset}."
+        )
+    skip = pc.sum(pc.less(deltas, start - header.base_offset)).as_py()
+    stop = pc.sum(pc.less(deltas, end - header.base_offset)).as_py()
+    if skip >= stop:
+        return None
+    cut = arrow_batch.slice(skip, stop - skip)
+    return FetchedBatch(tp, header.base_offset + deltas[skip].as_py(), cut, header)

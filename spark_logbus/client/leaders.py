@@ -1,0 +1,130 @@
+"""One question about many partitions, put to all their leaders at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from spark_logbus.client.cluster import Cluster
+from spark_logbus.client.connection import Connection, PendingResponse
+from spark_logbus.client.retry import Deadline
+from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import Api, ErrorInfo, Message
+
+_MAX_PARTITIONS_PER_REQUEST: Final = 2_000  # keeps a request header far below its limit
+
+
+class PartitionResult(Protocol):
+    topic: str
+    partition: int
+    error: ErrorInfo | None
+
+
+P = TypeVar("P")
+R = TypeVar("R", bound=PartitionResult)
+M = TypeVar("M", bound=Message)
+
+
+def partition_error(error: ErrorInfo, tp: TopicPartition, leader: BrokerAddress) -> LogbusError:
+    """What a leader reported about one partition.
+
+    A leader that does not know a partition which the metadata gives it has not heard of it
+    yet, or no longer has it: for its client that is the same as not leading it.
+    """
+    known = error.to_exception()
+    if isinstance(known, UnknownTopicError):
+        return NotLeaderError(f"{leader} does not have {tp} (any more, or not yet): {known}")
+    return known
+
+
+class LeaderCall(Generic[P, R, M]):
+    """How one API asks about many partitions: makes requests, takes responses apart."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: Api,
+        *,
+        request: Callable[[list[P]], Message],
+        response: type[M],
+        results: Callable[[M], Sequence[R]],
+        topic_partition: Callable[[P], TopicPartition],
+    ) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._request = request
+        self._response = response
+        self._results = results
+        self._tp = topic_partition
+
+    def run(self, what: str, questions: Sequence[P]) -> list[R]:
+        """The answers in the order of the questions; retries those that can succeed."""
+        answers: dict[int, R] = {}
+        topics = sorted({self._tp(question).topic for question in questions})
+
+        def attempt(deadline: Deadline) -> None:
+            left = [number for number in range(len(questions)) if number not in answers]
+            self._round(questions, left, answers, deadline)
+
+        self._cluster.retrying(what, attempt, topics=topics)
+        return [answers[number] for number in range(len(questions))]
+
+    def once(self, questions: Sequence[P], deadline: Deadline) -> None:
+        """Ask each leader once; raises unless all partitions answer."""
+        self._round(questions, list(range(len(questions))), {}, deadline)
+
+    def _round(
+        self, questions: Sequence[P], left: list[int], answers: dict[int, R], deadline: Deadline
+    ) -> None:
+        by_leader: dict[BrokerAddress, list[int]] = {}
+        for number in left:
+            leader = self._cluster.leader(self._tp(questions[number]), deadline)
+            by_leader.setdefault(leader, []).append(number)
+        deadline = deadline.sooner_ms(self._cluster.config.request_timeout_ms)
+        sent: list[tuple[BrokerAddress, list[int], PendingResponse]] = []
+        leased: list[Connection] = []
+        trouble: list[LogbusError] = []
+        try:
+            for leader, numbers in by_leader.items():
+                try:
+                    connection = self._cluster.pool.take(leader, deadline)
+                    leased.append(connection)
+                    for start in range(0, len(numbers), _MAX_PARTITIONS_PER_REQUEST):
+                        some = numbers[start : start + _MAX_PARTITIONS_PER_REQUEST]
+                        message = self._request([questions[number] for number in some])
+                        sent.append((leader, some, connection.send(self._api, message)))
+                except LogbusError as error:
+                    trouble.append(error)
+            for leader, numbers, pending in sent:
+                try:
+                    results = self._results(pending.result(self._response, deadline))
+                    self._sort_in(questions, numbers, results, leader, answers, trouble)
+                except LogbusError as error:
+                    trouble.append(error)
+        finally:
+            for connection in leased:
+                self._cluster.pool.give_back(connection)
+        if trouble:
+            raise next((error for error in trouble if not error.retriable), trouble[0])
+
+    def _sort_in(
+        self,
+        questions: Sequence[P],
+        numbers: list[int],
+        results: Sequence[R],
+        leader: BrokerAddress,
+        answers: dict[int, R],
+        trouble: list[LogbusError],
+    ) -> None:
+        asked = [self._tp(questions[number]) for number in numbers]
+        if [TopicPartition(result.topic, result.partition) for result in results] != asked:
+            raise ProtocolError(
+                f"{leader} answered a {self._api.name.lower()} request for {len(asked)} "
+                f"partitions with other partitions ({len(results)} results)."
+            )
+        for number, tp, result in zip(numbers, asked, results, strict=True):
+            if result.error is None:
+                answers[number] = result
+            else:
+                trouble.append(partition_error(result.error, tp, leader))

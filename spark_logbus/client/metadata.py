@@ -1,0 +1,81 @@
+"""What the client knows of the cluster: brokers, topics, leaders. Pure; ``cluster`` asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import MetadataResponse, TopicInfo
+
+LONG_AGO: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """One topic as of ``learned_at`` (monotonic seconds). ``leaders`` holds broker ids."""
+
+    name: str
+    topic_id: str
+    leaders: dict[int, int]
+    config: dict[str, str]
+    learned_at: float
+
+    @classmethod
+    def of(cls, info: TopicInfo, *, learned_at: float) -> KnownTopic:
+        leaders = {part.partition: part.leader for part in info.partitions}
+        return cls(info.name, info.topic_id, leaders, dict(info.config), learned_at)
+
+    @property
+    def max_record_batch_bytes(self) -> int | None:
+        """The topic's own limit, where it has one."""
+        try:
+            return int(self.config["max.message.bytes"])
+        except (KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """An immutable snapshot; ``updated`` makes the next one."""
+
+    brokers: dict[int, BrokerAddress] = field(default_factory=dict)
+    topics: dict[str, KnownTopic] = field(default_factory=dict)
+
+    def updated(self, response: MetadataResponse, *, learned_at: float) -> Metadata:
+        """This and what ``response`` says; brokers that it does not list are gone."""
+        brokers = {
+            info.broker_id: BrokerAddress(info.broker_id, info.host, info.port)
+            for info in response.brokers
+        }
+        learned = {
+            info.name: KnownTopic.of(info, learned_at=learned_at) for info in response.topics
+        }
+        return Metadata(brokers, {**self.topics, **learned})
+
+    def doubted(self, topic: str) -> Metadata:
+        """With ``topic`` to be asked for again; what is known of it serves until then."""
+        known = self.topics.get(topic)
+        if known is None:
+            return self
+        return replace(self, topics={**self.topics, topic: replace(known, learned_at=LONG_AGO)})
+
+    def doubted_leader(self, broker_id: int) -> Metadata:
+        """With all topics to be asked for again in which that broker leads a partition."""
+        topics = {
+            name: replace(known, learned_at=LONG_AGO)
+            if broker_id in known.leaders.values()
+            else known
+            for name, known in self.topics.items()
+        }
+        return replace(self, topics=topics)
+
+    def without(self, topic: str) -> Metadata:
+        topics = {name: known for name, known in self.topics.items() if name != topic}
+        return replace(self, topics=topics)
+
+    def leader(self, tp: TopicPartition) -> BrokerAddress | None:
+        """The live leader, as far as known."""
+        topic = self.topics.get(tp.topic)
+        leader = topic.leaders.get(tp.partition) if topic else None
+        return self.brokers.get(leader) if leader is not None else None

@@ -1,0 +1,60 @@
+"""Which partition a record goes to. Pure, and the same rule for one record and for columns.
+
+A key goes to ``crc32c(key) % partitions``, so that equal keys meet in one partition, whichever
+producer sends them. Records without a key stay together for one record batch, and the next
+record batch goes to the next partition.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    return int(crc32c(key)) % partitions
+
+
+class RoundRobin:
+    """The partition for records without a key. Not thread-safe.
+
+    Starts anywhere, so that many short-lived producers do not all begin with partition 0.
+    """
+
+    __slots__ = ("current", "partitions")
+
+    def __init__(self, partitions: int, *, start: int | None = None) -> None:
+        self.partitions = partitions
+        self.current = (random.randrange(partitions) if start is None else start) % partitions
+
+    def move_on(self) -> None:
+        self.current = (self.current + 1) % self.partitions
+
+
+def split_by_key(
+    arrow_batch: pa.RecordBatch, *, partitions: int, keyless: int
+) -> dict[int, pa.RecordBatch]:
+    """A canonical arrow batch, cut by partition; the order within each is kept.
+
+    Records whose key is null go to ``keyless``. Without a key column all do.
+    """
+    if "key" not in arrow_batch.schema.names:
+        return {keyless: arrow_batch}
+    if partitions == 1:
+        return {0: arrow_batch}
+    keys = arrow_batch.column("key").dictionary_encode()
+    of_unique = [partition_of(key, partitions) for key in keys.dictionary.to_pylist()]
+    chosen = pc.fill_null(pa.array(of_unique, pa.int32()).take(keys.indices), keyless)
+    # Sorting is stable, and one gather of all rows beats one filter per partition.
+    order = pc.sort_indices(chosen)
+    gathered = arrow_batch.take(order)
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(chosen).to_pylist()}
+    parts: dict[int, pa.RecordBatch] = {}
+    start = 0
+    for partition in sorted(counts):
+        parts[partition] = gathered.slice(start, counts[partition])
+        start += counts[partition]
+    return parts

@@ -1,0 +1,31 @@
+"""kazoo's client, set up as sessions need it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
+
+# kazoo's own default backs off up to an hour, which would outlast every outage.
+_RECONNECT_MAX_DELAY_S = 1.0
+
+
+def new_client(servers: str, *, session_timeout_ms: int) -> Any:
+    """Not started yet. It reconnects for ever and leaves the chroot to us: kazoo's warns of a
+    missing one instead of creating it."""
+    return KazooClient(
+        hosts=servers,
+        timeout=session_timeout_ms / 1000,
+        connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
+        logger=_logger(),
+    )
+
+
+def _logger() -> logging.Logger:
+    """kazoo reports every attempt to connect; the session reports what comes of them."""
+    quiet = logging.getLogger(__name__)
+    if quiet.level == logging.NOTSET:
+        quiet.setLevel(logging.ERROR)
+    return quiet

@@ -1,0 +1,67 @@
+"""``spark.read.format("logbus")``: ranges are fixed once, when the read is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.options import SourceOptions
+from spark_logbus.datasource.planning import plan_input_partitions
+from spark_logbus.datasource.read import read_partition
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets import (
+    Committed,
+    DriverLink,
+    Finding,
+    Patience,
+    decide,
+    make_ranges,
+    of_current_topics,
+    resolve,
+    take_snapshot,
+)
+
+
+class LogbusBatchReader(DataSourceReader):
+    """One batch read. Picklable, without connections: Spark sends it to every task."""
+
+    def __init__(self, options: SourceOptions, columns: ColumnChoice) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """Resolve starts and ends and cut the ranges. Called once for each ``load``: what comes
+        later is not seen, and all actions on the DataFrame read the same records."""
+        link = DriverLink(self._options.zookeeper, group=self._options.group)
+        try:
+            return Patience().run(
+                "Planning the read",
+                lambda: plan_input_partitions(self._ranges(link), self._options, link),
+                on_fault=link.reset,
+            )
+        finally:
+            link.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(
+            partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+
+    def _ranges(self, link: DriverLink) -> list[OffsetRange]:
+        options = self._options
+        snapshot = take_snapshot(link.admin(), options.selection, missing_ok=False)
+        committed: dict[TopicPartition, int] = {}
+        findings: list[Finding] = []
+        progress = link.progress() if isinstance(options.starting, Committed) else None
+        if progress is not None:
+            committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
+        starts = resolve(options.starting, snapshot, option="startingOffsets", committed=committed)
+        ends = resolve(options.ending, snapshot, option="endingOffsets")
+        decide(
+            [*findings, *starts.findings, *ends.findings],
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        return make_ranges(starts.offsets, ends.offsets)

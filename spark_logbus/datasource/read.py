@@ -1,0 +1,127 @@
+"""What a Spark task does: read one offset range, and yield arrow batches for Spark.
+
+A task gets its range and the brokers' addresses in its input partition. It talks to brokers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedBatch, RangeReader
+from spark_logbus.datasource.assemble import TARGET_BYTES, TARGET_ROWS, Assembler
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
+from spark_logbus.model import Earliest, Latest, OffsetRange
+from spark_logbus.offsets import (
+    AboveEnd,
+    BelowLogStart,
+    Finding,
+    TopicGone,
+    decide,
+    shared_cluster,
+)
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """An input partition: a range, and whom to ask for it. Picklable."""
+
+    bootstrap: Bootstrap
+    offset_range: OffsetRange
+
+
+def read_partition(
+    partition: InputPartition, columns: ColumnChoice, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The arrow batches of one input partition; none for the one that Spark makes up when a plan
+    has no input partition at all."""
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    cluster = shared_cluster(partition.bootstrap)
+    return RangeRead(
+        cluster, partition.offset_range, columns, fail_on_data_loss=fail_on_data_loss
+    ).arrow_batches()
+
+
+class RangeRead:
+    """One range, from the first to the last arrow batch. Used once, by one thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        columns: ColumnChoice,
+        *,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._tp = offset_range.topic_partition
+        self._position = offset_range.start  # next to be handed to Spark
+        self._end = offset_range.end
+        self._assembler = Assembler(columns, self._tp)
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        """All records of the range, in order.
+
+        Records that retention takes away during the read are found and decided on here: the read
+        goes on behind them or fails.
+        """
+        while self._position < self._end:
+            try:
+                yield from self._read_on()
+                return
+            except (OffsetOutOfRangeError, UnknownTopicError) as error:
+                findings, go_on_at = self._examine(error)
+                decide(findings, fail_on_data_loss=self._fail_on_data_loss)
+                self._position = go_on_at
+
+    def _read_on(self) -> Iterator[pa.RecordBatch]:
+        wanted = OffsetRange(self._tp, self._position, self._end)
+        collected: list[FetchedBatch] = []
+        rows = size = 0
+        broken: OffsetOutOfRangeError | UnknownTopicError | None = None
+        with RangeReader(self._cluster, wanted) as reader:
+            while True:
+                try:
+                    fetched = next(reader, None)
+                except (OffsetOutOfRangeError, UnknownTopicError) as error:
+                    broken = error
+                    break
+                if fetched is None:
+                    break
+                collected.append(fetched)
+                rows += fetched.arrow_batch.num_rows
+                size += fetched.arrow_batch.nbytes
+                if rows >= TARGET_ROWS or size >= TARGET_BYTES:
+                    yield self._hand_over(collected)
+                    collected = []
+                    rows = size = 0
+        if collected:
+            yield self._hand_over(collected)
+        if broken is not None:
+            raise broken
+
+    def _hand_over(self, collected: list[FetchedBatch]) -> pa.RecordBatch:
+        self._position = collected[-1].next_offset
+        return self._assembler.build(collected)
+
+    def _examine(
+        self, error: OffsetOutOfRangeError | UnknownTopicError
+    ) -> tuple[list[Finding], int]:
+        """Why the read broke off, and where it can go on; raises ``error`` if nothing is wrong."""
+        admin = Admin(self._cluster)
+        try:
+            start = admin.list_offsets({self._tp: Earliest()})[self._tp] or 0
+            end = admin.list_offsets({self._tp: Latest()})[self._tp] or 0
+        except UnknownTopicError:
+            return [TopicGone(self._tp.topic)], self._end
+        if self._position < start:
+            return [BelowLogStart(self._tp, self._position, start)], min(start, self._end)
+        if self._end > end:
+            return [AboveEnd(self._tp, self._end, end)], self._end
+        raise error

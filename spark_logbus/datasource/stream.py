@@ -1,0 +1,90 @@
+"""``spark.readStream.format("logbus")``: the adapter between Spark's interface and the driver.
+
+Spark creates this reader twice: once in a process that lives as long as the query run and is
+asked for offsets and input partitions, and once to be pickled for the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.options import SourceOptions
+from spark_logbus.datasource.read import read_partition
+from spark_logbus.datasource.stream_driver import StreamDriver
+from spark_logbus.datasource.termination import call_on_sigterm
+from spark_logbus.errors import UnsupportedVersionError
+from spark_logbus.offsets import DriverLink
+
+
+class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming read. Picklable until Spark asks it for an offset; not thread-safe."""
+
+    def __init__(self, options: SourceOptions, columns: ColumnChoice) -> None:
+        self._options = options
+        self._columns = columns
+        self._driver: StreamDriver | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._on_driver().prepare_available_now()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._on_driver().initial()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return dict(self._on_driver().latest(start, max_records=_max_records(limit)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._on_driver().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return self._on_driver().partitions(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._on_driver().commit(end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(
+            partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+
+    def stop(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
+
+    def _on_driver(self) -> StreamDriver:
+        if self._driver is None:
+            link = DriverLink(self._options.zookeeper, group=self._options.group)
+            self._driver = StreamDriver(self._options, link=link)
+            # Spark does not call stop() when a query ends; it terminates the process.
+            call_on_sigterm(self.stop)
+        return self._driver
+
+
+def _max_records(limit: ReadLimit) -> int | None:
+    """None for no bound. Spark hands over the limit that it was given, or ReadAllAvailable."""
+    match limit:
+        case ReadMaxRows(max_rows):
+            return int(max_rows)
+        case ReadAllAvailable():
+            return None
+        case _:
+            raise UnsupportedVersionError(
+                f"Spark asks for a read limit of the kind {type(limit).__name__}, which the "
+                "logbus source does not know; it knows ReadMaxRows and ReadAllAvailable."
+            )

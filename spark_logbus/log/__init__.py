@@ -1,0 +1,27 @@
+"""The durable log of one partition, and the set of them in a data directory.
+
+``LogDirectory`` opens, recovers and keeps up all logs; ``PartitionLog`` appends and reads. A
+record is visible once it is on disk: readers see what lies below the high watermark, and a flush
+moves that. No sockets, no Arrow, no ZooKeeper.
+"""
+
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.directory import LogDirectory
+from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
+from spark_logbus.log.log import LogEnds, PartitionLog
+from spark_logbus.log.reading import LogSlice
+from spark_logbus.log.recovery import RecoveryProgress
+from spark_logbus.log.writer import Appended
+
+__all__ = [
+    "OS_FILES",
+    "Appended",
+    "File",
+    "FileSystem",
+    "LogConfig",
+    "LogDirectory",
+    "LogEnds",
+    "LogSlice",
+    "PartitionLog",
+    "RecoveryProgress",
+]

@@ -1,0 +1,358 @@
+"""All logs of one broker in one data directory: opened, recovered, kept up and closed together.
+
+Order is what makes it crash-safe. At open the clean-shutdown marker goes, on disk, before
+anything else changes. At close the logs are flushed, then the checkpoint is written, then the
+marker. Retention writes the new log start offsets before it deletes the first file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.errors import (
+    BrokerShuttingDownError,
+    DataDirectoryLockedError,
+    InvalidRequestError,
+    LogbusError,
+    PartitionOfflineError,
+    StorageError,
+    UnknownTopicError,
+)
+from spark_logbus.log import checkpoint as checkpoints
+from spark_logbus.log import files as names
+from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.filesystem import (
+    OS_FILES,
+    File,
+    FileSystem,
+    make_directories,
+    remove_tree,
+    storage_error,
+    storage_errors,
+)
+from spark_logbus.log.flusher import Flusher, FlushScheduler
+from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
+from spark_logbus.log.retention import SteadyTime
+from spark_logbus.log.segment import OpenSegments
+from spark_logbus.log.writer import LogEnvironment
+from spark_logbus.model import TopicPartition, check_name
+
+logger = logging.getLogger(__name__)
+
+# Sealed segments that keep their file and index open: well below the usual limit of 1024
+# descriptors, and at most 6 MiB of index each.
+_OPEN_SEALED_SEGMENTS: Final = 128
+_CHECKPOINT_EVERY_S: Final = 30.0
+_MAX_TOPIC_ID_LENGTH: Final = 64
+
+
+class LogDirectory:
+    """Thread-safe after ``open``. ``maintain`` is for one timer thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        defaults: LogConfig,
+        clock: Clock | None = None,
+        files: FileSystem = OS_FILES,
+        flusher: FlushScheduler | None = None,
+    ) -> None:
+        self._path = path
+        self._defaults = defaults
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._files = files
+        self._flusher = flusher if flusher is not None else Flusher(self._clock)
+        self._environment = LogEnvironment(
+            files, self._clock, self._flusher, OpenSegments(_OPEN_SEALED_SEGMENTS)
+        )
+        self._changing = threading.Lock()  # ensure, remove, close
+        self._maintaining = threading.Lock()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._failed: dict[TopicPartition, StorageError] = {}
+        self._checkpoints: dict[TopicPartition, LogCheckpoint] = {}
+        self._lock_file: File | None = None
+        self._checkpointed_at = 0.0
+        self._time = SteadyTime(self._clock)
+        self.recovery = RecoveryProgress(self._clock)
+
+    # -- opening ------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Lock the directory and recover every log in it.
+
+        A log that cannot be opened is reported and left out; the others are served. Raises
+        DataDirectoryLockedError, and StorageError if the directory itself cannot be used.
+        """
+        with storage_errors("open the data directory", self._path):
+            make_directories(self._files, self._path)
+        self._take_lock()
+        try:
+            clean = checkpoints.take_clean_marker(self._files, self._path)
+            self._checkpoints = checkpoints.read_checkpoint(self._files, self._path)
+            self._recover(clean=clean)
+        except LogbusError:
+            self._lock_file = None
+            raise
+        self._flusher.start()
+        self._checkpoint_or_warn()
+
+    def _take_lock(self) -> None:
+        path = self._path / names.LOCK
+        try:
+            self._lock_file = self._files.lock(path)
+        except BlockingIOError as error:
+            raise DataDirectoryLockedError(
+                f"The data directory {self._path} is in use by another process; stop that, or "
+                "give this broker a directory of its own."
+            ) from error
+        except OSError as error:
+            raise storage_error("lock", path, error) from error
+
+    def _recover(self, *, clean: bool) -> None:
+        with storage_errors("list the data directory", self._path):
+            found = [
+                name
+                for name in self._files.names(self._path)
+                if self._files.is_directory(self._path / name)
+            ]
+        self._remove_leftovers(found)
+        partitions = [tp for name in found if (tp := names.parse_log_directory(name)) is not None]
+        self.recovery.logs_total = len(partitions)
+        if partitions:
+            logger.info(
+                "Opening %d logs in %s after %s.",
+                len(partitions),
+                self._path,
+                "a clean shutdown" if clean else "a crash: their ends are scanned",
+            )
+        for topic_partition in partitions:
+            try:
+                self._open_log(topic_partition, clean=clean)
+            except StorageError as error:
+                logger.error("%s The other partitions are not affected.", error)
+                self._failed[topic_partition] = error
+            self.recovery.log_done()
+
+    def _remove_leftovers(self, found: list[str]) -> None:
+        for name in found:
+            if name.endswith((names.CREATING_SUFFIX, names.DELETED_SUFFIX)):
+                try:
+                    remove_tree(self._files, self._path / name)
+                except OSError as error:
+                    logger.warning("%s", storage_error("remove", self._path / name, error))
+
+    def _open_log(self, topic_partition: TopicPartition, *, clean: bool) -> None:
+        directory = self._path / names.log_directory(topic_partition)
+        known = self._checkpoints.get(topic_partition)
+        metadata = checkpoints.read_partition_metadata(self._files, directory)
+        if metadata is None and known is not None:
+            metadata = PartitionMetadata(topic_partition, known.topic_id)
+            checkpoints.write_partition_metadata(self._files, directory, metadata)
+        if metadata is None:
+            raise StorageError(
+                f"The file {directory / names.PARTITION_METADATA} is missing or damaged, so it is "
+                "not known to which topic the records belong; restore the file from a copy, or "
+                "move the directory away."
+            )
+        if known is not None and known.topic_id != metadata.topic_id:
+            known = None
+        self._logs[topic_partition] = self._recovered(
+            directory, metadata, known, config=self._defaults, clean=clean
+        )
+
+    def _recovered(
+        self,
+        directory: Path,
+        metadata: PartitionMetadata,
+        known: LogCheckpoint | None,
+        *,
+        config: LogConfig,
+        clean: bool,
+    ) -> PartitionLog:
+        recovery = LogRecovery(
+            files=self._files,
+            directory=directory,
+            pool=self._environment.pool,
+            index_interval_bytes=config.index_interval_bytes,
+            log_start_offset=known.log_start_offset if known else 0,
+            recovery_point=known.recovery_point if known else 0,
+            clean=clean and known is not None,
+            progress=self.recovery,
+        )
+        with storage_errors("open the log in", directory):
+            view = recovery.run()
+        return PartitionLog(
+            metadata.topic_partition,
+            metadata.topic_id,
+            directory=directory,
+            view=view,
+            config=config,
+            environment=self._environment,
+        )
+
+    # -- the set of logs ----------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        return self._logs.get(topic_partition)
+
+    def logs(self) -> list[PartitionLog]:
+        return list(self._logs.values())
+
+    def ensure(
+        self, topic_partition: TopicPartition, *, topic_id: str, config: Mapping[str, str]
+    ) -> PartitionLog:
+        """The log of the partition with the topic's configuration; created if need be.
+
+        A log of another topic with that name (one that was deleted meanwhile) is set aside.
+        Raises ConfigError, StorageError, and PartitionOfflineError for a log that is there but
+        could not be opened.
+        """
+        check_name("topic", topic_partition.topic)
+        _check_topic_id(topic_id)
+        log_config = LogConfig.from_topic_config(config, self._defaults)
+        with self._changing:
+            log = self._logs.get(topic_partition)
+            if log is not None and log.topic_id == topic_id:
+                if log.config != log_config:
+                    log.configure(log_config)
+                return log
+            if log is not None:
+                self._set_aside(log)
+            failure = self._failed.get(topic_partition)
+            if failure is not None:
+                raise PartitionOfflineError(
+                    f"Partition {topic_partition} is offline: its log could not be opened when "
+                    f"the broker started. {failure}"
+                )
+            log = self._create(PartitionMetadata(topic_partition, topic_id), log_config)
+            self._logs[topic_partition] = log
+            return log
+
+    def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
+        """Delete the log of a deleted topic; nothing if it is not there, or of another topic."""
+        with self._changing:
+            log = self._logs.get(topic_partition)
+            if log is None or log.topic_id != topic_id:
+                return
+            doomed = self._move_away(log, names.deleted_directory)
+        with storage_errors("delete", doomed):
+            remove_tree(self._files, doomed)
+            self._files.sync_directory(self._path)
+
+    def _create(self, metadata: PartitionMetadata, config: LogConfig) -> PartitionLog:
+        """Prepared under another name, so that a log's directory is whole or not there."""
+        topic_partition = metadata.topic_partition
+        directory = self._path / names.log_directory(topic_partition)
+        preparing = self._path / names.creating_directory(
+            metadata.topic_id, topic_partition.partition
+        )
+        with storage_errors("create", directory):
+            if self._files.exists(preparing):
+                remove_tree(self._files, preparing)
+            self._files.make_directory(preparing)
+            checkpoints.write_partition_metadata(self._files, preparing, metadata)
+            self._files.rename(preparing, directory)
+            self._files.sync_directory(self._path)
+        return self._recovered(directory, metadata, None, config=config, clean=False)
+
+    def _set_aside(self, log: PartitionLog) -> None:
+        target = self._move_away(log, names.stray_directory)
+        logger.warning(
+            "The log of %s belonged to a deleted topic of that name (topic id %s) and was moved "
+            "to %s; delete that directory when its records are not needed.",
+            log.topic_partition, log.topic_id, target,
+        )  # fmt: skip
+
+    def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
+        """Stop the log and rename its directory. ``_changing`` is held."""
+        partition = log.topic_partition.partition
+        log.stop(
+            UnknownTopicError(
+                f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the "
+                "metadata."
+            )
+        )
+        attempt = 0
+        with storage_errors("move away", log.directory):
+            while self._files.exists(target := self._path / name(log.topic_id, partition, attempt)):
+                attempt += 1
+            self._files.rename(log.directory, target)
+            del self._logs[log.topic_partition]
+            self._files.sync_directory(self._path)
+        return target
+
+    # -- upkeep -------------------------------------------------------------------------
+
+    def maintain(self) -> None:
+        """One pass: flush and roll what is due, retention, checkpoint. For a timer thread.
+
+        What fails is logged and tried again in the next pass.
+        """
+        with self._maintaining:
+            now_us = self._time.now_us()
+            retired = False
+            for log in self.logs():
+                try:
+                    log.flush_and_roll_if_due()
+                    retired |= log.retire(now_us)
+                except LogbusError as error:
+                    logger.error("%s", error)
+            due = self._clock.monotonic() - self._checkpointed_at >= _CHECKPOINT_EVERY_S
+            if retired or due:
+                # Deletion goes on though this fails, or a full disk could never be emptied: it
+                # goes oldest first, each on disk before the next, so no gap can come of it.
+                self._checkpoint_or_warn()
+            for log in self.logs():
+                try:
+                    log.delete_retired()
+                except StorageError as error:
+                    logger.error("%s It is tried again later.", error)
+
+    def _checkpoint_or_warn(self) -> bool:
+        """Write the checkpoint; False, and a warning, when that failed."""
+        entries = [log.checkpoint() for log in self.logs()]
+        # Logs that could not be opened keep what is known of them.
+        entries += [self._checkpoints[tp] for tp in self._failed if tp in self._checkpoints]
+        try:
+            checkpoints.write_checkpoint(self._files, self._path, entries)
+        except StorageError as error:
+            logger.warning("%s After a crash now, recovery would take longer.", error)
+            return False
+        self._checkpointed_at = self._clock.monotonic()
+        return True
+
+    # -- closing ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and stop every log, write the checkpoint and, if all went well, the marker."""
+        with self._changing:
+            if self._lock_file is None:
+                return
+            stopping = BrokerShuttingDownError("The broker is shutting down; try another time.")
+            with self._maintaining:
+                stopped = [log.stop(stopping) for log in self.logs()]
+                self._flusher.stop()
+                clean = self._checkpoint_or_warn() and all(stopped) and not self._failed
+            if clean:
+                try:
+                    checkpoints.write_clean_marker(self._files, self._path)
+                except StorageError as error:
+                    logger.warning("%s The next start will scan the logs.", error)
+            self._lock_file = None
+
+
+def _check_topic_id(topic_id: str) -> None:
+    """Topic ids name directories, with a suffix."""
+    check_name("topic id", topic_id)
+    if len(topic_id) > _MAX_TOPIC_ID_LENGTH:
+        raise InvalidRequestError(
+            f"A topic id has at most {_MAX_TOPIC_ID_LENGTH} characters, got {len(topic_id)}."
+        )

@@ -1,0 +1,101 @@
+"""Names of everything in a data directory; the one place that makes and parses them.
+
+::
+
+    <data directory>/
+      .lock                                held by the one process that uses the directory
+      checkpoint                           recovery points and log start offsets
+      clean-shutdown                       present only after an orderly stop
+      <topic>-<partition>/                 the log of one partition
+        partition                          its topic id, topic and partition
+        00000000000000000000.log           a segment, named by its base offset
+        00000000000000000000.index         its index
+        00000000000000000000.log.deleted   on its way out (retention)
+      <topic id>-<partition>.creating/     not yet a log; removed at open
+      <topic id>-<partition>.deleted/      no longer a log; removed at open
+      <topic id>-<partition>.stray/        set aside, never deleted by logbus
+
+Directories that are not logs are named by topic id, not by topic: a topic name may take so
+much of a file name's 255 bytes that no suffix fits behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spark_logbus.model import TopicPartition
+
+LOCK: Final = ".lock"
+CHECKPOINT: Final = "checkpoint"
+CLEAN_SHUTDOWN: Final = "clean-shutdown"
+PARTITION_METADATA: Final = "partition"
+TEMPORARY_SUFFIX: Final = ".tmp"
+DELETED_SUFFIX: Final = ".deleted"
+CREATING_SUFFIX: Final = ".creating"
+STRAY_SUFFIX: Final = ".stray"
+
+_LOG_SUFFIX: Final = ".log"
+_INDEX_SUFFIX: Final = ".index"
+_OFFSET_DIGITS: Final = 20
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
+
+
+def log_directory(topic_partition: TopicPartition) -> str:
+    return str(topic_partition)
+
+
+def parse_log_directory(name: str) -> TopicPartition | None:
+    """The partition whose log the directory ``name`` holds; None for all other names."""
+    match = _LOG_DIRECTORY.fullmatch(name)
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def creating_directory(topic_id: str, partition: int) -> str:
+    return f"{topic_id}-{partition}{CREATING_SUFFIX}"
+
+
+def deleted_directory(topic_id: str, partition: int, attempt: int) -> str:
+    return f"{_set_aside(topic_id, partition, attempt)}{DELETED_SUFFIX}"
+
+
+def stray_directory(topic_id: str, partition: int, attempt: int) -> str:
+    return f"{_set_aside(topic_id, partition, attempt)}{STRAY_SUFFIX}"
+
+
+def _set_aside(topic_id: str, partition: int, attempt: int) -> str:
+    return f"{topic_id}-{partition}" + (f".{attempt}" if attempt else "")
+
+
+def segment(base_offset: int) -> str:
+    return f"{base_offset:0{_OFFSET_DIGITS}d}{_LOG_SUFFIX}"
+
+
+def index(base_offset: int) -> str:
+    return f"{base_offset:0{_OFFSET_DIGITS}d}{_INDEX_SUFFIX}"
+
+
+def deleted(name: str) -> str:
+    return name + DELETED_SUFFIX
+
+
+def temporary(name: str) -> str:
+    return name + TEMPORARY_SUFFIX
+
+
+def parse_segment(name: str) -> int | None:
+    """The base offset of the segment file ``name``; None for all other names."""
+    match = _SEGMENT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_index(name: str) -> int | None:
+    """The base offset of the index file ``name``; None for all other names."""
+    stem = name.removesuffix(_INDEX_SUFFIX)
+    return parse_segment(stem + _LOG_SUFFIX) if stem != name else None
+
+
+def is_leftover(name: str) -> bool:
+    """A file of a log directory that an interrupted operation left and nothing needs."""
+    return name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))

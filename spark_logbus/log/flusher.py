@@ -1,0 +1,109 @@
+"""Group commit: one thread flushes the logs of a data directory, one flush at a time per log.
+
+A log asks at most once until its flush begins. Appends that come while a flush is under way
+share the next one, so the disk sets the pace, and the load per flush grows with the load.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from spark_logbus.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+
+class Flushable(Protocol):
+    def flush(self) -> None:
+        """Flush and tell those who wait; must not raise what the flusher could act on."""
+        ...
+
+    def flush_if_due(self) -> float | None:
+        """Flush if the interval has passed; else the monotonic time when it will have."""
+        ...
+
+
+class FlushScheduler(Protocol):
+    """Decides when and where flushes run."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def request(self, log: Flushable) -> None: ...
+
+    def request_at(self, due: float, log: Flushable) -> None: ...
+
+
+_Request = tuple[float | None, Flushable] | None  # when (None: now), what; None: stop
+
+
+class Flusher:
+    """The flusher thread. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._requests: SimpleQueue[_Request] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        # Timers, soonest first; the number keeps logs themselves from being compared.
+        self._timers: list[tuple[float, int, Flushable]] = []
+        self._numbers = itertools.count()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="logbus-flusher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve what was requested until now, then end the thread."""
+        if self._thread is not None:
+            self._requests.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def request(self, log: Flushable) -> None:
+        """Flush ``log`` as soon as the flush under way has ended."""
+        self._requests.put((None, log))
+
+    def request_at(self, due: float, log: Flushable) -> None:
+        """Call ``flush_if_due`` of ``log`` when the clock's monotonic time reaches ``due``."""
+        self._requests.put((due, log))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                request = self._requests.get(timeout=self._wait_s())
+            except Empty:
+                self._serve_timers()
+                continue
+            if request is None:
+                return
+            due, log = request
+            if due is not None:
+                heapq.heappush(self._timers, (due, next(self._numbers), log))
+                continue
+            try:
+                log.flush()
+            except Exception:
+                logger.exception("A flush failed in a way that was not foreseen.")
+
+    def _wait_s(self) -> float | None:
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0][0] - self._clock.monotonic())
+
+    def _serve_timers(self) -> None:
+        now = self._clock.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, log = heapq.heappop(self._timers)
+            try:
+                due = log.flush_if_due()
+            except Exception:
+                logger.exception("A flush failed in a way that was not foreseen.")
+                continue
+            if due is not None:
+                heapq.heappush(self._timers, (due, next(self._numbers), log))

@@ -1,0 +1,276 @@
+"""The log of one partition, as the broker sees it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    OffsetOutOfRangeError,
+)
+from spark_logbus.log import reading
+from spark_logbus.log.checkpoint import LogCheckpoint
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.filesystem import storage_error
+from spark_logbus.log.reading import LogSlice, View
+from spark_logbus.log.retention import SegmentFacts, expired_segments
+from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
+from spark_logbus.log.state import LogState
+from spark_logbus.log.watermark import Listener, OnFlushed
+from spark_logbus.log.writer import Appended, LogEnvironment, LogWriter
+from spark_logbus.model import OffsetRange, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A view may be outdated by retention, and damage be found, while a read is under way. Each
+# leads to another try; more than a few in a row cannot happen by chance.
+_READ_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """``size_bytes`` counts all that is written, flushed or not."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+class PartitionLog:
+    """The log of one partition. Thread-safe: one append at a time; reads take no lock."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        *,
+        directory: Path,
+        view: View,
+        config: LogConfig,
+        environment: LogEnvironment,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self._files = environment.files
+        self._pool = environment.pool
+        self._state = LogState(topic_partition, view)
+        self._writer = LogWriter(self._state, directory, config, environment)
+        self._doomed: list[SealedSegment] = []
+
+    # -- state --------------------------------------------------------------------------
+
+    @property
+    def offline(self) -> LogbusError | None:
+        """Why the log takes no appends any more; None while it does."""
+        return self._state.offline
+
+    @property
+    def config(self) -> LogConfig:
+        return self._writer.config
+
+    @property
+    def damaged(self) -> tuple[OffsetRange, ...]:
+        """Ranges known to be damaged on disk; reading into one raises."""
+        holes = [hole for segment in self._state.view.segments for hole in segment.holes]
+        return tuple(OffsetRange(self.topic_partition, hole.start, hole.end) for hole in holes)
+
+    def ends(self) -> LogEnds:
+        tail, view = self._writer.tail, self._state.view
+        return LogEnds(
+            log_start_offset=view.log_start_offset,
+            high_watermark=view.high_watermark,
+            log_end_offset=max(tail.end_offset, view.high_watermark),
+            size_bytes=view.sealed_bytes + tail.position,
+        )
+
+    def configure(self, config: LogConfig) -> None:
+        """Use ``config`` from the next append on; a new index interval from the next segment."""
+        self._writer.config = config
+        self._writer.request_flush()  # what waited for the old interval
+
+    # -- appending ----------------------------------------------------------------------
+
+    def append(self, data: memoryview, *, leader_epoch: int) -> Appended:
+        """Append the record batches in ``data``, which is stamped in place: all or none.
+
+        On return they are written, not flushed (see ``when_flushed``). Raises
+        CorruptRecordBatchError, UnsupportedVersionError, RecordBatchTooLargeError or
+        InvalidRequestError for what ``data`` is; StorageError when the disk refuses it, after
+        which the next append may succeed; and once the log is offline, what ``offline`` says.
+        """
+        return self._writer.append(data, leader_epoch)
+
+    def flushed(self, end_offset: int) -> bool:
+        return self._state.view.high_watermark >= end_offset
+
+    def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
+        """Ask for a flush and call back once all before ``end_offset`` is on disk, or cannot be.
+
+        The callback gets None or the error, must not block, and runs at once if the answer is
+        known, else in the flusher's thread.
+        """
+        self._writer.when_flushed(end_offset, callback)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener`` after the high watermark moved or the log went offline.
+
+        It runs in the flusher's thread and must not block.
+        """
+        self._state.listen(listener)
+
+    # -- reading ------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, end: int | None = None) -> LogSlice | None:
+        """The record batches from the one that holds ``offset`` on, as a slice of one segment.
+
+        At most ``max_bytes``, but at least one record batch; only such below the high watermark
+        and, if given, with a base offset below ``end``. None when there is nothing (yet).
+        Raises OffsetOutOfRangeError, CorruptRecordBatchError for a damaged range, StorageError.
+        """
+
+        def look_up(view: View) -> LogSlice | None:
+            if not view.log_start_offset <= offset <= view.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"Offset {offset} of {self.topic_partition} is out of range: expected "
+                    f"{view.log_start_offset} to {view.high_watermark}."
+                )
+            if offset == view.high_watermark or (end is not None and end <= offset):
+                return None
+            return reading.read(view.segment_of(offset), offset, max_bytes, end)
+
+        return self._look_up(look_up, offset)
+
+    def offset_at(self, timestamp_us: int) -> int | None:
+        """Base offset of the first visible record batch with a record at or after the time."""
+        return self._look_up(lambda view: reading.offset_at(view, timestamp_us), None)
+
+    def split(self, start: int, end: int, *, target_bytes: int) -> tuple[list[int], int]:
+        """Offsets strictly within ``[start, end)`` that cut it into about ``target_bytes``.
+
+        Cuts are base offsets of record batches. The second value is the size of the range in
+        bytes. Both are as exact as the index. What is not visible counts as not there.
+        """
+        if target_bytes < 1:
+            raise InvalidRequestError(f"target_bytes is {target_bytes}; use at least 1.")
+        return self._look_up(lambda view: reading.split(view, start, end, target_bytes), None)
+
+    def _look_up(self, look_up: Callable[[View], T], offset: int | None) -> T:
+        """``look_up`` in the current view, again if that was outdated or met new damage."""
+        for _ in range(_READ_TRIES):
+            view = self._state.view
+            try:
+                try:
+                    return look_up(view)
+                except reading.DamagedError as damaged:
+                    stretch = damaged.stretch
+                    stretch.segment.inspect(stretch.limit, stretch.end)
+                except reading.InHoleError as in_hole:
+                    raise self._damage_error(offset, in_hole) from None
+            except FileNotFoundError as error:
+                if self._state.view is view:
+                    self._state.raise_if_offline()  # deleted with its topic, say
+                    raise storage_error("read from", self.directory, error) from error
+            except OSError as error:
+                raise storage_error("read from", self.directory, error) from error
+        raise CorruptRecordBatchError(
+            f"{self.topic_partition} cannot be read at offset {offset}: its files in "
+            f"{self.directory} keep changing or are damaged; run logbus verify."
+        )
+
+    def _damage_error(
+        self, offset: int | None, in_hole: reading.InHoleError
+    ) -> CorruptRecordBatchError:
+        hole = in_hole.hole
+        damaged = OffsetRange(self.topic_partition, hole.start, hole.end)
+        return CorruptRecordBatchError(
+            f"The records {damaged} are damaged on the broker's disk (asked for offset {offset}). "
+            f"Those before, and from offset {hole.end} on, are readable: continue there, or "
+            f"restore {in_hole.path} from a copy."
+        )
+
+    # -- upkeep: by the log directory ---------------------------------------------------
+
+    def flush(self) -> None:
+        """Flush now; the outcome shows in ``offline`` and ``flushed``."""
+        self._writer.flush()
+
+    def flush_and_roll_if_due(self) -> None:
+        """Flush if ``flush_ms`` has passed, roll if ``segment_ms`` has."""
+        self._writer.flush_if_due()
+        self._writer.roll_if_aged()
+
+    def retire(self, now_us: int) -> bool:
+        """Move the log start offset over what retention no longer keeps; True if it moved.
+
+        The files stay until ``delete_retired``: first the new log start offset must be on disk.
+        """
+        tail, view = self._writer.tail, self._state.view
+        summaries = [segment.summary for segment in view.segments]
+        facts = [
+            SegmentFacts(summary.size_bytes, summary.max_timestamp_us, summary.last_append_us)
+            for summary in summaries
+        ]
+        count = expired_segments(
+            facts,
+            now_us=now_us,
+            retention_ms=self.config.retention_ms,
+            retention_bytes=self.config.retention_bytes,
+        )
+        if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
+            count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
+        if count == 0:
+            return False
+        dropped = self._state.drop_head(count)
+        self._doomed.extend(dropped)
+        logger.info(
+            "Retention deletes %d segments (%d bytes) of %s; its log now starts at offset %d.",
+            count,
+            sum(segment.summary.size_bytes for segment in dropped),
+            self.topic_partition,
+            self._state.view.log_start_offset,
+        )
+        return True
+
+    def checkpoint(self) -> LogCheckpoint:
+        view = self._state.view
+        return LogCheckpoint(
+            self.topic_partition, self.topic_id, view.log_start_offset, view.high_watermark
+        )
+
+    def delete_retired(self) -> None:
+        """Delete the files of retired segments, oldest first; what fails stays for next time.
+
+        Each deletion is on disk before the next begins, so that whatever a crash leaves is the
+        end of the log without a gap. Raises StorageError.
+        """
+        while self._doomed:
+            segment = self._doomed[0]
+            try:
+                delete_segment(self._files, segment.path)
+                self._files.sync_directory(self.directory)
+            except OSError as error:
+                raise storage_error("delete", segment.path, error) from error
+            self._pool.forget(segment)
+            del self._doomed[0]
+
+    def stop(self, error: LogbusError) -> bool:
+        """Refuse appends with ``error``, flush and save the index; True if all is on disk.
+
+        What was flushed stays readable, by slices that are held beyond the end of the process.
+        """
+        if not self._writer.stop(error):
+            return False
+        active = self._state.view.active
+        if active.contents.size_bytes:
+            save_index(self._files, active.path, active.contents, active.holes)
+        return True

@@ -1,0 +1,269 @@
+"""Brings the log of one partition from its directory to a state that can be served.
+
+What a crash can leave, and what is done about it:
+
+* The last segment ends in a torn or lost write: it is cut back to its last whole record batch,
+  unless valid record batches follow or the damage lies before the recovery point. Then it is
+  not a crash's doing, so nothing is cut and the range becomes a ``Hole``.
+* Files of an interrupted deletion (``.deleted``) or replacement (``.tmp``) are removed, and so
+  are segments before the log start offset, which was on disk before their deletion began.
+* An index that is missing, stale or torn is rebuilt.
+
+Sealed segments were flushed before they were sealed, so damage in them is never a crash's.
+Segments that end at or before the recovery point are not scanned if their index file is whole;
+after a clean shutdown that holds for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_logbus.clock import Clock
+from spark_logbus.log import files as names
+from spark_logbus.log.contents import Contents, scan_contents
+from spark_logbus.log.filesystem import File, FileSystem, read_whole
+from spark_logbus.log.index import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    MAX_ENTRIES,
+    Index,
+    Summary,
+    decode_summary,
+)
+from spark_logbus.log.lookup import Lookup
+from spark_logbus.log.reading import View, make_view
+from spark_logbus.log.scan import ScanResult
+from spark_logbus.log.segment import (
+    ActiveSegment,
+    OpenSegments,
+    SealedSegment,
+    create_segment,
+    delete_segment,
+    index_path,
+    log_damage,
+    save_index,
+    tail_hole,
+)
+
+logger = logging.getLogger(__name__)
+
+_REWRITE_BYTES: Final = 1 << 20
+
+
+class RecoveryProgress:
+    """How far recovery has come, as numbers and now and then in the log. Thread-safe."""
+
+    REPORT_EVERY_S: Final = 5.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reported = clock.monotonic()
+        self.logs_total = 0
+        self.logs_done = 0
+        self.bytes_scanned = 0
+
+    def scanned(self, count: int) -> None:
+        self._advance(logs=0, count=count)
+
+    def log_done(self) -> None:
+        self._advance(logs=1, count=0)
+
+    def _advance(self, *, logs: int, count: int) -> None:
+        with self._lock:
+            self.logs_done += logs
+            self.bytes_scanned += count
+            now = self._clock.monotonic()
+            if now - self._reported < self.REPORT_EVERY_S:
+                return
+            self._reported = now
+        logger.info(
+            "Recovery has opened %d of %d logs and scanned %d MB.",
+            self.logs_done, self.logs_total, self.bytes_scanned // 1_000_000,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRecovery:
+    """Recovers one log; what it knows about it beforehand. For one thread, used once."""
+
+    files: FileSystem
+    directory: Path
+    pool: OpenSegments
+    index_interval_bytes: int
+    log_start_offset: int  # 0 when not known
+    recovery_point: int  # 0 when not known
+    clean: bool  # the last stop was orderly, and the recovery point is the end of the log
+    progress: RecoveryProgress
+
+    def run(self) -> View:
+        """The log, all of it flushed and visible. Raises OSError."""
+        bases = self._tidy_up()
+        if not bases:
+            return self._begin((), max(self.log_start_offset, self.recovery_point))
+        sealed = [self._open_sealed(base, end) for base, end in itertools.pairwise(bases)]
+        return self._open_last(tuple(sealed), bases[-1])
+
+    def _tidy_up(self) -> list[int]:
+        """Remove leftovers and what lies before the log start; the remaining base offsets."""
+        listed = self.files.names(self.directory)
+        removed = False
+        for name in filter(names.is_leftover, listed):
+            self.files.remove(self.directory / name)
+            removed = True
+        bases = sorted(base for name in listed if (base := names.parse_segment(name)) is not None)
+        while len(bases) > 1 and bases[1] <= self.log_start_offset:
+            delete_segment(self.files, self.directory / names.segment(bases.pop(0)))
+            removed = True
+        for name in listed:
+            base = names.parse_index(name)
+            if base is not None and base not in bases and self.files.exists(self.directory / name):
+                self.files.remove(self.directory / name)
+        if removed:
+            self.files.sync_directory(self.directory)
+        return bases
+
+    def _open_sealed(self, base_offset: int, end_offset: int) -> SealedSegment:
+        path = self.directory / names.segment(base_offset)
+        file = self.files.open_read_only(path)
+        summary = self._trusted_summary(path, file)
+        if (
+            summary is not None
+            and summary.base_offset == base_offset
+            and summary.end_offset == end_offset
+            and (self.clean or end_offset <= self.recovery_point)
+        ):
+            return self._sealed(path, summary, None)
+        contents, result = self._scan(file, base_offset, end_offset)
+        holes = tail_hole(result, end=end_offset, end_position=result.file_bytes)
+        log_damage(path, holes)
+        save_index(self.files, path, contents, holes)
+        return self._sealed(path, contents.summary(), Lookup(file, contents.index, holes))
+
+    def _sealed(self, path: Path, summary: Summary, lookup: Lookup | None) -> SealedSegment:
+        return SealedSegment(
+            path,
+            summary,
+            files=self.files,
+            pool=self.pool,
+            index_interval_bytes=self.index_interval_bytes,
+            lookup=lookup,
+        )
+
+    def _open_last(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> View:
+        path = self.directory / names.segment(base_offset)
+        file = self.files.open(path)
+        trusted = self._trusted_contents(path, file, base_offset) if self.clean else None
+        if trusted is not None:
+            return self._view(sealed, ActiveSegment(path, file, trusted))
+        contents, result = self._scan(file, base_offset, None)
+        holes = result.holes
+        if contents.end_offset < self.recovery_point:
+            return self._keep_damaged_end(sealed, path, file, contents, result)
+        log_damage(path, holes)
+        cut = result.file_bytes - contents.size_bytes
+        if cut:
+            logger.warning(
+                "The last %d bytes of %s were no whole record batches and were cut off: they "
+                "were being written when the broker stopped. The log ends at offset %d.",
+                cut, path, contents.end_offset,
+            )  # fmt: skip
+            file.truncate(contents.size_bytes)
+        self._put_on_disk(file, contents)
+        return self._view(sealed, ActiveSegment(path, file, contents, holes))
+
+    def _keep_damaged_end(
+        self,
+        sealed: tuple[SealedSegment, ...],
+        path: Path,
+        file: File,
+        contents: Contents,
+        result: ScanResult,
+    ) -> View:
+        """Flushed records are lost at the end: keep the file, go on behind them in a new one.
+
+        Their offsets may have been read, so they are not given to other records.
+        """
+        holes = tail_hole(result, end=self.recovery_point, end_position=result.file_bytes)
+        log_damage(path, holes)
+        save_index(self.files, path, contents, holes)
+        lookup = Lookup(file, contents.index, holes)
+        last = self._sealed(path, contents.summary(), lookup)
+        return self._begin((*sealed, last), self.recovery_point)
+
+    def _begin(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> View:
+        active = create_segment(
+            self.files,
+            self.directory,
+            base_offset=base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+        )
+        self.files.sync_directory(self.directory)
+        return self._view(sealed, active)
+
+    def _view(self, sealed: tuple[SealedSegment, ...], active: ActiveSegment) -> View:
+        first = sealed[0].base_offset if sealed else active.base_offset
+        return make_view(
+            sealed,
+            active,
+            log_start_offset=max(self.log_start_offset, first),
+            high_watermark=active.contents.end_offset,
+            visible_position=active.contents.size_bytes,
+        )
+
+    def _scan(
+        self, file: File, base_offset: int, end_offset: int | None
+    ) -> tuple[Contents, ScanResult]:
+        return scan_contents(
+            file,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            index_interval_bytes=self.index_interval_bytes,
+            on_progress=self.progress.scanned,
+        )
+
+    def _put_on_disk(self, file: File, contents: Contents) -> None:
+        """Make sure that what was scanned is on disk, though an earlier flush may have failed.
+
+        After a failed flush the kernel may hold pages that it takes for written, and a flush
+        alone would pass over them. So what is not known to be on disk is written again.
+        """
+        position = 0
+        if self.recovery_point > contents.base_offset:
+            position = contents.index.at_offset(self.recovery_point)[1]
+        while position < contents.size_bytes:
+            length = min(_REWRITE_BYTES, contents.size_bytes - position)
+            file.pwrite(file.pread(length, position), position)
+            position += length
+        file.sync()
+
+    def _trusted_summary(self, segment_path: Path, file: File) -> Summary | None:
+        """What the index file says of the segment, if it is whole and not stale."""
+        try:
+            data = read_whole(self.files, index_path(segment_path), limit_bytes=HEADER_SIZE)
+        except FileNotFoundError:
+            return None
+        summary = decode_summary(data)
+        if summary is None or summary.size_bytes != file.size():
+            return None
+        return summary
+
+    def _trusted_contents(self, path: Path, file: File, base_offset: int) -> Contents | None:
+        if file.size() == 0 and base_offset == self.recovery_point:
+            return Contents(base_offset=base_offset, index_interval_bytes=self.index_interval_bytes)
+        summary = self._trusted_summary(path, file)
+        if summary is None or (summary.base_offset, summary.end_offset) != (
+            base_offset,
+            self.recovery_point,
+        ):
+            return None
+        limit = HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE
+        index = Index.decode(read_whole(self.files, index_path(path), limit_bytes=limit), summary)
+        if index is None:
+            return None
+        return Contents.resume(summary, index, index_interval_bytes=self.index_interval_bytes)

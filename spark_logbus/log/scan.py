@@ -1,0 +1,166 @@
+"""Reads a whole segment file, verifies every record batch, and finds what is damaged.
+
+Valid means: whole, right checksum, and the base offset follows densely on the record batch
+before. The base offset, the length and the other stamped fields stand outside the checksum, so
+density is what protects them.
+
+Behind damage the scan looks for where valid record batches go on: first where the damaged one's
+length says, then at every 8-byte boundary (record batches are multiples of 8 bytes long). Only a
+record batch with a right checksum and a greater base offset counts. A scan only tells what it
+saw; what is cut and what is kept is decided in ``recovery``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.log.filesystem import File
+from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify
+from spark_logbus.record import format as fmt
+
+_WINDOW_BYTES: Final = 1 << 20
+_MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
+_MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
+
+
+class Hole(NamedTuple):
+    """Offsets ``[start, end)`` that are lost, and the bytes of the file where they were."""
+
+    start: int
+    end: int
+    start_position: int
+    end_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """Valid record batches end at ``end_position``; behind it, nothing valid is in the file."""
+
+    end_offset: int
+    end_position: int
+    file_bytes: int
+    holes: tuple[Hole, ...]
+
+
+OnRecordBatch = Callable[[RecordBatchHeader, int], None]
+OnProgress = Callable[[int], None]
+
+
+def ignore_progress(_bytes_read: int) -> None:
+    """For scans that nobody watches."""
+
+
+def scan(
+    file: File,
+    *,
+    base_offset: int,
+    limit: int | None = None,
+    end_offset: int | None = None,
+    on_record_batch: OnRecordBatch,
+    on_progress: OnProgress = ignore_progress,
+) -> ScanResult:
+    """Scan ``file``, up to ``limit`` bytes of it, as the segment that starts at ``base_offset``.
+
+    Record batches from ``end_offset`` on, where the next segment starts, are not counted.
+    ``on_record_batch`` sees the header and the position of every valid record batch in order;
+    ``on_progress`` the bytes that were read since its last call. Raises OSError.
+    """
+    size = file.size() if limit is None else min(limit, file.size())
+    window = _Window(file, size, on_progress)
+    position, expected = 0, base_offset
+    holes: list[Hole] = []
+    while position < size and (end_offset is None or expected < end_offset):
+        header = _verified(window, position)
+        if header is not None and header.base_offset == expected:
+            on_record_batch(header, position)
+            position += header.size
+            expected = header.next_offset
+            continue
+        found = _resume(window, position, expected)
+        if found is None or (end_offset is not None and found[1] >= end_offset):
+            break
+        resumed_at, resumed_from = found
+        holes.append(Hole(expected, resumed_from, position, resumed_at))
+        position, expected = resumed_at, resumed_from
+    return ScanResult(expected, position, size, tuple(holes))
+
+
+class _Window:
+    """The bytes of a file through a buffer that moves forward. Not thread-safe."""
+
+    __slots__ = ("_data", "_file", "_from", "_on_progress", "size")
+
+    def __init__(self, file: File, size: int, on_progress: OnProgress) -> None:
+        self._file = file
+        self._data = b""
+        self._from = 0
+        self._on_progress = on_progress
+        self.size = size
+
+    def at(self, position: int, length: int) -> memoryview:
+        """``length`` bytes at ``position``; fewer at the end of the file."""
+        length = min(length, self.size - position)
+        start = position - self._from
+        if start < 0 or start + length > len(self._data):
+            wanted = min(max(length, _WINDOW_BYTES), self.size - position)
+            self._data = self._file.pread(wanted, position)
+            self._from, start = position, 0
+            self._on_progress(len(self._data))
+        return memoryview(self._data)[start : start + length]
+
+    def block(self, position: int) -> bytes:
+        """The next window's worth of bytes, past the buffer: searches do not disturb it."""
+        return self._file.pread(min(_WINDOW_BYTES, self.size - position), position)
+
+
+def _verified(window: _Window, position: int) -> RecordBatchHeader | None:
+    """The header of the record batch at ``position`` if that is whole and unharmed."""
+    try:
+        size = parse_header(window.at(position, HEADER_SIZE)).size
+        if position + size > window.size:
+            return None
+        return verify(window.at(position, size))
+    except (CorruptRecordBatchError, UnsupportedVersionError):
+        return None
+
+
+def _resume(window: _Window, position: int, expected: int) -> tuple[int, int] | None:
+    """Position and base offset of the first valid record batch behind damage, if there is one."""
+    prefix = window.at(position, fmt.LENGTH_FIELD_END)
+    if len(prefix) == fmt.LENGTH_FIELD_END:
+        candidate = position + fmt.SIZE_PREFIX.unpack(prefix)[1] + fmt.LENGTH_FIELD_END
+        if candidate < window.size and candidate % fmt.ALIGNMENT == 0:
+            header = _verified(window, candidate)
+            if header is not None and header.base_offset > expected:
+                return candidate, header.base_offset
+    start = position + fmt.ALIGNMENT
+    while start + HEADER_SIZE <= window.size:
+        block = window.block(start)
+        found = _search(window, block, start, expected)
+        if found is not None:
+            return found
+        # The last bytes may be the beginning of a header: they lead the next block.
+        start += max(len(block) - HEADER_SIZE, fmt.ALIGNMENT) // fmt.ALIGNMENT * fmt.ALIGNMENT
+    return None
+
+
+def _search(
+    window: _Window, block: bytes, block_position: int, expected: int
+) -> tuple[int, int] | None:
+    """Look for a valid record batch that starts within ``block``, which is 8-byte aligned."""
+    last = len(block) - HEADER_SIZE + _MAGIC_AT
+    at = block.find(_MAGIC_PATTERN, _MAGIC_AT)
+    while 0 <= at <= last:
+        if at % fmt.ALIGNMENT == _MAGIC_AT % fmt.ALIGNMENT:
+            start = at - _MAGIC_AT
+            base_offset, length = fmt.SIZE_PREFIX.unpack_from(block, start)
+            end = block_position + start + length + fmt.LENGTH_FIELD_END
+            if base_offset > expected and end <= window.size:
+                header = _verified(window, block_position + start)
+                if header is not None:
+                    return block_position + start, base_offset
+        at = block.find(_MAGIC_PATTERN, at + 1)
+    return None

@@ -1,0 +1,116 @@
+"""What the threads of one log share: its view, whether it is offline, and who waits.
+
+The lock here is held for a few assignments only, never while anything blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from spark_logbus.errors import LogbusError, PartitionOfflineError
+from spark_logbus.log import reading
+from spark_logbus.log.reading import View
+from spark_logbus.log.segment import ActiveSegment, SealedSegment
+from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, notify
+from spark_logbus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LogState:
+    """Thread-safe. ``view`` and ``offline`` may be read at any time without a lock."""
+
+    def __init__(self, topic_partition: TopicPartition, view: View) -> None:
+        self.topic_partition = topic_partition
+        self.view = view
+        self.offline: LogbusError | None = None
+        self._lock = threading.Lock()
+        self._waiters = Waiters()
+        self._listeners: tuple[Listener, ...] = ()
+        self._told = (view.high_watermark, False)
+
+    def raise_if_offline(self) -> None:
+        if self.offline is not None:
+            raise self.offline
+
+    # -- changes of the view ------------------------------------------------------------
+
+    def advance(self, *, high_watermark: int, position: int) -> None:
+        """All of the active segment before ``position`` is flushed."""
+        with self._lock:
+            self.view = self.view._replace(high_watermark=high_watermark, visible_position=position)
+
+    def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
+        """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
+        with self._lock:
+            self.view = reading.make_view(
+                (*self.view.sealed, sealed),
+                active,
+                log_start_offset=self.view.log_start_offset,
+                high_watermark=active.base_offset,
+                visible_position=0,
+            )
+
+    def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
+        """Take out the first sealed segments; the log starts behind them."""
+        with self._lock:
+            view = self.view
+            self.view = reading.make_view(
+                view.sealed[count:],
+                view.active,
+                log_start_offset=max(view.log_start_offset, view.bases[count]),
+                high_watermark=view.high_watermark,
+                visible_position=view.visible_position,
+            )
+        return view.sealed[:count]
+
+    # -- going offline ------------------------------------------------------------------
+
+    def fail(self, why: str, cause: OSError) -> PartitionOfflineError:
+        """Take the log offline for good; ``tell`` then passes it on to those who wait."""
+        error = PartitionOfflineError(
+            f"Partition {self.topic_partition} is offline. {why} Records before offset "
+            f"{self.view.high_watermark} stay readable; mend the disk and restart the broker."
+        )
+        error.__cause__ = cause
+        if self.stop(error):
+            logger.critical("%s", error)
+        return error
+
+    def stop(self, error: LogbusError) -> bool:
+        """Refuse appends with ``error`` from now on; False if something else does already."""
+        with self._lock:
+            if self.offline is not None:
+                return False
+            self.offline = error
+            return True
+
+    # -- who waits ----------------------------------------------------------------------
+
+    def wait(self, end_offset: int, callback: OnFlushed) -> bool:
+        """Keep ``callback`` until ``tell``; False if its answer was known, and it was called."""
+        with self._lock:
+            if self.view.high_watermark < end_offset and self.offline is None:
+                self._waiters.add(end_offset, callback)
+                return True
+            error = self.offline if self.view.high_watermark < end_offset else None
+        call_back([callback], error)
+        return False
+
+    def listen(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners += (listener,)
+
+    def tell(self) -> None:
+        """Call back all whose append is flushed or failed; notify if there is news."""
+        with self._lock:
+            flushed = self._waiters.take(self.view.high_watermark)
+            failure = self.offline
+            failed = self._waiters.take(None) if failure is not None else []
+            now = (self.view.high_watermark, failure is not None)
+            listeners = self._listeners if now != self._told else ()
+            self._told = now
+        call_back(flushed, None)
+        call_back(failed, failure)
+        notify(listeners)

@@ -1,0 +1,283 @@
+"""Appends to one log, rolls its segments and flushes them.
+
+Theory of operation. An append writes at the tail of the active segment and publishes a new
+``Tail``. A flush takes the tail, syncs its file, and moves the view's high watermark to the
+tail's end; readers take the view without a lock and never see more. A roll flushes the active
+segment before the next one exists. So all but the active segment is always on disk, and a crash
+can tear nothing but the last file.
+
+A flush that failed is not tried again: the kernel drops pages that it could not write, and the
+next ``fsync`` would succeed without them. The log goes offline instead, with its high watermark
+where it was.
+
+Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_flushing`` (one
+``fsync`` at a time, because Linux reports a failed one to one caller only), ``LogState``'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_logbus.clock import Clock
+from spark_logbus.errors import LogbusError, PartitionOfflineError
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.contents import NOTHING_APPENDED
+from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
+from spark_logbus.log.flusher import FlushScheduler
+from spark_logbus.log.incoming import check_incoming
+from spark_logbus.log.segment import (
+    ActiveSegment,
+    OpenSegments,
+    SealedSegment,
+    create_segment,
+    save_index,
+)
+from spark_logbus.log.state import LogState
+from spark_logbus.log.watermark import OnFlushed
+from spark_logbus.record import stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where an append went: offsets ``[base_offset, end_offset)``."""
+
+    base_offset: int
+    end_offset: int
+    append_time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """What all logs of a data directory share."""
+
+    files: FileSystem
+    clock: Clock
+    flusher: FlushScheduler
+    pool: OpenSegments
+
+
+class Tail(NamedTuple):
+    """Where the next append goes; all before it is written, not necessarily flushed."""
+
+    segment: ActiveSegment
+    end_offset: int
+    position: int
+
+
+class LogWriter:
+    """The writing side of one log. Thread-safe."""
+
+    def __init__(
+        self, state: LogState, directory: Path, config: LogConfig, environment: LogEnvironment
+    ) -> None:
+        self._state = state
+        self._directory = directory
+        self._files = environment.files
+        self._clock = environment.clock
+        self._flusher = environment.flusher
+        self._pool = environment.pool
+        self.config = config
+        self._writing = threading.Lock()
+        self._flushing = threading.Lock()
+        view = state.view
+        self.tail = Tail(view.active, view.high_watermark, view.visible_position)
+        self._first_append_at = self._began(view.active)
+        self._flush_requested = False
+        self._flush_due: float | None = None
+
+    # -- appending ----------------------------------------------------------------------
+
+    def append(self, data: memoryview, leader_epoch: int) -> Appended:
+        config = self.config
+        batches = check_incoming(
+            self._state.topic_partition,
+            data,
+            max_record_batch_bytes=config.max_record_batch_bytes,
+        )
+        with self._writing:
+            self._state.raise_if_offline()
+            tail = self.tail
+            if tail.position and self._must_roll(tail, len(data)):
+                tail = self._roll()
+            now_us = self._clock.now_us()
+            offset = tail.end_offset
+            for header, batch in batches:
+                stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
+                offset += header.last_offset_delta + 1
+            self._write(tail, data)
+            if tail.position == 0:
+                self._first_append_at = self._clock.monotonic()
+            note = tail.segment.contents.note
+            position, next_offset = tail.position, tail.end_offset
+            for header, _ in batches:
+                note(header, offset=next_offset, position=position, append_time_us=now_us)
+                next_offset += header.last_offset_delta + 1
+                position += header.size
+            self.tail = Tail(tail.segment, offset, position)
+        self._plan_flush(config)
+        return Appended(tail.end_offset, offset, now_us)
+
+    def _write(self, tail: Tail, data: memoryview) -> None:
+        file = tail.segment.file
+        try:
+            file.pwrite(data, tail.position)
+        except OSError as error:
+            partition = self._state.topic_partition
+            failure = storage_error(f"append to {partition} in", tail.segment.path, error)
+            try:
+                file.truncate(tail.position)
+            except OSError:
+                why = f"{failure} What was written of the append could not be removed."
+                offline = self._state.fail(why, error)
+                self.request_flush()
+                raise offline from error
+            raise failure from error
+
+    # -- rolling ------------------------------------------------------------------------
+
+    def roll_if_aged(self) -> None:
+        """Roll if the active segment is older than ``segment_ms``."""
+        with self._writing:
+            if self._state.offline is None and self.tail.position and self._aged():
+                self._roll()
+
+    def roll_if_unchanged(self, end_offset: int) -> bool:
+        """Roll, unless something was appended at or after ``end_offset``."""
+        with self._writing:
+            if self._state.offline is not None or self.tail.end_offset != end_offset:
+                return False
+            self._roll()
+            return True
+
+    def _must_roll(self, tail: Tail, size: int) -> bool:
+        return (
+            tail.position + size > self.config.segment_bytes
+            or tail.segment.contents.index.full
+            or self._aged()
+        )
+
+    def _aged(self) -> bool:
+        # By the monotonic clock: wall time may jump.
+        age_s = self._clock.monotonic() - self._first_append_at
+        return age_s >= self.config.segment_ms / 1000
+
+    def _began(self, active: ActiveSegment) -> float:
+        """The monotonic time of the first append, judged by the wall clock once, at open."""
+        now = self._clock.monotonic()
+        first_us = active.contents.first_append_us
+        if first_us == NOTHING_APPENDED:
+            return now
+        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.segment_ms * 1000)
+        return now - age_us / 1_000_000
+
+    def _roll(self) -> Tail:
+        """Flush the active segment, seal it, start the next one. ``_writing`` is held."""
+        with self._flushing:
+            self._state.raise_if_offline()
+            self._sync_tail()
+            old, end, _ = self.tail
+            new = self._create_segment(end)
+            save_index(self._files, old.path, old.contents, old.holes)
+            sealed = SealedSegment(
+                old.path,
+                old.summary,
+                files=self._files,
+                pool=self._pool,
+                index_interval_bytes=self.config.index_interval_bytes,
+                lookup=old.lookup(),
+            )
+            self._state.roll(sealed, new)
+            self.tail = Tail(new, end, 0)
+        self.request_flush()  # nothing is left to flush, but there are those who wait to hear
+        return self.tail
+
+    def _create_segment(self, base_offset: int) -> ActiveSegment:
+        partition = self._state.topic_partition
+        with storage_errors(f"start a segment of {partition} in", self._directory):
+            segment = create_segment(
+                self._files,
+                self._directory,
+                base_offset=base_offset,
+                index_interval_bytes=self.config.index_interval_bytes,
+            )
+        self._flush_or_fail(self._directory, lambda: self._files.sync_directory(self._directory))
+        return segment
+
+    def stop(self, error: LogbusError) -> bool:
+        """Refuse appends with ``error`` and flush; False if not all could be flushed."""
+        with self._writing, self._flushing:  # an append under way ends first
+            try:
+                self._state.raise_if_offline()
+                self._sync_tail()
+                flushed = True
+            except LogbusError:
+                flushed = False
+            self._state.stop(error)
+        self._state.tell()
+        return flushed
+
+    # -- flushing -----------------------------------------------------------------------
+
+    def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
+        if self._state.wait(end_offset, callback):
+            self.request_flush()
+
+    def request_flush(self) -> None:
+        if not self._flush_requested:
+            self._flush_requested = True
+            self._flusher.request(self)
+
+    def flush(self) -> None:
+        """Flush what is written, then tell those who wait. For the flusher's thread.
+
+        A failure takes the log offline and reaches those who wait; it is not raised.
+        """
+        # First this, then the tail: an append that comes in between asks once too often, and
+        # never once too little.
+        self._flush_requested = False
+        self._flush_due = None
+        with self._flushing:
+            if self._state.offline is None:
+                with contextlib.suppress(PartitionOfflineError):
+                    self._sync_tail()
+        self._state.tell()
+
+    def flush_if_due(self) -> float | None:
+        """Flush if ``flush_ms`` has passed; else the monotonic time when it will have."""
+        due = self._flush_due
+        if due is None or self._clock.monotonic() < due:
+            return due
+        self.flush()
+        return None
+
+    def _plan_flush(self, config: LogConfig) -> None:
+        if config.flushes_at_once:
+            self.request_flush()
+            return
+        unflushed = self.tail.end_offset - self._state.view.high_watermark
+        if config.flush_records is not None and unflushed >= config.flush_records:
+            self.request_flush()
+        elif config.flush_ms is not None and self._flush_due is None:
+            due = self._clock.monotonic() + config.flush_ms / 1000
+            self._flush_due = due
+            self._flusher.request_at(due, self)
+
+    def _sync_tail(self) -> None:
+        """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
+        segment, end_offset, position = self.tail
+        if end_offset > self._state.view.high_watermark:
+            self._flush_or_fail(segment.path, segment.file.sync)
+            self._state.advance(high_watermark=end_offset, position=position)
+
+    def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except OSError as error:
+            offline = self._state.fail(f"{storage_error('flush', path, error)}", error)
+            self.request_flush()
+            raise offline from error

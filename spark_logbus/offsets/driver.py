@@ -1,0 +1,90 @@
+"""A Spark driver's connections: brokers always, ZooKeeper where a group is kept.
+
+Made on first use, remade after faults, closed together. The one place in the connector that
+builds coordination objects; tasks use ``clusters`` and see no ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from spark_logbus.errors import LogbusError
+from spark_logbus.offsets.group import GroupProgress
+
+if TYPE_CHECKING:
+    from spark_logbus.coordination import Session
+
+# Short, because whoever uses a DriverLink repeats calls itself, with fresh connections.
+_CALL_DEADLINE_MS = 15_000
+
+
+def default_zookeeper() -> str:
+    """``$LOGBUS_ZOOKEEPER``, else the local default."""
+    from spark_logbus.coordination import default_connect
+
+    return default_connect()
+
+
+class DriverLink:
+    """Lazy connections of one driver process. Not thread-safe."""
+
+    def __init__(self, zookeeper: str, *, group: str | None = None) -> None:
+        self._zookeeper = zookeeper
+        self._group = group
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._progress: GroupProgress | None = None
+
+    def admin(self) -> Admin:
+        return Admin(self._connected())
+
+    def bootstrap(self) -> Bootstrap:
+        """Addresses for tasks, as good as the last answer of a broker."""
+        return self._connected().bootstrap
+
+    def progress(self) -> GroupProgress | None:
+        """The group's committed offsets, or None when the reader has no group."""
+        if self._group is None:
+            return None
+        if self._progress is None:
+            from spark_logbus.coordination import GroupOffsets, GroupRewinds, Session
+
+            session = Session(self._zookeeper, client_name="spark-driver")
+            try:
+                session.start()
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+            self._progress = GroupProgress(
+                GroupOffsets(session), GroupRewinds(session), group=self._group, by="spark"
+            )
+        return self._progress
+
+    def reset(self, fault: LogbusError) -> None:
+        """Drop what ``fault`` says is broken, so that the next use connects anew."""
+        if fault.fault == "coordination":
+            self._close_session()
+        else:
+            self._close_cluster()
+
+    def close(self) -> None:
+        self._close_cluster()
+        self._close_session()
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_CALL_DEADLINE_MS)
+            self._cluster = Cluster.from_zookeeper(self._zookeeper, config)
+        return self._cluster
+
+    def _close_cluster(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def _close_session(self) -> None:
+        session, self._session, self._progress = self._session, None, None
+        if session is not None:
+            session.close()

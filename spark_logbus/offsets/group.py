@@ -1,0 +1,107 @@
+"""A reader's view of its group's committed offsets in ZooKeeper.
+
+The group says how far processing has got, for people and tools; Spark's checkpoint says where a
+query goes on. The two agree after each micro-batch, but only the checkpoint decides, unless the
+group is rewound: then the generation of the group rises, and the reader follows (see
+``rewound_since``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_logbus.errors import StaleOwnerError
+from spark_logbus.model import TopicPartition
+from spark_logbus.offsets.loss import Finding, TopicRecreated
+
+if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
+    from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds
+
+logger = logging.getLogger(__name__)
+
+
+class GroupProgress:
+    """Commits one reader's progress, forward only. Not thread-safe."""
+
+    def __init__(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds, *, group: str, by: str
+    ) -> None:
+        self._offsets = offsets
+        self._rewinds = rewinds
+        self._group = group
+        self._by = by
+        self._written: tuple[int, dict[str, str], dict[TopicPartition, int]] | None = None
+
+    def committed(self) -> dict[TopicPartition, CommittedOffset]:
+        """Everything that the group has committed, as it is in ZooKeeper now."""
+        return self._offsets.committed(self._group)
+
+    def generation(self) -> int:
+        """How many times the group has been rewound."""
+        return self._rewinds.generation(self._group)
+
+    def rewound_since(self, generation: int) -> dict[TopicPartition, int]:
+        """Where the rewinds after ``generation`` set the group, the latest for each partition."""
+        positions: dict[TopicPartition, int] = {}
+        for rewind in sorted(self._rewinds.history(self._group), key=lambda r: r.generation):
+            if rewind.generation > generation:
+                positions.update(rewind.positions)
+        return positions
+
+    def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        topic_ids: Mapping[str, str],
+        generation: int,
+    ) -> bool:
+        """Record that everything below ``positions`` is processed; False if the group was rewound.
+
+        Never moves a committed offset back: a query that starts over from an old checkpoint or
+        from earliest repeats records, but takes nothing back from the group. A rewind is the one
+        way back, and after one the positions of an older generation count for nothing.
+        """
+        wanted = (generation, dict(topic_ids), dict(positions))
+        if wanted == self._written:
+            return True  # an idle query is asked over and over
+        try:
+            self._offsets.commit(
+                self._group,
+                positions,
+                by=self._by,
+                topic_ids=topic_ids,
+                allow_backward=False,
+                expected_generation=generation,
+            )
+        except StaleOwnerError:
+            logger.info(
+                "Group %s was rewound while its records were processed; the committed offsets "
+                "stay as the rewind set them.",
+                self._group,
+            )
+            return False
+        self._written = wanted
+        return True
+
+
+def of_current_topics(
+    committed: Mapping[TopicPartition, CommittedOffset], topic_ids: Mapping[str, str]
+) -> tuple[dict[TopicPartition, int], list[Finding]]:
+    """The committed offsets that belong to the topics as they are now (pure).
+
+    An offset of a topic that has been deleted and created again says nothing about the new one;
+    it is left out and found.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    recreated: dict[str, Finding] = {}
+    for tp, position in sorted(committed.items()):
+        current = topic_ids.get(tp.topic)
+        if current is None:
+            continue
+        if position.topic_id is not None and position.topic_id != current:
+            recreated[tp.topic] = TopicRecreated(tp.topic, position.topic_id, current)
+        else:
+            offsets[tp] = position.offset
+    return offsets, list(recreated.values())

@@ -1,0 +1,106 @@
+"""What may have been lost, and the one place that decides what to do about it.
+
+Planners and readers report findings; ``decide`` raises or warns by ``failOnDataLoss``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_logbus.errors import DataLossError
+from spark_logbus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 10  # findings spelled out in one message: enough to act on, short enough to read
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGone:
+    """A topic that was being read has been deleted."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} was deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecreated:
+    """A topic of the same name that is not the one that was read."""
+
+    topic: str
+    expected_id: str
+    actual_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic} was deleted and created again "
+            f"(expected id {self.expected_id}, got {self.actual_id})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGone:
+    """A partition that was being read is no longer there, though its topic is."""
+
+    topic_partition: TopicPartition
+
+    def __str__(self) -> str:
+        return f"partition {self.topic_partition} is no longer there"
+
+
+@dataclass(frozen=True, slots=True)
+class BelowLogStart:
+    """Records from ``wanted`` to the log start offset have been deleted by retention."""
+
+    topic_partition: TopicPartition
+    wanted: int
+    log_start: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition}: offset {self.wanted} was to be read next, "
+            f"but the log now starts at {self.log_start}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AboveEnd:
+    """An offset that the partition does not have yet, or no longer has."""
+
+    topic_partition: TopicPartition
+    wanted: int
+    high_watermark: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition}: expected records up to offset {self.wanted}, "
+            f"but the log now ends at {self.high_watermark}"
+        )
+
+
+Finding = TopicGone | TopicRecreated | PartitionGone | BelowLogStart | AboveEnd
+
+
+def decide(findings: Sequence[Finding], *, fail_on_data_loss: bool) -> None:
+    """Raise DataLossError for ``findings``, or warn and go on with what is there.
+
+    Called by everything that found something; nothing else looks at ``failOnDataLoss``.
+    """
+    if not findings:
+        return
+    listed = "; ".join(str(finding) for finding in findings[:_SHOWN])
+    more = f"; and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    if fail_on_data_loss:
+        raise DataLossError(
+            f"Records may have been lost: {listed}{more}. To go on with what is there, set the "
+            "option failOnDataLoss to false; otherwise check retention and who deletes topics."
+        )
+    logger.warning(
+        "Records may have been lost: %s%s. The read goes on, as failOnDataLoss is false.",
+        listed,
+        more,
+    )

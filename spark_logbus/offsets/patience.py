@@ -1,0 +1,63 @@
+"""Trying again after passing faults, within a bound.
+
+Spark ends a streaming query at the first exception of its source. A broker that restarts or a
+ZooKeeper session that is suspended for a moment must not do that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.errors import LogbusError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long, and how, a passing fault is waited out. Immutable; thread-safe."""
+
+    limit_s: float = 90.0
+    """Longer than a ZooKeeper session timeout plus a broker's restart; after it, the fault is
+    not passing, and whoever runs the query should know."""
+
+    first_pause_s: float = 0.1
+    max_pause_s: float = 2.0
+    clock: Clock = SystemClock()
+    pause: Callable[[float], None] = time.sleep
+
+    def run(
+        self,
+        what: str,
+        attempt: Callable[[], T],
+        *,
+        on_fault: Callable[[LogbusError], None] = lambda _: None,
+    ) -> T:
+        """``attempt`` until it succeeds; ``on_fault`` may drop broken connections in between.
+
+        An error that no later try can mend is raised at once, and the last one after the bound.
+        """
+        started = self.clock.monotonic()
+        pause_s = self.first_pause_s
+        while True:
+            try:
+                return attempt()
+            except LogbusError as error:
+                if not error.retriable:
+                    raise
+                waited_s = self.clock.monotonic() - started
+                if waited_s + pause_s > self.limit_s:
+                    raise type(error)(
+                        f"{what} has failed for {waited_s:.0f} s; the last fault was: {error}"
+                    ) from error
+                logger.warning("%s failed and is tried again: %s", what, error)
+                on_fault(error)
+            self.pause(pause_s)
+            pause_s = min(self.max_pause_s, pause_s * 2)

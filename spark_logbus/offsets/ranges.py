@@ -1,0 +1,97 @@
+"""Into how many pieces a read is cut (pure); the brokers say where a cut can fall.
+
+A piece becomes one input partition and so one Spark task. Pieces are sized by bytes, because
+bytes are what a task takes time for; the number of records says little about that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_logbus.model import OffsetRange
+
+# Asks the brokers: pieces of about the given bytes, and the size, of each range.
+Splitter = Callable[
+    [Sequence[OffsetRange], int], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
+]
+
+DEFAULT_MAX_BYTES = 128 << 20
+
+# Below this a task costs more than it gains: starting one takes about what reading 8 MiB does.
+MIN_PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """What a user wants of the pieces; ``parallelism`` is how many tasks could run at once."""
+
+    max_bytes: int = DEFAULT_MAX_BYTES
+    min_partitions: int | None = None
+    parallelism: int = 1
+
+
+def piece_bytes(total_bytes: int, limits: SplitLimits) -> int:
+    """The size of a piece: as large as allowed, smaller where cores would stay idle."""
+    by_cores = max(MIN_PIECE_BYTES, _ceil_div(total_bytes, max(1, limits.parallelism)))
+    wanted = min(limits.max_bytes, by_cores)
+    if limits.min_partitions:
+        wanted = min(wanted, max(1, total_bytes // limits.min_partitions))
+    return max(1, wanted)
+
+
+def split(
+    ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
+) -> list[OffsetRange]:
+    """Non-empty pieces that cover ``ranges`` exactly, in order of partition and offset."""
+    wanted = sorted(r for r in ranges if r.count)
+    if not wanted:
+        return []
+    first = splitter(wanted, limits.max_bytes)
+    sizes = {r: size for r, (_, size) in first.items()}
+    target = piece_bytes(sum(sizes.values()), limits)
+    chosen = first if target >= limits.max_bytes else _split_evenly(wanted, sizes, target, splitter)
+    pieces = [piece for r in wanted for piece in chosen[r][0] if piece.count]
+    if limits.min_partitions and len(pieces) < limits.min_partitions:
+        pieces = split_by_count(pieces, limits.min_partitions)
+    return pieces
+
+
+def _split_evenly(
+    ranges: Sequence[OffsetRange], sizes: Mapping[OffsetRange, int], target: int, splitter: Splitter
+) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+    """Cut only what is larger than ``target``, each into equal pieces, in few requests."""
+    chosen: dict[OffsetRange, tuple[list[OffsetRange], int]] = {}
+    by_size: dict[int, list[OffsetRange]] = {}
+    for r in ranges:
+        pieces = _ceil_div(sizes[r], target)
+        if pieces <= 1:
+            chosen[r] = ([r], sizes[r])
+        else:
+            by_size.setdefault(_ceil_div(sizes[r], pieces), []).append(r)
+    for size, some in sorted(by_size.items()):
+        chosen.update(splitter(some, size))
+    return chosen
+
+
+def split_by_count(pieces: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
+    """At least ``min_partitions`` pieces, where there are that many records.
+
+    Cuts inside a record batch: two tasks then fetch it, and each keeps its part. That is why it
+    comes after the cuts by bytes, for the rest that was asked for.
+    """
+    total = sum(piece.count for piece in pieces)
+    cut: list[OffsetRange] = []
+    for piece in pieces:
+        parts = max(1, min(piece.count, _ceil_div(piece.count * min_partitions, max(1, total))))
+        bounds = [piece.start + piece.count * i // parts for i in range(parts + 1)]
+        cut.extend(
+            OffsetRange(piece.topic_partition, start, end)
+            for start, end in itertools.pairwise(bounds)
+        )
+    return cut
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,213 @@
+"""Setting a group's committed offsets back: planned purely, shown, then applied.
+
+A plan says for each partition where the group stands, where it would stand, and whether the wish
+had to be cut to what the log still holds. Nothing changes before ``apply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from spark_logbus.client import Admin
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import AtTimestamp, TopicPartition
+from spark_logbus.offsets.snapshot import Snapshot, Span
+
+if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
+    from spark_logbus.coordination import GroupOffsets, GroupRewinds, Rewind
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """Everything that is still there."""
+
+    def __str__(self) -> str:
+        return "to earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """Past everything that is there: skip forward."""
+
+    def __str__(self) -> str:
+        return "to latest"
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """The same offset in every partition, or one for each of some partitions."""
+
+    offset: int | None = None
+    offsets: tuple[tuple[TopicPartition, int], ...] = ()
+
+    def __str__(self) -> str:
+        if self.offset is not None:
+            return f"to offset {self.offset}"
+        return "to offset " + ", ".join(f"{tp}: {offset}" for tp, offset in self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """The first record at or after a time (µs since the epoch); the end if there is none."""
+
+    timestamp_us: int
+
+    def __str__(self) -> str:
+        moment = datetime.fromtimestamp(self.timestamp_us / 1_000_000, UTC)
+        return f"to time {moment.isoformat(timespec='milliseconds')}"
+
+
+@dataclass(frozen=True, slots=True)
+class ByDuration:
+    """As ``ToTime``, counted back from now (µs)."""
+
+    duration_us: int
+
+    def __str__(self) -> str:
+        return f"by {self.duration_us / 1_000_000:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class ByCount:
+    """So many records back, in each partition, from where the group stands (or from the end)."""
+
+    records: int
+
+    def __str__(self) -> str:
+        return f"by {self.records} records"
+
+
+Target = ToEarliest | ToLatest | ToOffset | ToTime | ByDuration | ByCount
+
+
+@dataclass(frozen=True, slots=True)
+class RewindRow:
+    """One partition of a plan. ``wanted`` is ``new_offset`` unless the log does not reach it."""
+
+    topic_partition: TopicPartition
+    committed: int | None
+    wanted: int
+    new_offset: int
+    span: Span
+
+    @property
+    def clamped(self) -> bool:
+        return self.wanted != self.new_offset
+
+    @property
+    def change(self) -> int:
+        """Records that would be read again (negative) or passed over (positive)."""
+        return self.new_offset - (self.span.end if self.committed is None else self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """What a rewind would do; also the table that a dry run shows."""
+
+    group: str
+    target: Target
+    rows: tuple[RewindRow, ...]
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        return {row.topic_partition: row.new_offset for row in self.rows}
+
+    @property
+    def records_to_read_again(self) -> int:
+        return sum(-row.change for row in self.rows if row.change < 0)
+
+
+def plan(
+    group: str,
+    target: Target,
+    *,
+    snapshot: Snapshot,
+    committed: Mapping[TopicPartition, int],
+    at_time: Mapping[TopicPartition, int | None] | None = None,
+) -> RewindPlan:
+    """The rows of a rewind of ``group`` over the partitions of ``snapshot``, sorted (pure).
+
+    ``at_time`` answers the time of ``ToTime`` and ``ByDuration`` for each partition: the offset of
+    the first record at or after it, None if there is none.
+    """
+    chosen = _chosen_partitions(target, snapshot)
+    rows = []
+    for tp in chosen:
+        span = snapshot.spans[tp]
+        position = committed.get(tp)
+        wanted = _wanted(tp, target, span=span, committed=position, at_time=at_time or {})
+        rows.append(RewindRow(tp, position, wanted, span.clamp(wanted), span))
+    return RewindPlan(group, target, tuple(rows))
+
+
+def _chosen_partitions(target: Target, snapshot: Snapshot) -> list[TopicPartition]:
+    if not isinstance(target, ToOffset) or not target.offsets:
+        return sorted(snapshot.spans)
+    unknown = [tp for tp, _ in target.offsets if tp not in snapshot.spans]
+    if unknown:
+        raise InvalidRequestError(
+            f"The rewind names {', '.join(map(str, unknown))}, which the cluster does not have."
+        )
+    return sorted(tp for tp, _ in target.offsets)
+
+
+def _wanted(
+    tp: TopicPartition,
+    target: Target,
+    *,
+    span: Span,
+    committed: int | None,
+    at_time: Mapping[TopicPartition, int | None],
+) -> int:
+    match target:
+        case ToEarliest():
+            return span.start
+        case ToLatest():
+            return span.end
+        case ToOffset(offset, offsets):
+            wanted = dict(offsets).get(tp, offset)
+            if wanted is None:
+                raise InvalidRequestError(f"The rewind gives no offset for {tp}.")
+            return wanted
+        case ByCount(records):
+            return (span.end if committed is None else committed) - records
+        case ToTime() | ByDuration():
+            found = at_time.get(tp)
+            return span.end if found is None else found
+
+
+def prepare(
+    group: str,
+    target: Target,
+    *,
+    admin: Admin,
+    groups: GroupOffsets,
+    snapshot: Snapshot,
+    now_us: Callable[[], int],
+) -> RewindPlan:
+    """Look up what ``plan`` needs, and plan. Changes nothing."""
+    partitions: Iterable[TopicPartition] = sorted(snapshot.spans)
+    committed = {
+        tp: position.offset for tp, position in groups.committed(group, partitions).items()
+    }
+    at_time: dict[TopicPartition, int | None] = {}
+    if isinstance(target, ToTime | ByDuration):
+        moment = (
+            target.timestamp_us if isinstance(target, ToTime) else now_us() - target.duration_us
+        )
+        at_time = admin.list_offsets({tp: AtTimestamp(moment) for tp in partitions})
+    return plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
+
+
+def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str) -> Rewind:
+    """Record the rewind: a new generation of the group, and its offsets set, in one transaction."""
+    if not rewind_plan.rows:
+        raise InvalidRequestError(
+            f"The rewind of group {rewind_plan.group} covers no partition; nothing was changed."
+        )
+    return rewinds.record(
+        rewind_plan.group, rewind_plan.positions, why=str(rewind_plan.target), by=by
+    )

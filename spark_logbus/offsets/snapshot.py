@@ -1,0 +1,127 @@
+"""What the brokers hold at one moment: topic ids, log start offsets and high watermarks.
+
+Everything that plans reads a ``Snapshot``; only ``take_snapshot`` asks the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_logbus.client import Admin, TopicDescription
+from spark_logbus.errors import BrokerUnavailableError, UnknownTopicError
+from spark_logbus.model import TopicPartition
+from spark_logbus.offsets.selection import (
+    Partitions,
+    Selection,
+    includes,
+    matching_topics,
+    named_topics,
+)
+
+_TRIES = 5  # at describing topics that come and go meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The visible records ``[start, end)``: log start offset and high watermark."""
+
+    start: int
+    end: int
+
+    def clamp(self, offset: int) -> int:
+        return min(max(offset, self.start), self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The partitions that a selection covers, with their spans. Immutable."""
+
+    topic_ids: Mapping[str, str]
+    spans: Mapping[TopicPartition, Span]
+
+    def ends(self) -> dict[TopicPartition, int]:
+        return {tp: span.end for tp, span in self.spans.items()}
+
+    def starts(self) -> dict[TopicPartition, int]:
+        return {tp: span.start for tp, span in self.spans.items()}
+
+    def capped(self, limit: Snapshot) -> Snapshot:
+        """This snapshot as if nothing had been appended or created since ``limit``.
+
+        Log starts and deletions stay as they are now, because those records are gone.
+        """
+        spans = {
+            tp: Span(span.start, max(span.start, min(span.end, limit.spans[tp].end)))
+            for tp, span in self.spans.items()
+            if tp in limit.spans
+        }
+        topics = {tp.topic for tp in spans}
+        return Snapshot({t: i for t, i in self.topic_ids.items() if t in topics}, spans)
+
+
+def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Snapshot:
+    """Ask the brokers for everything that ``selection`` covers.
+
+    With ``missing_ok`` topics and partitions that do not exist are left out: a running query
+    decides what that means. Otherwise they raise UnknownTopicError. A partition whose leader is
+    away raises BrokerUnavailableError, which a later try may not.
+    """
+    described = _describe(admin, selection)
+    if not missing_ok:
+        _require_topics(admin, selection, described)
+    spans: dict[TopicPartition, Span] = {}
+    for topic in sorted(described):
+        spans.update(_spans_of(described[topic], selection))
+    if not missing_ok and isinstance(selection, Partitions):
+        lacking = [tp for tp in selection.topic_partitions if tp not in spans]
+        if lacking:
+            raise UnknownTopicError(
+                f"The cluster has no partition {', '.join(map(str, lacking))}; check the option "
+                "assign against the partition counts that `logbus topics describe` shows."
+            )
+    return Snapshot({topic: described[topic].topic_id for topic in sorted(described)}, spans)
+
+
+def _describe(admin: Admin, selection: Selection) -> dict[str, TopicDescription]:
+    """What exists of ``selection``, usually in one request for each broker."""
+    names: Sequence[str] | None = named_topics(selection)
+    for _ in range(_TRIES):
+        if names is None:
+            names = matching_topics(selection, [topic.name for topic in admin.topics()])
+        if not names:
+            return {}
+        try:
+            return admin.describe(names, ends=True)
+        except UnknownTopicError:
+            names = None  # not all are there, or one went between two answers: list what is
+    raise BrokerUnavailableError(
+        "The topics change faster than the brokers can describe them; try again later."
+    )
+
+
+def _spans_of(description: TopicDescription, selection: Selection) -> dict[TopicPartition, Span]:
+    spans: dict[TopicPartition, Span] = {}
+    for number, partition in sorted(description.partitions.items()):
+        tp = TopicPartition(description.name, number)
+        if not includes(selection, tp):
+            continue
+        if partition.ends is None:
+            raise BrokerUnavailableError(
+                f"The broker that leads {tp} does not answer; its offsets are not known now."
+            )
+        spans[tp] = Span(partition.ends.log_start_offset, partition.ends.high_watermark)
+    return spans
+
+
+def _require_topics(
+    admin: Admin, selection: Selection, described: Mapping[str, TopicDescription]
+) -> None:
+    # A pattern requires none: topics that match may be created later.
+    missing = sorted(set(named_topics(selection) or ()) - set(described))
+    if missing:
+        known = ", ".join([topic.name for topic in admin.topics()][:20]) or "none"
+        raise UnknownTopicError(
+            f"The cluster has no topic {', '.join(missing)}; it has: {known}. "
+            "Create the topic first, or check the option zookeeper."
+        )

@@ -1,0 +1,130 @@
+"""The envelope of a payload, read before Arrow acts on it.
+
+A payload is one encapsulated Arrow IPC message::
+
+    | ff ff ff ff | metadata_size i32 | metadata (flatbuffer), padded | body |
+
+Arrow itself checks that the metadata is a sound flatbuffer and that buffers lie inside the body.
+But it trusts the message on how far it may grow: each compressed buffer begins with its
+uncompressed length, and Arrow allocates that much before it looks at the rest. So this module
+finds out, without Arrow and without allocating, whether and how a message is compressed and what
+its buffers claim to become.
+
+It reads flatbuffers by hand (a table points to its vtable, the vtable holds each field's place),
+and need be right only for messages that Arrow then accepts: for others it may answer anything,
+as long as it ends. No loop here is longer than the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from spark_logbus.model import Compression
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_ENVELOPE: Final = struct.Struct("<IiI")  # continuation, metadata_size, place of the root table
+_METADATA_AT: Final = 8
+_I32: Final = struct.Struct("<i")
+_U32: Final = struct.Struct("<I")
+_U16: Final = struct.Struct("<H")
+_I16: Final = struct.Struct("<h")
+_I64: Final = struct.Struct("<q")
+_BUFFER: Final = struct.Struct("<qq")  # offset in the body, length
+
+# Slots of the tables Message and RecordBatch in Arrow's Message.fbs.
+_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = 0, 1, 2, 3
+_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3
+_CODEC = 0
+
+_METADATA_V5: Final = 4
+_RECORD_BATCH: Final = 3
+_CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
+
+
+class EnvelopeError(ValueError):
+    """The payload is not one whole Arrow record batch message of the kind that logbus writes."""
+
+
+def check_envelope(payload: memoryview, *, compression: Compression, nodes: int) -> int:
+    """Check that ``payload`` is one whole record batch message of ``nodes`` columns and children
+    of columns, compressed as the record batch's header says.
+
+    Returns the bytes that its compressed buffers claim to take when decoded; 0 when it is not
+    compressed, for then they are views of the payload. Raises EnvelopeError.
+    """
+    try:
+        return _check(payload, compression, nodes)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
+
+
+def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
+    continuation, metadata_size, root = _ENVELOPE.unpack_from(payload)
+    if continuation != _CONTINUATION or metadata_size < 0:
+        raise EnvelopeError("it does not start as an Arrow message")
+    message = _METADATA_AT + root
+    version_at = _field(payload, message, _VERSION)
+    # Older versions may hide compression in custom metadata, where this check would not see it.
+    if not version_at or _I16.unpack_from(payload, version_at)[0] != _METADATA_V5:
+        raise EnvelopeError("its Arrow metadata is not of version 5")
+    type_at = _field(payload, message, _HEADER_TYPE)
+    if not type_at or payload[type_at] != _RECORD_BATCH:
+        raise EnvelopeError("its Arrow message is not a record batch")
+    body = _METADATA_AT + metadata_size
+    length_at = _field(payload, message, _BODY_LENGTH)
+    body_length = _I64.unpack_from(payload, length_at)[0] if length_at else 0
+    if body + body_length != len(payload):
+        raise EnvelopeError(
+            f"its Arrow message has {body + body_length} bytes, expected {len(payload)}"
+        )
+    batch = _follow(payload, _field(payload, message, _HEADER))
+    actual_nodes = _U32.unpack_from(payload, _follow(payload, _field(payload, batch, _NODES)))[0]
+    if actual_nodes != nodes:
+        raise EnvelopeError(f"it holds {actual_nodes} columns and children, expected {nodes}")
+    actual = _codec(payload, batch)
+    if actual is not compression:
+        raise EnvelopeError(
+            f"its buffers have compression {actual.name.lower()}, "
+            f"expected {compression.name.lower()}"
+        )
+    return 0 if actual is Compression.NONE else _decoded_bytes(payload, batch, body)
+
+
+def _field(view: memoryview, table: int, slot: int) -> int:
+    """Where the field of ``table`` is; 0 if the table leaves it at its default."""
+    vtable = table - _I32.unpack_from(view, table)[0]
+    entry = 4 + 2 * slot
+    if entry >= _U16.unpack_from(view, vtable)[0]:
+        return 0
+    place = int(_U16.unpack_from(view, vtable + entry)[0])
+    return table + place if place else 0
+
+
+def _follow(view: memoryview, place: int) -> int:
+    """The table or vector that the offset at ``place`` points to."""
+    return place + int(_U32.unpack_from(view, place)[0])
+
+
+def _codec(payload: memoryview, batch: int) -> Compression:
+    compression_at = _field(payload, batch, _COMPRESSION)
+    if not compression_at:
+        return Compression.NONE
+    codec_at = _field(payload, _follow(payload, compression_at), _CODEC)
+    codec = payload[codec_at] if codec_at else 0
+    if codec not in _CODECS:
+        raise EnvelopeError(f"its buffers have the unknown codec {codec}")
+    return _CODECS[codec]
+
+
+def _decoded_bytes(payload: memoryview, batch: int, body: int) -> int:
+    vector = _follow(payload, _field(payload, batch, _BUFFERS))
+    end = vector + 4 + int(_U32.unpack_from(payload, vector)[0]) * _BUFFER.size
+    if end > len(payload):
+        raise EnvelopeError("its list of buffers is longer than the message")
+    total = 0
+    for offset, length in _BUFFER.iter_unpack(payload[vector + 4 : end]):
+        # Empty buffers have no prefix; -1 marks a buffer that was left uncompressed.
+        if length > 0:
+            total += max(0, _I64.unpack_from(payload, body + offset)[0])
+    return total

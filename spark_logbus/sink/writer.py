@@ -1,0 +1,153 @@
+"""``df.write.format("logbus")`` and ``df.writeStream.format("logbus")``.
+
+At least once: a task appends as it goes, and a task that fails or is repeated leaves what it had
+appended. The commit messages say what each task appended where.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
+from spark_logbus.errors import UnknownTopicError
+from spark_logbus.model import TopicPartition
+from spark_logbus.offsets import DriverLink, Patience, shared_cluster
+from spark_logbus.sink.columns import SinkColumns, check_columns
+from spark_logbus.sink.delivery import RECORD_BATCH_BYTES, Appended, Delivery
+from spark_logbus.sink.options import SinkOptions, parse_options
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskAppends(WriterCommitMessage):
+    """A task's report to the driver: what it appended to each partition. Picklable."""
+
+    appended: Mapping[TopicPartition, Appended]
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """All that a task needs to know. Picklable, without connections."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    bootstrap: Bootstrap
+
+
+def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WritePlan:
+    """Check options, columns and topic on the driver, before any task runs."""
+    parsed = parse_options(options, overwrite=overwrite)
+    columns = check_columns(schema, topic_given=parsed.topic is not None)
+    link = DriverLink(parsed.zookeeper)
+
+    def look_up() -> Bootstrap:
+        if parsed.topic is not None:
+            _require_topic(link.admin(), parsed.topic)
+        return link.bootstrap()
+
+    try:
+        bootstrap = Patience().run("Looking up the topic", look_up, on_fault=link.reset)
+    finally:
+        link.close()
+    return WritePlan(parsed, columns, bootstrap)
+
+
+def _require_topic(admin: Admin, topic: str) -> None:
+    try:
+        admin.describe([topic], ends=False)
+    except UnknownTopicError as error:
+        known = ", ".join([one.name for one in admin.topics()][:20]) or "none"
+        raise UnknownTopicError(
+            f"The cluster has no topic {topic}; it has: {known}. Topics are not created by "
+            "writing to them; create it first."
+        ) from error
+
+
+def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> TaskAppends:
+    """What one task does."""
+    config = ProducerConfig(
+        acks=plan.options.acks,
+        compression=plan.options.compression,
+        arrow_piece_bytes=2 * RECORD_BATCH_BYTES,
+    )
+    with Producer(shared_cluster(plan.bootstrap), config) as producer:
+        delivery = Delivery(producer, plan.columns, topic=plan.options.topic)
+        return TaskAppends(delivery.deliver(arrow_batches))
+
+
+class LogbusBatchWriter(DataSourceArrowWriter):
+    """One batch write. Picklable; tasks get a copy each."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends:
+        return write_task(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        records, partitions = _totals(messages)
+        logger.info("The write appended %d records to %d partitions.", records, partitions)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _warn_of_leftovers("write", messages)
+
+
+class LogbusStreamWriter(DataSourceStreamArrowWriter):
+    """The write of one micro-batch. Picklable; Spark makes one for the tasks of each micro-batch
+    and another, in another process, for its commit."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends:
+        return write_task(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        records, partitions = _totals(messages)
+        logger.info(
+            "Micro-batch %d appended %d records to %d partitions.", batchId, records, partitions
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _warn_of_leftovers(f"micro-batch {batchId}", messages)
+
+
+def _totals(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
+    """Records and distinct partitions; tasks that failed or were overtaken left None."""
+    reports = [message for message in messages if isinstance(message, TaskAppends)]
+    records = sum(one.records for report in reports for one in report.appended.values())
+    return records, len({tp for report in reports for tp in report.appended})
+
+
+def _warn_of_leftovers(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    records, partitions = _totals(messages)
+    logger.warning(
+        "The %s failed, but %d records or more of it are appended already, in %d partitions or "
+        "more; a repetition appends them again.",
+        what,
+        records,
+        partitions,
+    )
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> LogbusBatchWriter:
+    return LogbusBatchWriter(plan_write(options, schema, overwrite=overwrite))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> LogbusStreamWriter:
+    return LogbusStreamWriter(plan_write(options, schema, overwrite=overwrite))

@@ -1,0 +1,174 @@
+"""The power is cut at every operation of a roll, retention, creation, removal and close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_logbus.errors import UnknownTopicError
+from spark_logbus.log import LogConfig
+from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
+from tests.fault.log.simulated_disk import (
+    NOTHING,
+    AllSurvives,
+    PowerCutError,
+    RandomSurvival,
+    SimulatedDisk,
+    Survival,
+)
+
+CONFIG = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None, flush_ms=60_000)
+Prepare = Callable[[], Broker]
+Act = Callable[[Broker], None]
+
+SURVIVALS: list[Callable[[], Survival]] = [
+    lambda: NOTHING,
+    AllSurvives,
+    *(lambda seed=seed: RandomSurvival(seed) for seed in range(4)),  # type: ignore[misc]
+]
+
+
+def new_broker() -> Broker:
+    return Broker(files=SimulatedDisk(), config=CONFIG)
+
+
+def broker_with(count: int) -> Broker:
+    broker = new_broker()
+    broker.append(*(record_batch(2, payload=b"%03d" % n + bytes(400)) for n in range(count)))
+    return broker
+
+
+def every_crash(prepare: Prepare, act: Act) -> Iterator[tuple[Broker, int, int]]:
+    """``act`` on a prepared broker, cut short before each of its operations, then restarted.
+
+    Yields the restarted broker with the log start offset and high watermark before ``act``.
+    """
+    for survival in SURVIVALS:
+        at = 0
+        while True:
+            broker = prepare()
+            disk = broker.files
+            assert isinstance(disk, SimulatedDisk)
+            log = broker.directory.get(TP)
+            start, flushed = (
+                (log.ends().log_start_offset, log.ends().high_watermark) if log else (0, 0)
+            )
+            disk.cut_power_at = len(disk.operations) + at
+            try:
+                act(broker)
+                done = True
+            except PowerCutError:
+                done = False
+            disk.crash(survival())
+            broker.start()
+            yield broker, start, flushed
+            if done:
+                assert at > 0, "nothing happened that could have been cut short"
+                break
+            at += 1
+
+
+def check_whole(broker: Broker, *, flushed: int) -> None:
+    """From its start to its end the log has no gap, no double offset and no damage."""
+    log = broker.log()
+    ends = log.ends()
+    assert log.damaged == ()
+    assert ends.log_start_offset <= flushed <= ends.high_watermark
+    offset = ends.log_start_offset
+    for header, data in batches_from(log, offset):
+        assert header.base_offset == offset
+        assert data[80:83] == b"%03d" % (offset // 2)
+        offset = header.next_offset
+    assert offset == ends.high_watermark == ends.log_end_offset
+
+
+def append_more(broker: Broker) -> None:
+    for n in range(3, 8):
+        broker.append(record_batch(2, payload=b"%03d" % n + bytes(400)), flush=n % 2 == 0)
+
+
+def test_a_roll() -> None:
+    for broker, _, flushed in every_crash(lambda: broker_with(3), append_more):
+        check_whole(broker, flushed=flushed)
+        end = broker.log().ends().log_end_offset
+        assert broker.append(record_batch(2, payload=b"%03d" % (end // 2))) == end + 2
+
+
+def test_retention() -> None:
+    for broker, _, flushed in every_crash(
+        lambda: broker_with(12), lambda broker: broker.directory.maintain()
+    ):
+        check_whole(broker, flushed=flushed)
+        assert broker.log().ends().log_start_offset <= 12
+        broker.directory.maintain()
+        assert broker.log().ends().log_start_offset == 12
+        check_whole(broker, flushed=flushed)
+
+
+def test_expiry_of_all_that_is_there() -> None:
+    def prepare() -> Broker:
+        broker = broker_with(5)
+        broker.log().configure(LogConfig(segment_bytes=1024, retention_ms=1000))
+        broker.clock.advance(3600)
+        return broker
+
+    for broker, _, flushed in every_crash(prepare, lambda broker: broker.directory.maintain()):
+        check_whole(broker, flushed=flushed)
+        assert broker.log().ends().log_end_offset == flushed == 10
+        assert broker.append(record_batch(2, payload=b"005")) == 12
+
+
+def test_close_and_the_next_start() -> None:
+    def close(broker: Broker) -> None:
+        append_more(broker)
+        broker.directory.close()
+        broker.start()
+
+    for broker, _, flushed in every_crash(lambda: broker_with(3), close):
+        check_whole(broker, flushed=flushed)
+
+
+def test_creation_of_a_partition() -> None:
+    def create(broker: Broker) -> None:
+        broker.append(record_batch(2, payload=b"000"))
+
+    for broker, _, _ in every_crash(new_broker, create):
+        check_whole(broker, flushed=0)
+        assert [log.topic_partition for log in broker.directory.logs()] == [TP]
+
+
+def test_removal_of_a_partition() -> None:
+    for broker, _, flushed in every_crash(
+        lambda: broker_with(5), lambda broker: broker.directory.remove(TP, topic_id=TOPIC_ID)
+    ):
+        log = broker.directory.get(TP)
+        if log is not None:
+            check_whole(broker, flushed=flushed)
+        broker.directory.remove(TP, topic_id=TOPIC_ID)
+        assert broker.log().ends().log_end_offset == 0
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        assert sorted(disk.names(broker.path)) == [".lock", "checkpoint", "flights-0"]
+
+
+def test_a_log_of_another_topic_is_set_aside_whole_or_stays() -> None:
+    def recreate(broker: Broker) -> None:
+        broker.directory.ensure(TP, topic_id="f" * 32, config={})
+
+    for broker, _, _ in every_crash(lambda: broker_with(3), recreate):
+        recreate(broker)
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        strays = [name for name in disk.names(broker.path) if name.endswith(".stray")]
+        assert strays == [f"{TOPIC_ID}-0.stray"]
+        data = disk.data(broker.path / strays[0] / f"{0:020d}.log")
+        assert len(data) == 2 * 488
+
+
+def test_appends_to_a_removed_log_say_so() -> None:
+    broker = broker_with(2)
+    log = broker.log()
+    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    with pytest.raises(UnknownTopicError):
+        log.append(record_batch(1), leader_epoch=1)

@@ -1,0 +1,182 @@
+"""Everything that can be rebuilt is taken away or damaged; nothing that is read changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.log import LogConfig
+from spark_logbus.log import files as names
+from tests.fault.log.material import TP, Broker, batches_from, record_batch
+from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+
+DIRECTORY = Path("/data/flights-0")
+FIRST_INDEX = DIRECTORY / names.index(0)
+
+Observed = tuple[list[list[bytes]], list[int | None], tuple[list[int], int], object]
+
+
+def broker_with_segments() -> tuple[Broker, SimulatedDisk]:
+    disk = SimulatedDisk()
+    config = LogConfig(segment_bytes=2048, index_interval_bytes=300)
+    broker = Broker(files=disk, config=config)
+    for number in range(40):
+        broker.append(record_batch(1 + number % 3, timestamps=(number, 10 * (number ^ 5))))
+    return broker, disk
+
+
+def observe(broker: Broker) -> Observed:
+    log = broker.log()
+    end = log.ends().high_watermark
+    reads = [[data for _, data in batches_from(log, at, max_bytes=777)] for at in range(0, end, 5)]
+    times = [log.offset_at(timestamp) for timestamp in range(0, 420, 7)]
+    return reads, times, log.split(3, end - 2, target_bytes=500), log.ends()
+
+
+def everything_gone(disk: SimulatedDisk, path: Path) -> None:
+    disk.remove(path)
+
+
+def truncated(disk: SimulatedDisk, path: Path) -> None:
+    disk.overwrite(path, bytes(disk.data(path)[:-5]))
+
+
+def without_its_last_entry(disk: SimulatedDisk, path: Path) -> None:
+    disk.overwrite(path, bytes(disk.data(path)[:-24]))
+
+
+def empty(disk: SimulatedDisk, path: Path) -> None:
+    disk.overwrite(path, b"")
+
+
+def garbage(disk: SimulatedDisk, path: Path) -> None:
+    disk.overwrite(path, bytes(range(256)) * 2)
+
+
+def flipped_header(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, 30)
+
+
+def flipped_entry(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, len(disk.data(path)) - 20)
+
+
+def of_another_segment(disk: SimulatedDisk, path: Path) -> None:
+    other = sorted(name for name in disk.names(path.parent) if name.endswith(".index"))[1]
+    disk.overwrite(path, bytes(disk.data(path.parent / other)))
+
+
+HARM = [
+    everything_gone, truncated, without_its_last_entry, empty, garbage, flipped_header,
+    flipped_entry, of_another_segment,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_harmed_index_changes_no_read(
+    harm: Callable[[SimulatedDisk, Path], None], clean: bool
+) -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    good = bytes(disk.data(FIRST_INDEX))
+    broker.clock.advance(60)
+    broker.directory.maintain()
+    if clean:
+        broker.directory.close()
+    else:
+        disk.crash(AllSurvives())
+    harm(disk, FIRST_INDEX)
+    broker.start()
+    assert observe(broker) == before
+    assert disk.data(FIRST_INDEX) == good  # and it is whole again
+
+
+def test_an_index_that_is_harmed_while_the_broker_runs_is_rebuilt_when_it_is_loaded() -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.restart()
+    flipped_entry(disk, FIRST_INDEX)
+    assert observe(broker) == before
+
+
+def test_the_active_segment_s_stale_index_is_not_used() -> None:
+    broker, disk = broker_with_segments()
+    broker.restart()  # writes the active segment's index
+    broker.append(record_batch(2, payload=b"after the index"))
+    after = observe(broker)
+    disk.crash(AllSurvives())
+    broker.start()
+    assert observe(broker) == after
+
+
+@pytest.mark.parametrize("harm", [everything_gone, truncated, empty, garbage, flipped_header])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_harmed_checkpoint_costs_a_scan_and_no_record(
+    harm: Callable[[SimulatedDisk, Path], None], clean: bool
+) -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.directory.close()
+    if not clean:
+        disk.remove(Path("/data/clean-shutdown"))
+    harm(disk, Path("/data/checkpoint"))
+    broker.start()
+    assert observe(broker) == before
+    assert broker.directory.recovery.bytes_scanned >= broker.log().ends().size_bytes
+
+
+def test_a_clean_restart_scans_nothing() -> None:
+    broker, _ = broker_with_segments()
+    before = observe(broker)
+    broker.restart()
+    assert broker.directory.recovery.bytes_scanned == 0
+    assert observe(broker) == before
+
+
+def test_an_unclean_restart_scans_from_the_recovery_point_only() -> None:
+    broker, disk = broker_with_segments()
+    broker.clock.advance(60)
+    broker.directory.maintain()
+    active = max(name for name in disk.names(DIRECTORY) if name.endswith(".log"))
+    disk.crash(AllSurvives())
+    broker.start()
+    assert broker.directory.recovery.bytes_scanned == len(disk.data(DIRECTORY / active))
+
+
+def test_a_marker_holds_for_one_start_only() -> None:
+    broker, disk = broker_with_segments()
+    broker.directory.close()
+    broker.start()
+    assert not disk.exists(Path("/data/clean-shutdown"))
+    disk.crash()  # not even an append in between
+    assert not disk.exists(Path("/data/clean-shutdown"))
+
+
+@pytest.mark.parametrize("harm", [everything_gone, garbage, flipped_header])
+def test_lost_partition_metadata_is_restored_from_the_checkpoint(
+    harm: Callable[[SimulatedDisk, Path], None],
+) -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.directory.close()
+    harm(disk, DIRECTORY / "partition")
+    broker.start()
+    assert observe(broker) == before
+
+
+def test_a_checkpoint_of_another_topic_with_that_name_is_not_believed() -> None:
+    broker, disk = broker_with_segments()
+    broker.clock.advance(60)
+    broker.directory.maintain()
+    content = bytes(disk.data(Path("/data/checkpoint")))
+    broker.directory.remove(TP, topic_id=broker.log().topic_id)
+    new = broker.directory.ensure(TP, topic_id="f" * 32, config={})
+    disk.crash(AllSurvives())
+    disk.overwrite(Path("/data/checkpoint"), content)
+    broker.start()
+    log = broker.directory.get(TP)
+    assert log is not None
+    assert (log.topic_id, log.ends().log_end_offset, log.damaged) == (new.topic_id, 0, ())

@@ -1,0 +1,78 @@
+"""The power goes and unsynced writes are lost: what was acknowledged as flushed is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.errors import LogbusError
+from spark_logbus.log import LogConfig
+from tests.fault.log.material import Broker, batches_from, record_batch
+from tests.fault.log.simulated_disk import NOTHING, RandomSurvival, SimulatedDisk
+
+
+def numbered(number: int) -> memoryview:
+    return record_batch(1 + number % 3, payload=b"record batch %d" % number)
+
+
+def payloads(broker: Broker, start: int = 0) -> list[bytes]:
+    return [data[80:].rstrip(b"\0") for _, data in batches_from(broker.log(), start)]
+
+
+def test_appends_that_were_called_back_survive_and_others_may_not() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(flush_ms=60_000))
+    answers: list[LogbusError | None] = []
+    for number in range(3):
+        broker.log().append(numbered(number), leader_epoch=1)
+    broker.log().when_flushed(broker.log().ends().log_end_offset, answers.append)
+    assert answers == []
+    broker.flusher.run()
+    assert answers == [None]
+    broker.log().append(numbered(3), leader_epoch=1)
+    disk.crash(NOTHING)
+    broker.start()
+    assert payloads(broker) == [b"record batch 0", b"record batch 1", b"record batch 2"]
+
+
+def test_nothing_unflushed_is_visible() -> None:
+    broker = Broker(files=SimulatedDisk())
+    log = broker.log()
+    appended = log.append(record_batch(2), leader_epoch=1)
+    assert not log.flushed(appended.end_offset)
+    assert log.read(0, max_bytes=1000) is None
+    assert (log.ends().high_watermark, log.ends().log_end_offset) == (0, 2)
+    broker.flusher.run()
+    assert log.flushed(appended.end_offset)
+    assert log.read(0, max_bytes=1000) is not None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_survives_acknowledged_records_are_whole_and_in_place(seed: int) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(segment_bytes=1024, flush_ms=60_000))
+    for number in range(25):
+        broker.append(numbered(number), flush=number % 7 == seed % 7)
+    flushed = broker.log().ends().high_watermark
+    expected = dict(_by_offset(25))
+    disk.crash(RandomSurvival(seed))
+    broker.start()
+    log = broker.log()
+    assert log.ends().high_watermark >= flushed
+    assert all(damaged.start >= flushed for damaged in log.damaged)
+    offset = 0
+    for damaged in (*log.damaged, None):
+        stop = damaged.start if damaged else log.ends().high_watermark
+        for header, data in batches_from(log, offset, end=stop):
+            assert data[80:].rstrip(b"\0") == expected[header.base_offset]
+            assert header.base_offset == offset
+            offset = header.next_offset
+        assert offset == stop
+        offset = damaged.end if damaged else offset
+
+
+def _by_offset(count: int) -> list[tuple[int, bytes]]:
+    found, offset = [], 0
+    for number in range(count):
+        found.append((offset, b"record batch %d" % number))
+        offset += 1 + number % 3
+    return found

@@ -1,0 +1,230 @@
+"""The disk is full, fails to flush, or cannot be read."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
+from spark_logbus.log import LogConfig
+from spark_logbus.log import files as names
+from spark_logbus.model import TopicPartition
+from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
+from tests.fault.log.simulated_disk import NOTHING, AllSurvives, SimulatedDisk
+
+SEGMENT = Path("/data/flights-0") / names.segment(0)
+OTHER = TopicPartition("other", 3)
+
+
+def refusing(operation: str, path_part: str, number: int) -> object:
+    return lambda done, path: number if done == operation and path_part in str(path) else None
+
+
+# -- no space left ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, 1, 79, 80, 87])
+def test_a_full_disk_refuses_an_append_whole_and_takes_the_next_when_there_is_space(
+    room: int,
+) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2), record_batch(3))
+    whole = bytes(disk.data(SEGMENT))
+    disk.capacity = disk.used() + room
+    with pytest.raises(StorageError, match="free space"):
+        broker.append(record_batch(1))
+    assert disk.data(SEGMENT) == whole
+    assert broker.log().offline is None
+    assert offsets_from(broker.log(), 0) == [0, 2]
+    disk.capacity = None
+    assert broker.append(record_batch(1)) == 6
+    assert offsets_from(broker.log(), 0) == [0, 2, 5]
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0, 2, 5]
+
+
+def test_a_failed_append_whose_rest_cannot_be_removed_takes_the_partition_offline() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    disk.refuse = lambda done, path: (
+        errno.EIO if done in ("pwrite", "truncate") and path == SEGMENT else None
+    )
+    with pytest.raises(PartitionOfflineError, match="could not be removed"):
+        broker.append(record_batch(1))
+    disk.refuse = lambda _done, _path: None
+    with pytest.raises(PartitionOfflineError):
+        broker.append(record_batch(1))
+    assert offsets_from(broker.log(), 0) == [0]
+    disk.crash(AllSurvives())
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0]
+    assert broker.append(record_batch(1)) == 3
+
+
+@pytest.mark.parametrize("refused", ["create", "pwrite"])
+def test_a_roll_without_space_fails_the_append_only(refused: str) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(segment_bytes=1024))
+    broker.append(record_batch(1, payload=bytes(800)))
+    second = names.segment(1)
+    disk.refuse = refusing(refused, second, errno.ENOSPC)  # type: ignore[assignment]
+    with pytest.raises(StorageError, match="free space"):
+        broker.append(record_batch(1, payload=bytes(800)))
+    assert broker.log().offline is None
+    assert offsets_from(broker.log(), 0) == [0]
+    disk.refuse = lambda _done, _path: None
+    assert broker.append(record_batch(1, payload=bytes(800))) == 2
+    assert offsets_from(broker.log(), 0) == [0, 1]
+
+
+def test_an_index_that_cannot_be_written_stops_no_append(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(segment_bytes=1024))
+    disk.refuse = refusing("pwrite", ".index", errno.ENOSPC)  # type: ignore[assignment]
+    broker.append(*(record_batch(1, payload=bytes(600)) for _ in range(4)))
+    assert offsets_from(broker.log(), 0) == [0, 1, 2, 3]
+    assert "index will be rebuilt" in caplog.text
+    disk.refuse = lambda _done, _path: None
+    broker.restart()
+    assert offsets_from(broker.log(), 0) == [0, 1, 2, 3]
+
+
+def test_retention_frees_a_full_disk_though_no_checkpoint_can_be_written() -> None:
+    disk = SimulatedDisk()
+    config = LogConfig(segment_bytes=1024, retention_bytes=1024, retention_ms=None)
+    broker = Broker(files=disk, config=config)
+    broker.append(*(record_batch(1, payload=bytes(600)) for _ in range(6)))
+    before = disk.used()
+    disk.capacity = disk.used()
+    broker.directory.maintain()
+    assert disk.used() < before
+    assert broker.append(record_batch(1, payload=bytes(600))) == 7
+    start = broker.log().ends().log_start_offset
+    assert start == 4
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), start) == [4, 5, 6]
+
+
+# -- failed flushes -----------------------------------------------------------------------
+
+
+def test_a_failed_flush_is_not_acknowledged_and_not_tried_again() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    log = broker.log()
+    answers: list[LogbusError | None] = []
+    told: list[int] = []
+    log.add_listener(lambda: told.append(log.ends().high_watermark))
+    disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
+    appended = log.append(record_batch(3), leader_epoch=1)
+    log.when_flushed(appended.end_offset, answers.append)
+    broker.flusher.run()
+    assert [type(answer) for answer in answers] == [PartitionOfflineError]
+    assert told == [2]
+
+    disk.refuse = lambda _done, _path: None  # the next fsync would "succeed"
+    syncs = disk.operations.count(("sync", SEGMENT))
+    log.flush()
+    broker.flusher.run()
+    broker.directory.maintain()
+    assert disk.operations.count(("sync", SEGMENT)) == syncs
+    assert log.ends().high_watermark == 2
+    assert not log.flushed(appended.end_offset)
+    with pytest.raises(PartitionOfflineError, match="stay readable"):
+        log.append(record_batch(1), leader_epoch=1)
+    log.when_flushed(appended.end_offset, answers.append)  # told at once
+    log.when_flushed(2, answers.append)
+    assert [type(answer) for answer in answers[1:]] == [PartitionOfflineError, type(None)]
+    assert offsets_from(log, 0) == [0]
+
+
+def test_after_a_failed_flush_there_is_no_clean_marker_and_the_other_log_works() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    other = broker.log(OTHER)
+    disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
+    broker.append(record_batch(2))
+    assert broker.log().offline is not None
+    other.append(record_batch(4), leader_epoch=1)
+    other.flush()
+    assert offsets_from(other, 0) == [0]
+    disk.refuse = lambda _done, _path: None
+    broker.directory.close()
+    assert not disk.exists(Path("/data/clean-shutdown"))
+    broker.start()
+    assert broker.append(record_batch(1)) >= 3
+
+
+def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_is_served() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
+    broker.append(record_batch(3))
+    disk.refuse = lambda _done, _path: None
+    # Linux after a failed fsync: pages are in the cache, clean, and not on the platters.
+    del disk._file(SEGMENT).pending[:]
+    broker.directory.close()
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0, 2]
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0, 2]
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync_directory"])
+def test_a_roll_that_cannot_flush_takes_the_partition_offline(operation: str) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(segment_bytes=1024, flush_ms=1000))
+    log = broker.log()
+    log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+    disk.refuse = refusing(operation, "flights-0", errno.EIO)  # type: ignore[assignment]
+    answers: list[LogbusError | None] = []
+    log.when_flushed(2, answers.append)
+    with pytest.raises(PartitionOfflineError):
+        log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+    broker.flusher.run()
+    assert [type(answer) for answer in answers] == [PartitionOfflineError]
+    disk.refuse = lambda _done, _path: None
+    disk.crash(AllSurvives())
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0]
+
+
+# -- reads --------------------------------------------------------------------------------
+
+
+def test_a_log_that_cannot_be_read_at_start_leaves_the_others_alone() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    broker.log(OTHER).append(record_batch(4), leader_epoch=1)
+    disk.crash(AllSurvives())
+    disk.refuse = refusing("pread", str(SEGMENT), errno.EIO)  # type: ignore[assignment]
+    broker.start()
+    assert broker.directory.get(TP) is None
+    assert offsets_from(broker.log(OTHER), 0) == [0]
+    with pytest.raises(PartitionOfflineError, match="could not be opened"):
+        broker.directory.ensure(TP, topic_id=TOPIC_ID, config={})
+    disk.refuse = lambda _done, _path: None
+    broker.restart()
+    assert offsets_from(broker.log(), 0) == [0]
+
+
+def test_a_read_error_is_a_storage_error_with_path_and_remedy() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2), record_batch(2))
+    disk.refuse = refusing("pread", "flights-0", errno.EIO)  # type: ignore[assignment]
+    with pytest.raises(StorageError, match=r"/data/flights-0.*check the disk"):
+        broker.log().read(3, max_bytes=90)
+    disk.refuse = lambda _done, _path: None
+    assert offsets_from(broker.log(), 0) == [0, 2]

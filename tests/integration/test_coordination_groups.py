@@ -1,0 +1,288 @@
+"""Committed offsets and rewinds in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_logbus.coordination import (
+    CorruptNodeError,
+    EmbeddedZooKeeper,
+    GroupOffsets,
+    GroupRewinds,
+    Session,
+)
+from spark_logbus.coordination.tree import Tree
+from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwnerError
+from spark_logbus.model import TopicPartition
+from tests.integration.coordination_tools import MULTI, Proxy, put, session
+
+A0 = TopicPartition("a", 0)
+A1 = TopicPartition("a", 1)
+B0 = TopicPartition("b", 0)
+
+
+@pytest.fixture
+def opened(chroot: str) -> Iterator[Session]:
+    with session(chroot) as live:
+        yield live
+
+
+@pytest.fixture
+def offsets(opened: Session) -> GroupOffsets:
+    return GroupOffsets(opened)
+
+
+@pytest.fixture
+def rewinds(opened: Session) -> GroupRewinds:
+    return GroupRewinds(opened)
+
+
+def plain(offsets: GroupOffsets, group: str = "g") -> dict[TopicPartition, int]:
+    return {tp: committed.offset for tp, committed in offsets.committed(group).items()}
+
+
+class TestCommit:
+    def test_what_was_committed_is_read_back(self, offsets: GroupOffsets) -> None:
+        assert offsets.committed("g") == {}
+        offsets.commit("g", {A0: 5, A1: 7, B0: 0}, by="query-1", topic_ids={"a": "id-a"})
+        found = offsets.committed("g")
+        assert plain(offsets) == {A0: 5, A1: 7, B0: 0}
+        assert found[A0].by == "query-1"
+        assert found[A0].topic_id == "id-a"
+        assert found[B0].topic_id is None
+        assert found[A0].generation == 0
+        assert found[A0].committed_at_us == found[B0].committed_at_us > 0
+        assert offsets.committed("g", [A1, TopicPartition("c", 3)]) == {A1: found[A1]}
+        assert offsets.committed("other") == {}
+        assert offsets.groups() == ["g"]
+
+    def test_an_empty_commit_does_nothing(self, offsets: GroupOffsets) -> None:
+        offsets.commit("g", {}, by="x")
+        assert offsets.groups() == []
+
+    def test_a_later_commit_wins_backward_too(self, offsets: GroupOffsets) -> None:
+        offsets.commit("g", {A0: 5, A1: 5}, by="x")
+        offsets.commit("g", {A0: 3, A1: 9}, by="x")
+        assert plain(offsets) == {A0: 3, A1: 9}
+
+    def test_without_backward_a_larger_offset_stays(self, offsets: GroupOffsets) -> None:
+        offsets.commit("g", {A0: 5, A1: 5}, by="first")
+        offsets.commit("g", {A0: 3, A1: 9, B0: 1}, by="second", allow_backward=False)
+        assert plain(offsets) == {A0: 5, A1: 9, B0: 1}
+        assert offsets.committed("g")[A0].by == "first"
+
+    def test_an_offset_of_an_earlier_topic_of_that_name_does_not_stay(
+        self, offsets: GroupOffsets
+    ) -> None:
+        offsets.commit("g", {A0: 500}, by="x", topic_ids={"a": "old"})
+        offsets.commit("g", {A0: 3}, by="x", topic_ids={"a": "new"}, allow_backward=False)
+        assert plain(offsets) == {A0: 3}
+
+    def test_bad_arguments(self, offsets: GroupOffsets) -> None:
+        with pytest.raises(InvalidRequestError, match="offset -1 of a-0"):
+            offsets.commit("g", {A0: -1}, by="x")
+        with pytest.raises(InvalidRequestError, match="got -1 of a"):
+            offsets.commit("g", {TopicPartition("a", -1): 0}, by="x")
+        for group in ("", "..", "a/b", "g" * 300):
+            with pytest.raises(InvalidNameError):
+                offsets.commit(group, {A0: 1}, by="x")
+        with pytest.raises(InvalidNameError):
+            offsets.commit("g", {TopicPartition("../x", 0): 1}, by="x")
+
+    def test_many_partitions_in_one_call(self, offsets: GroupOffsets) -> None:
+        many = {TopicPartition("wide", p): p for p in range(5_000)}
+        offsets.commit("g", many, by="x")
+        assert plain(offsets) == many
+
+    def test_concurrent_commits_never_mix_and_never_go_back(
+        self, offsets: GroupOffsets, chroot: str
+    ) -> None:
+        """Each commit gives all partitions the same offset; the largest must remain."""
+        tps = [TopicPartition("t", p) for p in range(5)]
+
+        def commits(start: int) -> None:
+            with session(chroot, name=f"c{start}") as other:
+                mine = GroupOffsets(other)
+                for offset in range(start, 60, 4):
+                    mine.commit(
+                        "g", dict.fromkeys(tps, offset), by=str(start), allow_backward=False
+                    )
+
+        with ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(commits, start) for start in range(4)]
+            seen = dict.fromkeys(tps, -1)
+            while not all(done.done() for done in running):
+                now = plain(offsets)
+                assert all(now.get(tp, -1) >= before for tp, before in seen.items())
+                seen.update(now)
+            for done in running:
+                done.result()
+        assert plain(offsets) == dict.fromkeys(tps, 59)
+
+    def test_a_commit_whose_reply_was_lost_is_not_repeated(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str, offsets: GroupOffsets
+    ) -> None:
+        offsets.commit("g", {A0: 1, A1: 1}, by="x")
+
+        def meanwhile() -> None:
+            offsets.commit("g", {A1: 99}, by="another")
+
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            proxy.lose_reply(MULTI, before_cut=meanwhile)
+            GroupOffsets(unlucky).commit("g", {A0: 2, A1: 2}, by="unlucky")
+            assert proxy.lost == 1
+        # Repeated blindly, it would have overwritten the commit that came after it.
+        assert plain(offsets) == {A0: 2, A1: 99}
+        node = Tree(offsets._tree.session).get("/consumers/g/offsets/a/0")
+        assert node is not None
+        assert node.version == 1
+
+    def test_garbage_in_a_node_is_a_typed_error_that_names_it(
+        self, offsets: GroupOffsets, chroot: str
+    ) -> None:
+        put(chroot, "/consumers/g/offsets/a/0", b"12")
+        with pytest.raises(CorruptNodeError, match="/consumers/g/offsets/a/0"):
+            offsets.committed("g")
+
+    def test_a_deleted_group_is_forgotten(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds, opened: Session
+    ) -> None:
+        offsets.commit("g", {A0: 1, B0: 2}, by="x")
+        rewinds.record("g", {A0: 0}, why="test", by="x")
+        offsets.delete("g")
+        assert offsets.groups() == []
+        assert offsets.committed("g") == {}
+        assert rewinds.generation("g") == 0
+        assert Tree(opened).children("/consumers") == []
+        offsets.delete("g")
+
+    def test_a_group_with_members_is_not_deleted(self, offsets: GroupOffsets, chroot: str) -> None:
+        put(chroot, "/consumers/g/ids/reader-1", b"{}")
+        with pytest.raises(InvalidRequestError, match=r"1 live members \(reader-1\)"):
+            offsets.delete("g")
+
+
+class TestRewinds:
+    def test_a_rewind_sets_offsets_and_is_remembered(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds
+    ) -> None:
+        offsets.commit("g", {A0: 50, A1: 60}, by="q", topic_ids={"a": "id-a"})
+        assert rewinds.generation("g") == 0
+        assert rewinds.history("g") == []
+        first = rewinds.record("g", {A0: 10, B0: 3}, why="bad deploy", by="ann")
+        assert (first.generation, first.why, first.by) == (1, "bad deploy", "ann")
+        assert first.positions == {A0: 10, B0: 3}
+        assert plain(offsets) == {A0: 10, A1: 60, B0: 3}
+        found = offsets.committed("g")
+        assert (found[A0].generation, found[A0].by, found[A0].topic_id) == (1, "ann", "id-a")
+        assert found[A1].generation == 0
+        second = rewinds.record("g", {A0: 0}, why="again", by="ann")
+        assert rewinds.generation("g") == 2
+        assert rewinds.history("g") == [first, second]
+
+    def test_a_commit_of_an_earlier_generation_is_refused(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds
+    ) -> None:
+        offsets.commit("g", {A0: 50}, by="q", expected_generation=0)
+        rewinds.record("g", {A0: 10}, why="w", by="ann")
+        with pytest.raises(StaleOwnerError, match="generation 0, the group is at 1"):
+            offsets.commit("g", {A0: 60}, by="q", expected_generation=0)
+        assert plain(offsets) == {A0: 10}
+        offsets.commit("g", {A0: 20}, by="q", expected_generation=1)
+        offsets.commit("g", {A1: 1}, by="q")
+        assert {c.generation for c in offsets.committed("g").values()} == {1}
+
+    def test_no_commit_slips_past_a_rewind(self, offsets: GroupOffsets, chroot: str) -> None:
+        """While a consumer commits as fast as it can, the rewind's offset stays the last word
+        for every commit that does not know of it."""
+        began = threading.Event()
+
+        def consume() -> int:
+            with session(chroot, name="consumer") as other:
+                mine = GroupOffsets(other)
+                for offset in range(1_000_000):
+                    try:
+                        mine.commit("g", {A0: 1_000 + offset}, by="q", expected_generation=0)
+                    except StaleOwnerError:
+                        return offset
+                    if offset == 20:
+                        began.set()
+            return 0
+
+        with ThreadPoolExecutor(1) as pool, session(chroot, name="operator") as operator:
+            consumer = pool.submit(consume)
+            began.wait(30)
+            GroupRewinds(operator).record("g", {A0: 7}, why="w", by="ann")
+            assert plain(offsets) == {A0: 7}
+            assert consumer.result(30) > 20
+        assert plain(offsets) == {A0: 7}
+
+    def test_a_rewind_is_seen_whole_or_not_at_all(self, offsets: GroupOffsets, chroot: str) -> None:
+        tps = [TopicPartition("t", p) for p in range(20)]
+        offsets.commit("g", dict.fromkeys(tps, 0), by="x")
+
+        def rewind_often() -> None:
+            with session(chroot, name="operator") as operator:
+                for i in range(1, 40):
+                    GroupRewinds(operator).record("g", dict.fromkeys(tps, i), why="w", by="x")
+
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(rewind_often)
+            while not running.done():
+                assert len(set(plain(offsets).values())) == 1
+            running.result()
+        assert set(plain(offsets).values()) == {39}
+
+    def test_concurrent_rewinds_get_a_generation_each(
+        self, rewinds: GroupRewinds, offsets: GroupOffsets
+    ) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            made = list(
+                pool.map(lambda i: rewinds.record("g", {A0: i}, why=str(i), by="x"), range(12))
+            )
+        assert sorted(rewind.generation for rewind in made) == list(range(1, 13))
+        history = rewinds.history("g")
+        assert [rewind.generation for rewind in history] == list(range(1, 13))
+        assert plain(offsets) == {A0: history[-1].positions[A0]}
+
+    def test_a_rewind_whose_reply_was_lost_is_done_once(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str, rewinds: GroupRewinds
+    ) -> None:
+        def meanwhile() -> None:
+            rewinds.record("g", {A0: 1}, why="another", by="bob")
+
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            proxy.lose_reply(MULTI, before_cut=meanwhile)
+            mine = GroupRewinds(unlucky).record("g", {A0: 2}, why="mine", by="ann")
+            assert proxy.lost == 1
+        assert mine.generation == 1
+        assert [r.why for r in rewinds.history("g")] == ["mine", "another"]
+
+    def test_only_the_last_rewinds_are_kept(
+        self, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spark_logbus.coordination.rewinds.MAX_HISTORY", 3)
+        for i in range(5):
+            rewinds.record("g", {A0: i}, why="w", by="x")
+        assert [rewind.generation for rewind in rewinds.history("g")] == [3, 4, 5]
+
+    def test_bad_arguments(self, rewinds: GroupRewinds) -> None:
+        with pytest.raises(InvalidRequestError, match="at least one partition"):
+            rewinds.record("g", {}, why="w", by="x")
+        with pytest.raises(InvalidRequestError, match="use 0 or more"):
+            rewinds.record("g", {A0: -2}, why="w", by="x")
+
+    def test_more_than_one_transaction_holds_is_refused(
+        self, rewinds: GroupRewinds, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spark_logbus.coordination.tree.MAX_TRANSACTION_BYTES", 20_000)
+        fitting = {TopicPartition("wide", p): p for p in range(50)}
+        rewinds.record("g", fitting, why="w", by="x")
+        with pytest.raises(InvalidRequestError, match="holds 20000 bytes.*smaller parts"):
+            rewinds.record("g", {TopicPartition("wide", p): 9 for p in range(200)}, why="", by="")
+        assert rewinds.generation("g") == 1
+        assert plain(offsets) == fitting

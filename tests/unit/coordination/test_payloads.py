@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_logbus.coordination.payloads import (
+    BrokerPayload,
+    CorruptNodeError,
+    GenerationPayload,
+    OffsetPayload,
+    RewindPayload,
+    StatePayload,
+    TopicPayload,
+    decode,
+    encode,
+)
+
+# As docs/formats/zookeeper.md shows them: these bytes stand in ZooKeeper and must stay readable.
+EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
+    (
+        BrokerPayload(
+            host="10.0.0.5",
+            port=9092,
+            started_us=1751000000000000,
+            version="0.1.0",
+            session_timeout_ms=10000,
+        ),
+        b'{"host":"10.0.0.5","port":9092,"started_us":1751000000000000,"version":"0.1.0",'
+        b'"session_timeout_ms":10000}',
+    ),
+    (
+        TopicPayload(id="5f0c", partitions={0: [1], 1: [2]}, config={"retention.ms": "-1"}),
+        b'{"id":"5f0c","partitions":{"0":[1],"1":[2]},"config":{"retention.ms":"-1"}}',
+    ),
+    (
+        TopicPayload(id="5f0c", partitions={0: [1]}, config={}, deleted=True),
+        b'{"id":"5f0c","partitions":{"0":[1]},"config":{},"deleted":true}',
+    ),
+    (
+        StatePayload(leader=1, leader_epoch=4, in_sync=[1]),
+        b'{"leader":1,"leader_epoch":4,"in_sync":[1]}',
+    ),
+    (
+        OffsetPayload(offset=42, committed_at_us=1751000000000000, by="q", topic_id="5f0c"),
+        b'{"offset":42,"committed_at_us":1751000000000000,"by":"q","topic_id":"5f0c",'
+        b'"generation":0}',
+    ),
+    (GenerationPayload(generation=2), b'{"generation":2}'),
+    (
+        RewindPayload(positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann"),
+        b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann"}',
+    ),
+]
+KINDS = [type(payload) for payload, _ in EXAMPLES]
+
+
+@pytest.mark.parametrize(("payload", "data"), EXAMPLES)
+def test_each_payload_has_its_bytes(payload: msgspec.Struct, data: bytes) -> None:
+    assert encode(payload) == data
+    assert decode(type(payload), data, path="/p") == payload
+    assert decode(type(payload), data[:-1] + b',"new":{"x":[]}}', path="/p") == payload
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (TopicPayload, b""),
+        (TopicPayload, b"null"),
+        (TopicPayload, b'{"id":"x","partitions":{"0":[]},"config":{}}'),
+        (TopicPayload, b'{"id":"x","partitions":{"-1":[1]},"config":{}}'),
+        (TopicPayload, b'{"id":"x","partitions":{"a":[1]},"config":{}}'),
+        (OffsetPayload, b'{"offset":-1,"committed_at_us":0,"by":""}'),
+        (OffsetPayload, b'{"offset":9223372036854775808,"committed_at_us":0,"by":""}'),
+        (BrokerPayload, b'{"host":"h","port":0,"started_us":1,"version":""}'),
+        (StatePayload, b"\xff\xfe"),
+        (StatePayload, b'{"x":' + b"[" * 100_000),
+    ],
+)
+def test_garbage_names_its_path(kind: type[msgspec.Struct], data: bytes) -> None:
+    with pytest.raises(CorruptNodeError, match="/some/node") as caught:
+        decode(kind, data, path="/some/node")
+    assert not caught.value.retriable
+    assert caught.value.fault == "data"
+
+
+@given(kind=st.sampled_from(KINDS), data=st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(kind: type[msgspec.Struct], data: bytes) -> None:
+    with contextlib.suppress(CorruptNodeError):
+        decode(kind, data, path="/p")
+
+
+@given(data=st.data())
+def test_damaged_payloads_raise_nothing_else(data: st.DataObject) -> None:
+    payload, whole = data.draw(st.sampled_from(EXAMPLES))
+    position = data.draw(st.integers(0, len(whole) - 1))
+    damaged = whole[:position] + data.draw(st.binary(max_size=3)) + whole[position + 1 :]
+    with contextlib.suppress(CorruptNodeError):
+        decode(type(payload), damaged, path="/p")

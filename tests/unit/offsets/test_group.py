@@ -1,0 +1,75 @@
+"""Committing progress: forward only, and not against a rewind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds, Rewind
+from spark_logbus.errors import StaleOwnerError
+from spark_logbus.model import TopicPartition
+from spark_logbus.offsets import GroupProgress, TopicRecreated, of_current_topics
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+class FakeOffsets:
+    def __init__(self) -> None:
+        self.commits: list[tuple[Mapping[TopicPartition, int], dict[str, Any]]] = []
+        self.generation = 0
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], **how: Any) -> None:
+        if how["expected_generation"] != self.generation:
+            raise StaleOwnerError("rewound")
+        self.commits.append((offsets, how))
+
+
+class FakeRewinds:
+    def history(self, group: str) -> list[Rewind]:
+        return [
+            Rewind(1, {T0: 5, U0: 9}, "", 0, ""),
+            Rewind(3, {T0: 7}, "", 0, ""),
+            Rewind(2, {T0: 6}, "", 0, ""),
+        ]
+
+
+def progress(offsets: FakeOffsets) -> GroupProgress:
+    return GroupProgress(
+        cast(GroupOffsets, offsets), cast(GroupRewinds, FakeRewinds()), group="g", by="test"
+    )
+
+
+def test_what_is_committed_already_is_not_written_again() -> None:
+    offsets = FakeOffsets()
+    group = progress(offsets)
+    for position in (3, 3, 4, 4):
+        assert group.commit({T0: position}, topic_ids={"t": "id"}, generation=0)
+    assert [dict(written) for written, _ in offsets.commits] == [{T0: 3}, {T0: 4}]
+    how = offsets.commits[0][1]
+    assert how["allow_backward"] is False
+    assert how["topic_ids"] == {"t": "id"}
+
+
+def test_a_rewound_group_keeps_its_rewind() -> None:
+    offsets = FakeOffsets()
+    group = progress(offsets)
+    offsets.generation = 1
+    assert not group.commit({T0: 3}, topic_ids={}, generation=0)
+    assert group.commit({T0: 3}, topic_ids={}, generation=1)
+
+
+def test_rewinds_are_folded_the_latest_wins() -> None:
+    group = progress(FakeOffsets())
+    assert group.rewound_since(0) == {T0: 7, U0: 9}
+    assert group.rewound_since(1) == {T0: 7}
+    assert group.rewound_since(3) == {}
+
+
+def test_offsets_of_an_earlier_topic_of_that_name_do_not_count() -> None:
+    def committed(topic_id: str | None) -> CommittedOffset:
+        return CommittedOffset(offset=4, committed_at_us=0, by="", topic_id=topic_id)
+
+    mine = {T0: committed("old"), U0: committed(None), TopicPartition("gone", 0): committed("x")}
+    offsets, findings = of_current_topics(mine, {"t": "new", "u": "id"})
+    assert offsets == {U0: 4}
+    assert findings == [TopicRecreated("t", "old", "new")]

@@ -1,0 +1,66 @@
+"""Passing faults are waited out, within a bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnknownTopicError
+from spark_logbus.offsets import Patience
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def now_us(self) -> int:
+        return int(self.now * 1_000_000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def patience(clock: FakeClock) -> Patience:
+    return Patience(limit_s=10, clock=clock, pause=clock.pause)
+
+
+def failing(times: int, error: LogbusError) -> list[LogbusError | str]:
+    return [*[error] * times, "done"]
+
+
+def test_a_passing_fault_passes() -> None:
+    clock, faults = FakeClock(), list[LogbusError]()
+    answers = iter(failing(3, BrokerUnavailableError("away")))
+
+    def attempt() -> str:
+        answer = next(answers)
+        if isinstance(answer, LogbusError):
+            raise answer
+        return answer
+
+    assert patience(clock).run("Asking", attempt, on_fault=faults.append) == "done"
+    assert len(faults) == 3
+
+
+def test_a_lasting_fault_is_raised_with_its_kind_after_the_bound() -> None:
+    clock = FakeClock()
+
+    def attempt() -> None:
+        raise BrokerUnavailableError("away")
+
+    with pytest.raises(BrokerUnavailableError, match=r"Asking has failed for .* s.*away"):
+        patience(clock).run("Asking", attempt)
+    assert 7 < clock.now <= 10
+
+
+def test_what_cannot_pass_is_raised_at_once() -> None:
+    clock = FakeClock()
+
+    def attempt() -> None:
+        raise UnknownTopicError("no such topic")
+
+    with pytest.raises(UnknownTopicError):
+        patience(clock).run("Asking", attempt)
+    assert clock.now == 0

@@ -1,0 +1,108 @@
+"""How ranges become input partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets.ranges import (
+    MIN_PIECE_BYTES,
+    SplitLimits,
+    piece_bytes,
+    split,
+    split_by_count,
+)
+
+MIB = 1 << 20
+RECORD_BYTES = 1 << 10
+
+
+def a_range(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(TopicPartition("t", partition), start, end)
+
+
+def splitter(
+    ranges: Sequence[OffsetRange], target: int
+) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+    """Brokers that hold records of 1 KiB in record batches of 100, and cut between those."""
+    step = max(1, target // RECORD_BYTES // 100) * 100
+    cut = {}
+    for one in ranges:
+        bounds = [one.start, *range((one.start // step + 1) * step, one.end, step), one.end]
+        pieces = [
+            OffsetRange(one.topic_partition, bounds[i], bounds[i + 1])
+            for i in range(len(bounds) - 1)
+        ]
+        cut[one] = (pieces, one.count * RECORD_BYTES)
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("total", "limits", "expected"),
+    [
+        (1024 * MIB, SplitLimits(max_bytes=128 * MIB, parallelism=2), 128 * MIB),
+        (100 * MIB, SplitLimits(max_bytes=128 * MIB, parallelism=2), 50 * MIB),
+        (4 * MIB, SplitLimits(max_bytes=128 * MIB, parallelism=8), MIN_PIECE_BYTES),
+        (100 * MIB, SplitLimits(max_bytes=10 * MIB, parallelism=2), 10 * MIB),
+        (100 * MIB, SplitLimits(min_partitions=50, parallelism=2), 2 * MIB),
+        (0, SplitLimits(min_partitions=5), 1),
+    ],
+)
+def test_piece_bytes(total: int, limits: SplitLimits, expected: int) -> None:
+    assert piece_bytes(total, limits) == expected
+
+
+def test_nothing_to_read_gives_no_piece_and_asks_nobody() -> None:
+    def never(ranges: object, target: object) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+        raise AssertionError("asked")
+
+    assert split([a_range(0, 5, 5)], SplitLimits(), never) == []
+
+
+def test_one_piece_for_each_partition_of_a_small_topic() -> None:
+    asked = [a_range(1, 0, 50), a_range(0, 10, 60)]
+    assert split(asked, SplitLimits(parallelism=8), splitter) == sorted(asked)
+
+
+def test_a_large_range_is_cut_into_equal_pieces_where_record_batches_meet() -> None:
+    pieces = split([a_range(0, 0, 100_000)], SplitLimits(parallelism=4), splitter)
+    assert len(pieces) == 4
+    assert {piece.start % 100 for piece in pieces} == {0}
+    assert max(p.count for p in pieces) - min(p.count for p in pieces) <= 400
+
+
+def test_min_partitions_above_what_bytes_give() -> None:
+    pieces = split([a_range(0, 0, 10), a_range(1, 0, 90)], SplitLimits(min_partitions=10), splitter)
+    assert len(pieces) >= 10
+    assert sum(p.count for p in pieces) == 100
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 3_000)), max_size=6),
+    st.integers(1, 40),
+    st.integers(1, 4 * MIB),
+    st.integers(1, 16),
+)
+def test_pieces_cover_the_ranges_exactly(
+    shapes: list[tuple[int, int]], min_partitions: int, max_bytes: int, parallelism: int
+) -> None:
+    asked = [a_range(number, start, start + n) for number, (start, n) in enumerate(shapes)]
+    limits = SplitLimits(
+        max_bytes=max_bytes, min_partitions=min_partitions, parallelism=parallelism
+    )
+    pieces = split(asked, limits, splitter)
+    assert all(piece.count for piece in pieces)
+    for one in asked:
+        own = [p for p in pieces if p.topic_partition == one.topic_partition]
+        assert [p.start for p in own[1:]] == [p.end for p in own[:-1]]
+        if one.count:
+            assert (own[0].start, own[-1].end) == (one.start, one.end)
+    assert len(pieces) >= min(min_partitions, sum(one.count for one in asked))
+
+
+def test_split_by_count_never_makes_empty_pieces() -> None:
+    assert split_by_count([a_range(0, 0, 2)], 50) == [a_range(0, 0, 1), a_range(0, 1, 2)]

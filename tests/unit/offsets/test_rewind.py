@@ -1,0 +1,101 @@
+"""Rewinds: planned as a table, cut to what the log holds."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from spark_logbus.coordination import GroupRewinds, Rewind
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import TopicPartition
+from spark_logbus.offsets import (
+    ByCount,
+    ByDuration,
+    RewindPlan,
+    Snapshot,
+    Span,
+    Target,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+    apply,
+    plan,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SNAPSHOT = Snapshot({"t": "id"}, {T0: Span(100, 200), T1: Span(0, 50)})
+AT_TIME = {T0: 150, T1: None}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected", "clamped"),
+    [
+        (ToEarliest(), {T0: 100, T1: 0}, []),
+        (ToLatest(), {T0: 200, T1: 50}, []),
+        (ToOffset(120), {T0: 120, T1: 50}, [T1]),
+        (ToOffset(7), {T0: 100, T1: 7}, [T0]),
+        (ToOffset(offsets=((T1, 7),)), {T1: 7}, []),
+        (ToTime(1), {T0: 150, T1: 50}, []),
+        (ByDuration(1), {T0: 150, T1: 50}, []),
+        (ByCount(30), {T0: 150, T1: 20}, []),  # from the commit, and from the end without one
+        (ByCount(90), {T0: 100, T1: 0}, [T0, T1]),
+    ],
+)
+def test_plan(
+    target: Target, expected: dict[TopicPartition, int], clamped: list[TopicPartition]
+) -> None:
+    made = plan("g", target, snapshot=SNAPSHOT, committed={T0: 180}, at_time=AT_TIME)
+    assert made.positions == expected
+    assert [row.topic_partition for row in made.rows if row.clamped] == clamped
+
+
+def test_the_table_tells_what_would_be_read_again() -> None:
+    made = plan("g", ToEarliest(), snapshot=SNAPSHOT, committed={T0: 180})
+    assert [row.change for row in made.rows] == [-80, -50]
+    assert made.records_to_read_again == 130
+    assert [row.committed for row in made.rows] == [180, None]
+
+
+def test_a_partition_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="t-9"):
+        plan("g", ToOffset(offsets=((TopicPartition("t", 9), 1),)), snapshot=SNAPSHOT, committed={})
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[TopicPartition, int], str, str]] = []
+
+    def record(
+        self, group: str, positions: dict[TopicPartition, int], *, why: str, by: str
+    ) -> Rewind:
+        self.calls.append((group, positions, why, by))
+        return Rewind(1, positions, why, 0, by)
+
+
+def test_apply_records_the_positions_and_the_reason() -> None:
+    recorder = Recorder()
+    made = plan("g", ToOffset(120), snapshot=SNAPSHOT, committed={})
+    apply(made, rewinds=cast(GroupRewinds, recorder), by="ann")
+    assert recorder.calls == [("g", {T0: 120, T1: 50}, "to offset 120", "ann")]
+
+
+def test_an_empty_plan_changes_nothing() -> None:
+    recorder = Recorder()
+    with pytest.raises(InvalidRequestError, match="no partition"):
+        apply(RewindPlan("g", ToEarliest(), ()), rewinds=cast(GroupRewinds, recorder), by="ann")
+    assert recorder.calls == []
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (ToTime(1_700_000_000_000_000), "to time 2023-11-14T22:13:20.000+00:00"),
+        (ByDuration(90_000_000), "by 90 s"),
+        (ByCount(5), "by 5 records"),
+        (ToOffset(offsets=((T1, 7),)), "to offset t-1: 7"),
+    ],
+)
+def test_targets_read_well(target: Target, text: str) -> None:
+    assert str(target) == text

@@ -1,0 +1,85 @@
+"""The builder: single records into columns; a bad record must not spoil the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.record.arrow import payload_schema
+from spark_logbus.record.builder import ArrowBatchBuilder, record_size
+
+
+def add(builder: ArrowBatchBuilder, **changes: Any) -> int:
+    record: dict[str, Any] = {"value": b"v", "key": None, "timestamp_us": 5, "headers": None}
+    return builder.add(**(record | changes))
+
+
+def test_records_keep_their_order_and_number() -> None:
+    builder = ArrowBatchBuilder()
+    assert [add(builder, value=b"%d" % i) for i in range(3)] == [0, 1, 2]
+    assert len(builder) == 3
+    assert builder.build()["value"].to_pylist() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("key", [None, b"k", b""])
+@pytest.mark.parametrize("headers", [None, [], [("n", b"1"), ("n", None), ("ü", b"")]])
+def test_columns_appear_when_a_record_needs_them(key: bytes | None, headers: Any) -> None:
+    builder = ArrowBatchBuilder()
+    add(builder)
+    add(builder, key=key, headers=headers, value=None)
+    arrow_batch = builder.build()
+    schema = payload_schema(has_key=key is not None, has_headers=bool(headers))
+    assert arrow_batch.schema.equals(schema)
+    assert arrow_batch["value"].to_pylist() == [b"v", None]
+    if key is not None:
+        assert arrow_batch["key"].to_pylist() == [None, key]
+    if headers:
+        rows = [{"key": name, "value": value} for name, value in headers]
+        assert arrow_batch["headers"].to_pylist() == [None, rows]
+
+
+def test_build_keeps_the_records() -> None:
+    builder = ArrowBatchBuilder()
+    add(builder)
+    assert builder.build().equals(builder.build())
+    assert builder.build().num_rows == 1
+
+
+def test_size_grows_by_the_size_of_each_record() -> None:
+    builder = ArrowBatchBuilder()
+    add(builder, value=b"x" * 100, key=b"yy", headers=[("abc", b"12")])
+    size = record_size(value=b"x" * 100, key=b"yy", headers=[("abc", b"12")])
+    assert builder.size_bytes == size
+    assert size >= 107
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value": "text"},
+        {"value": 5},
+        {"key": "text"},
+        {"timestamp_us": 1 << 63},
+        {"timestamp_us": -(1 << 63) - 1},
+        {"headers": [("name", "text")]},
+        {"headers": [(b"name", b"")]},
+        {"headers": [("\udcff", b"")]},
+    ],
+)
+def test_a_record_that_arrow_would_refuse_is_refused_alone(changes: dict[str, Any]) -> None:
+    builder = ArrowBatchBuilder()
+    add(builder)
+    before = builder.size_bytes
+    with pytest.raises(InvalidRequestError):
+        add(builder, **changes)
+    assert (len(builder), builder.size_bytes) == (1, before)
+    assert builder.build().num_rows == 1
+
+
+@pytest.mark.parametrize("timestamp_us", [-(1 << 63), (1 << 63) - 1, 0])
+def test_all_timestamps_of_64_bits_are_taken(timestamp_us: int) -> None:
+    builder = ArrowBatchBuilder()
+    add(builder, timestamp_us=timestamp_us)
+    assert builder.build()["timestamp"].view("int64").to_pylist() == [timestamp_us]

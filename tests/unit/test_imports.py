@@ -1,0 +1,27 @@
+"""What a fresh interpreter loads: a broker must start without Arrow and Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("pyarrow", "pyspark", "py4j", "kazoo", "pandas", "numpy")
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "spark_logbus",
+        "spark_logbus.errors",
+        "spark_logbus.model",
+        "spark_logbus.record",
+        "spark_logbus.protocol",
+        "spark_logbus.record, spark_logbus.protocol",
+    ],
+)
+def test_importing_brings_nothing_heavy(modules: str) -> None:
+    code = f"import sys, {modules}; print(*[m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
