@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Self
 
 from spark_logbus.coordination import paths
@@ -28,6 +29,7 @@ class Lock:
         self._name = name
         self._holder = holder
         self._path = paths.lock(name)
+        self._data = b""  # of our node, once there is one; tells it from another Lock's here
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -38,14 +40,19 @@ class Lock:
 
     def acquire(self) -> None:
         self._tree.ensure(paths.LOCKS)
-        payload = LockPayload(
-            name=self._name, holder=self._holder, since_us=self._session.clock.now_us()
+        self._data = encode(
+            LockPayload(
+                name=self._name,
+                holder=self._holder,
+                since_us=self._session.clock.now_us(),
+                token=uuid.uuid4().hex,
+            )
         )
 
         def step(deadline: Deadline) -> Node | None:
             node = self._tree.get(self._path, deadline=deadline)
             if node is None:
-                create = Create(self._path, encode(payload), ephemeral=True)
+                create = Create(self._path, self._data, ephemeral=True)
                 self._tree.transact(f"lock {self._name}", [create], deadline=deadline)
             elif not self._is_ours(node):
                 return node
@@ -73,7 +80,7 @@ class Lock:
         self._tree.repeat(f"unlock {self._name}", step)
 
     def _is_ours(self, node: Node) -> bool:
-        return node.owner == self._session.session_id
+        return node.owner == self._session.session_id and node.data == self._data
 
     def _held(self, node: Node | None) -> LockHeldError:
         if node is None:

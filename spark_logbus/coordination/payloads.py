@@ -55,6 +55,7 @@ class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     holder: str
     since_us: int
+    token: str  # unique to one acquisition
 
 
 class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True):

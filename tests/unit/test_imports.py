@@ -19,9 +19,16 @@ HEAVY = ("pyarrow", "pyspark", "py4j", "kazoo", "pandas", "numpy")
         "spark_logbus.record",
         "spark_logbus.protocol",
         "spark_logbus.record, spark_logbus.protocol",
+        "spark_logbus.log",
     ],
 )
 def test_importing_brings_nothing_heavy(modules: str) -> None:
     code = f"import sys, {modules}; print(*[m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_broker_brings_kazoo_but_neither_arrow_nor_spark() -> None:
+    code = f"import sys, spark_logbus.broker; print(*[m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() in ([], ["kazoo"])
