@@ -28,11 +28,18 @@ console = Console()
 
 
 @contextmanager
-def cluster(*, brokers: int = 1) -> Iterator[EmbeddedCluster]:
-    """A fresh cluster on this machine's disk, gone afterwards."""
+def cluster(*, brokers: int = 1, tcp_only: bool = False) -> Iterator[EmbeddedCluster]:
+    """A fresh cluster on this machine's disk, gone afterwards.
+
+    With ``tcp_only`` clients reach it as they would from another machine.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory,
-        EmbeddedCluster(Path(directory), brokers=brokers) as running,
+        EmbeddedCluster(
+            Path(directory),
+            brokers=brokers,
+            settings={"network": {"local_socket": not tcp_only}},
+        ) as running,
     ):
         yield running
 

@@ -71,8 +71,9 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tcp", action="store_true", help="no UNIX socket, as if far away")
     arguments = parser.parse_args()
-    with cluster() as running, spark_session() as spark:
+    with cluster(tcp_only=arguments.tcp) as running, spark_session() as spark:
         spark.dataSource.register(ReadyMade)
         with console.status("Filling the topic ..."):
             fill(

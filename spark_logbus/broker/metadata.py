@@ -125,7 +125,9 @@ class MetadataHandler:
         self._partitions = partitions
 
     def handle(self, request: MetadataRequest) -> Answer:
-        brokers = [BrokerInfo(b.broker_id, b.host, b.port) for b in self._image.brokers]
+        brokers = [
+            BrokerInfo(b.broker_id, b.host, b.port, b.local_socket) for b in self._image.brokers
+        ]
         topics = [
             TopicInfo(
                 record.name,

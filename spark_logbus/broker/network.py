@@ -17,7 +17,9 @@ import logging
 import math
 import select
 import socket
+import sys
 import threading
+import uuid
 from collections.abc import Callable
 
 from spark_logbus.broker.config import NetworkConfig
@@ -33,6 +35,7 @@ _ONCE = select.EPOLLONESHOT
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _SWEEP_S = 1.0
 _BACKLOG = 512
+_LOCAL_BUFFER_BYTES = 4 << 20
 
 Handle = Callable[[Connection, Frame], Answer]
 
@@ -45,6 +48,7 @@ class Network:
         self._clock = clock
         self._handle: Handle | None = None
         self._listener = _listen(host, port)
+        self._local_listener, self.local_socket = _listen_locally(config)
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
@@ -60,6 +64,10 @@ class Network:
         return int(self._listener.getsockname()[1])
 
     @property
+    def _listeners(self) -> list[socket.socket]:
+        return [one for one in (self._listener, self._local_listener) if one is not None]
+
+    @property
     def connection_count(self) -> int:
         return len(self._connections)
 
@@ -68,7 +76,8 @@ class Network:
     def start(self, handle: Handle) -> None:
         """Serve: ``handle`` is called once for each frame, on a network thread."""
         self._handle = handle
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        for listener in self._listeners:
+            self._epoll.register(listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
         self._epoll.register(self._wake_read.fileno(), select.EPOLLIN)
         for number in range(self._config.threads):
             self._spawn(self._serve, f"network-{number}")
@@ -80,9 +89,10 @@ class Network:
         thread.start()
 
     def stop_accepting(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._epoll.unregister(self._listener.fileno())
-        self._listener.close()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(listener.fileno())
+            listener.close()
 
     def waiting(self) -> int:
         """Requests that have been started and are not answered yet."""
@@ -106,11 +116,11 @@ class Network:
     # -- network threads ------------------------------------------------------------------
 
     def _serve(self) -> None:
-        listener = self._listener.fileno()
+        listeners = {listener.fileno(): listener for listener in self._listeners}
         while not self._stopping:
             for fd, events in self._epoll.poll(maxevents=1):
-                if fd == listener:
-                    self._accept()
+                if fd in listeners:
+                    self._accept(listeners[fd])
                     continue
                 connection = self._connections.get(fd)
                 if connection is not None:
@@ -145,10 +155,10 @@ class Network:
             events |= select.EPOLLOUT
         self._epoll.modify(connection.fd, events)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Accept one connection. Out of descriptors: pause, and let those who are in live on."""
         try:
-            sock, address = self._listener.accept()
+            sock, address = listener.accept()
         except BlockingIOError:
             self._listen_again()
         except OSError as error:
@@ -156,11 +166,12 @@ class Network:
                 log.error("A connection could not be accepted: %s. Pausing.", error.strerror)
         else:
             self._listen_again()
-            self._admit(sock, f"{address[0]}:{address[1]}")
+            self._admit(sock, f"{address[0]}:{address[1]}" if address else "this machine")
 
     def _listen_again(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._epoll.modify(self._listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        for listener in self._listeners:
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.modify(listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         if len(self._connections) >= self._config.max_connections:
@@ -242,12 +253,28 @@ class Network:
 
 def _configure(sock: socket.socket) -> None:
     sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        # The kernel does not tune this one; it cuts the wish to net.core.wmem_max.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A peer that vanished without a word is noticed within two minutes.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
+
+
+def _listen_locally(config: NetworkConfig) -> tuple[socket.socket | None, str | None]:
+    """A UNIX socket under a random abstract name (Linux), and that name."""
+    if not config.local_socket or sys.platform != "linux":
+        return None, None
+    name = f"logbus-{uuid.uuid4().hex}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("\0" + name)
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener, name
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -81,7 +81,7 @@ class Broker:
         """Where clients reach this broker; known after ``start``."""
         assert self._network is not None, "the broker has not been started"
         host = self.config.advertised_host or self.config.host
-        return BrokerAddress(self.config.id, host, self._network.port)
+        return BrokerAddress(self.config.id, host, self._network.port, self._network.local_socket)
 
     def start(self) -> None:
         config = self.config

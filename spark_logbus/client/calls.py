@@ -62,34 +62,35 @@ class Callers:
         """
         failures: list[str] = []
         answers: list[M] = []
-        for address in self._candidates(brokers, answers):
-            # A broker that hangs must not use up the time of those that do not.
-            patience = deadline.sooner_ms(2 * self._config.connect_timeout_ms)
-            try:
-                answer = self.call(address, api, message, kind, deadline=patience)
-            except LogbusError as error:
-                if not error.retriable:
-                    raise
-                failures.append(str(error))
-                continue
-            if good(answer):
-                return answer
-            answers.append(answer)
+        tried: set[tuple[str, int]] = set()
+        for addresses in self._rounds(brokers, answers):
+            left = [one for one in addresses if (one.host, one.port) not in tried]
+            while left:
+                address = left.pop(0)
+                if (address.host, address.port) in tried:
+                    continue
+                tried.add((address.host, address.port))
+                # A broker that hangs must not use up the time of those that do not.
+                share_ms = deadline.remaining_s * 1000 / (len(left) + 1)
+                patience = deadline.sooner_ms(min(share_ms, 2 * self._config.connect_timeout_ms))
+                try:
+                    answer = self.call(address, api, message, kind, deadline=patience)
+                except LogbusError as error:
+                    if not error.retriable:
+                        raise
+                    failures.append(str(error))
+                    continue
+                if good(answer):
+                    return answer
+                answers.append(answer)
         if not answers:
             raise BrokerUnavailableError("No broker answers. " + " ".join(failures))
         return answers[-1]
 
-    def _candidates(
+    def _rounds(
         self, brokers: Sequence[BrokerAddress], answers: Sequence[Message]
-    ) -> Iterator[BrokerAddress]:
-        tried: set[tuple[str, int]] = set()
-        shuffled = random.sample(brokers, len(brokers))
-        for address in [*shuffled, *self.bootstrap.brokers]:
-            if (address.host, address.port) not in tried:
-                tried.add((address.host, address.port))
-                yield address
+    ) -> Iterator[list[BrokerAddress]]:
+        yield [*random.sample(brokers, len(brokers)), *self.bootstrap.brokers]
         if self._rebootstrap is not None and not answers:
             self.bootstrap = self._rebootstrap()
-            for address in self.bootstrap.brokers:
-                if (address.host, address.port) not in tried:
-                    yield address
+            yield list(self.bootstrap.brokers)

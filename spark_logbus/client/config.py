@@ -50,6 +50,9 @@ class ClientConfig:
     """A larger response frame is refused unread. A fetch of 8 MiB can bring at most one record
     batch more, which brokers limit to 16 MiB by default; the rest is room for other choices."""
 
+    local_sockets: bool = True
+    """Use a broker's UNIX socket when it is on this machine: a quarter of loopback TCP's cost."""
+
     idle_connections: int = 4
     """Connections kept open per broker between requests, one per thread that calls at once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Final
 
 from spark_logbus.client.config import ClientConfig
@@ -18,6 +19,7 @@ from spark_logbus.protocol import (
 )
 
 UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
+_LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
 
 
@@ -28,7 +30,9 @@ def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Co
     RequestTimeoutError, UnsupportedVersionError.
     """
     deadline = deadline.sooner_ms(config.connect_timeout_ms)
-    sock = _connect(address, deadline)
+    sock = _connect_locally(address) if config.local_sockets else None
+    if sock is None:
+        sock = _connect(address, deadline)
     connection = Connection(sock, address, max_response_bytes=config.max_response_bytes)
     try:
         _shake_hands(connection, config, deadline)
@@ -36,6 +40,22 @@ def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Co
         connection.close(error)
         raise
     return connection
+
+
+def _connect_locally(address: BrokerAddress) -> socket.socket | None:
+    """A connection to a broker on this machine; None if it is not here (any more)."""
+    if address.local_socket is None or sys.platform != "linux":
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Answers at once, one way or the other: the name is there or it is not.
+        sock.setblocking(False)
+        sock.connect("\0" + address.local_socket)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
+    except OSError:
+        sock.close()
+        return None
+    return sock
 
 
 def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:

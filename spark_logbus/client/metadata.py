@@ -45,7 +45,7 @@ class Metadata:
     def updated(self, response: MetadataResponse, *, learned_at: float) -> Metadata:
         """This and what ``response`` says; brokers that it does not list are gone."""
         brokers = {
-            info.broker_id: BrokerAddress(info.broker_id, info.host, info.port)
+            info.broker_id: BrokerAddress(info.broker_id, info.host, info.port, info.local_socket)
             for info in response.brokers
         }
         learned = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 
 import pyarrow as pa
@@ -271,5 +272,9 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception the caller wants out, not to wait for a broker that may be gone.
-        self.close(None if error is None else 0)
+        if error is None:
+            self.close()
+            return
+        # The caller wants out with its exception, not to wait for a broker that may be gone.
+        with suppress(RequestTimeoutError):
+            self.close(0)

@@ -134,7 +134,7 @@ class RangeReader:
             leader = self._cluster.leader(self._tp, deadline)
             self._connection = self._cluster.pool.take(leader, deadline)
         request = FetchRequest(
-            max_wait_ms=_MAX_WAIT_MS,
+            max_wait_ms=min(_MAX_WAIT_MS, self._missing_tail_wait_ms),
             min_bytes=1,
             max_bytes=self._fetch_bytes,
             partitions=[

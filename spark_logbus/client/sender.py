@@ -132,10 +132,13 @@ class Sender:
         return min(soonest - now, _LONGEST_SLEEP_S)
 
     def _drain_wakes(self) -> None:
-        self._awake = False  # first: a wake after this writes again
         with contextlib.suppress(BlockingIOError):
             while self._wake_end.recv(4096):
                 pass
+        # After the last byte is gone, not before: or a wake in between would lose its byte and
+        # leave the flag set, and no later one would get through. What a wake skipped here has
+        # announced is seen in the turn that follows.
+        self._awake = False
 
     # -- requests -------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     started_us: NonNegative  # when the broker first registered; tells a leftover from a rival
     version: str
     session_timeout_ms: NonNegative = 0  # how long a leftover of this broker can stay
+    local_socket: str | None = None  # for clients on the same machine
 
 
 class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

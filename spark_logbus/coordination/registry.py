@@ -59,6 +59,7 @@ class BrokerRegistry:
             started_us=self._started_us,
             version=version,
             session_timeout_ms=self._session.session_timeout_ms,
+            local_socket=address.local_socket,
         )
         registration = _Registration(self._tree, address, payload, on_conflict)
         with self._lock:
@@ -254,6 +255,11 @@ def _decode_broker(name: str, node: Node) -> tuple[int, BrokerPayload] | None:
 
 def _addresses(found: dict[str, tuple[int, BrokerPayload]]) -> list[BrokerAddress]:
     return sorted(
-        BrokerAddress(broker_id=broker_id, host=payload.host, port=payload.port)
+        BrokerAddress(
+            broker_id=broker_id,
+            host=payload.host,
+            port=payload.port,
+            local_socket=payload.local_socket,
+        )
         for broker_id, payload in found.values()
     )

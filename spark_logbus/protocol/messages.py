@@ -89,6 +89,7 @@ class BrokerInfo(Message):
     broker_id: int
     host: str
     port: int
+    local_socket: str | None = None
 
 
 class PartitionEnds(Message):
