@@ -32,13 +32,13 @@ from spark_logbus.log.filesystem import (
     File,
     FileSystem,
     make_directories,
-    remove_tree,
     storage_error,
     storage_errors,
 )
 from spark_logbus.log.flusher import Flusher, FlushScheduler
+from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
-from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
+from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
 from spark_logbus.log.writer import LogEnvironment
@@ -70,7 +70,7 @@ class LogDirectory:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
-        self._environment = LogEnvironment(
+        environment = LogEnvironment(
             files, self._clock, self._flusher, OpenSegments(_OPEN_SEALED_SEGMENTS)
         )
         self._changing = threading.Lock()  # ensure, remove, close
@@ -82,6 +82,7 @@ class LogDirectory:
         self._checkpointed_at = 0.0
         self._time = SteadyTime(self._clock)
         self.recovery = RecoveryProgress(self._clock)
+        self._home = LogHome(path, environment, self.recovery)
 
     # -- opening ------------------------------------------------------------------------
 
@@ -117,14 +118,7 @@ class LogDirectory:
             raise storage_error("lock", path, error) from error
 
     def _recover(self, *, clean: bool) -> None:
-        with storage_errors("list the data directory", self._path):
-            found = [
-                name
-                for name in self._files.names(self._path)
-                if self._files.is_directory(self._path / name)
-            ]
-        self._remove_leftovers(found)
-        partitions = [tp for name in found if (tp := names.parse_log_directory(name)) is not None]
+        partitions = self._home.find()
         self.recovery.logs_total = len(partitions)
         if partitions:
             logger.info(
@@ -135,68 +129,16 @@ class LogDirectory:
             )
         for topic_partition in partitions:
             try:
-                self._open_log(topic_partition, clean=clean)
+                self._logs[topic_partition] = self._home.open(
+                    topic_partition,
+                    self._checkpoints.get(topic_partition),
+                    config=self._defaults,
+                    clean=clean,
+                )
             except StorageError as error:
                 logger.error("%s The other partitions are not affected.", error)
                 self._failed[topic_partition] = error
             self.recovery.log_done()
-
-    def _remove_leftovers(self, found: list[str]) -> None:
-        for name in found:
-            if name.endswith((names.CREATING_SUFFIX, names.DELETED_SUFFIX)):
-                try:
-                    remove_tree(self._files, self._path / name)
-                except OSError as error:
-                    logger.warning("%s", storage_error("remove", self._path / name, error))
-
-    def _open_log(self, topic_partition: TopicPartition, *, clean: bool) -> None:
-        directory = self._path / names.log_directory(topic_partition)
-        known = self._checkpoints.get(topic_partition)
-        metadata = checkpoints.read_partition_metadata(self._files, directory)
-        if metadata is None and known is not None:
-            metadata = PartitionMetadata(topic_partition, known.topic_id)
-            checkpoints.write_partition_metadata(self._files, directory, metadata)
-        if metadata is None:
-            raise StorageError(
-                f"The file {directory / names.PARTITION_METADATA} is missing or damaged, so it is "
-                "not known to which topic the records belong; restore the file from a copy, or "
-                "move the directory away."
-            )
-        if known is not None and known.topic_id != metadata.topic_id:
-            known = None
-        self._logs[topic_partition] = self._recovered(
-            directory, metadata, known, config=self._defaults, clean=clean
-        )
-
-    def _recovered(
-        self,
-        directory: Path,
-        metadata: PartitionMetadata,
-        known: LogCheckpoint | None,
-        *,
-        config: LogConfig,
-        clean: bool,
-    ) -> PartitionLog:
-        recovery = LogRecovery(
-            files=self._files,
-            directory=directory,
-            pool=self._environment.pool,
-            index_interval_bytes=config.index_interval_bytes,
-            log_start_offset=known.log_start_offset if known else 0,
-            recovery_point=known.recovery_point if known else 0,
-            clean=clean and known is not None,
-            progress=self.recovery,
-        )
-        with storage_errors("open the log in", directory):
-            view = recovery.run()
-        return PartitionLog(
-            metadata.topic_partition,
-            metadata.topic_id,
-            directory=directory,
-            view=view,
-            config=config,
-            environment=self._environment,
-        )
 
     # -- the set of logs ----------------------------------------------------------------
 
@@ -219,74 +161,54 @@ class LogDirectory:
         _check_topic_id(topic_id)
         log_config = LogConfig.from_topic_config(config, self._defaults)
         with self._changing:
+            self._check_open()
             log = self._logs.get(topic_partition)
             if log is not None and log.topic_id == topic_id:
                 if log.config != log_config:
                     log.configure(log_config)
                 return log
             if log is not None:
-                self._set_aside(log)
+                stray = self._move_away(log, names.stray_directory)
+                logger.warning(
+                    "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
+                    "moved to %s; delete that directory when its records are not needed.",
+                    topic_partition,
+                    log.topic_id,
+                    stray,
+                )
             failure = self._failed.get(topic_partition)
             if failure is not None:
                 raise PartitionOfflineError(
                     f"Partition {topic_partition} is offline: its log could not be opened when "
                     f"the broker started. {failure}"
                 )
-            log = self._create(PartitionMetadata(topic_partition, topic_id), log_config)
+            log = self._home.create(PartitionMetadata(topic_partition, topic_id), log_config)
             self._logs[topic_partition] = log
             return log
 
     def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
         """Delete the log of a deleted topic; nothing if it is not there, or of another topic."""
         with self._changing:
+            self._check_open()
             log = self._logs.get(topic_partition)
             if log is None or log.topic_id != topic_id:
                 return
             doomed = self._move_away(log, names.deleted_directory)
-        with storage_errors("delete", doomed):
-            remove_tree(self._files, doomed)
-            self._files.sync_directory(self._path)
+        self._home.delete(doomed)
 
-    def _create(self, metadata: PartitionMetadata, config: LogConfig) -> PartitionLog:
-        """Prepared under another name, so that a log's directory is whole or not there."""
-        topic_partition = metadata.topic_partition
-        directory = self._path / names.log_directory(topic_partition)
-        preparing = self._path / names.creating_directory(
-            metadata.topic_id, topic_partition.partition
-        )
-        with storage_errors("create", directory):
-            if self._files.exists(preparing):
-                remove_tree(self._files, preparing)
-            self._files.make_directory(preparing)
-            checkpoints.write_partition_metadata(self._files, preparing, metadata)
-            self._files.rename(preparing, directory)
-            self._files.sync_directory(self._path)
-        return self._recovered(directory, metadata, None, config=config, clean=False)
-
-    def _set_aside(self, log: PartitionLog) -> None:
-        target = self._move_away(log, names.stray_directory)
-        logger.warning(
-            "The log of %s belonged to a deleted topic of that name (topic id %s) and was moved "
-            "to %s; delete that directory when its records are not needed.",
-            log.topic_partition, log.topic_id, target,
-        )  # fmt: skip
+    def _check_open(self) -> None:
+        if self._lock_file is None:
+            raise BrokerShuttingDownError(
+                f"The data directory {self._path} is not open; the broker is shutting down."
+            )
 
     def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
-        """Stop the log and rename its directory. ``_changing`` is held."""
-        partition = log.topic_partition.partition
-        log.stop(
-            UnknownTopicError(
-                f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the "
-                "metadata."
-            )
+        """Take the log out of the set and its directory out of the way."""
+        reason = UnknownTopicError(
+            f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
         )
-        attempt = 0
-        with storage_errors("move away", log.directory):
-            while self._files.exists(target := self._path / name(log.topic_id, partition, attempt)):
-                attempt += 1
-            self._files.rename(log.directory, target)
-            del self._logs[log.topic_partition]
-            self._files.sync_directory(self._path)
+        target = self._home.move_away(log, reason, name)
+        del self._logs[log.topic_partition]
         return target
 
     # -- upkeep -------------------------------------------------------------------------
@@ -297,6 +219,8 @@ class LogDirectory:
         What fails is logged and tried again in the next pass.
         """
         with self._maintaining:
+            if self._lock_file is None:
+                return  # closed: the directory may be another process's by now
             now_us = self._time.now_us()
             retired = False
             for log in self.logs():
@@ -341,12 +265,12 @@ class LogDirectory:
                 stopped = [log.stop(stopping) for log in self.logs()]
                 self._flusher.stop()
                 clean = self._checkpoint_or_warn() and all(stopped) and not self._failed
-            if clean:
-                try:
-                    checkpoints.write_clean_marker(self._files, self._path)
-                except StorageError as error:
-                    logger.warning("%s The next start will scan the logs.", error)
-            self._lock_file = None
+                if clean:
+                    try:
+                        checkpoints.write_clean_marker(self._files, self._path)
+                    except StorageError as error:
+                        logger.warning("%s The next start will scan the logs.", error)
+                self._lock_file = None
 
 
 def _check_topic_id(topic_id: str) -> None:

@@ -184,7 +184,7 @@ class PartitionLog:
                 raise storage_error("read from", self.directory, error) from error
         raise CorruptRecordBatchError(
             f"{self.topic_partition} cannot be read at offset {offset}: its files in "
-            f"{self.directory} keep changing or are damaged; run logbus verify."
+            f"{self.directory} keep changing or are damaged; run logbus dump."
         )
 
     def _damage_error(

@@ -117,7 +117,10 @@ class Broker:
         self.start()
 
     def log(self, topic_partition: TopicPartition = TP) -> PartitionLog:
-        return self.directory.ensure(topic_partition, topic_id=TOPIC_ID, config={})
+        """The log, with the broker's configuration unless a test gave it another."""
+        return self.directory.get(topic_partition) or self.directory.ensure(
+            topic_partition, topic_id=TOPIC_ID, config={}
+        )
 
     def append(self, *record_batches: memoryview, flush: bool = True) -> int:
         """Append each by itself; the log end offset."""

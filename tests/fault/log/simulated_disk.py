@@ -42,9 +42,9 @@ class _FileNode:
 class _DirectoryNode:
     entries: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
-    pending: list[Callable[[dict[str, _Node]], None]] = field(default_factory=list)
+    pending: list[Callable[[dict[str, _Node]], object]] = field(default_factory=list)
 
-    def change(self, change: Callable[[dict[str, _Node]], None]) -> None:
+    def change(self, change: Callable[[dict[str, _Node]], object]) -> None:
         change(self.entries)
         self.pending.append(change)
 
@@ -176,6 +176,10 @@ class SimulatedDisk:
 
     def durable_data(self, path: Path) -> bytes:
         return bytes(self._file(path).durable)
+
+    def forget_pending(self, path: Path) -> None:
+        """As Linux after a failed fsync: the bytes are seen, but will never reach the disk."""
+        self._file(path).pending.clear()
 
     # -- FileSystem ---------------------------------------------------------------------
 
@@ -332,7 +336,9 @@ class SimulatedFile:
     def sync(self) -> None:
         self._alive()
         self._disk.operate("sync", self.path)
-        self._node.durable = bytearray(self._node.data)
+        # Only what is pending: a page that the kernel takes for written is not written again.
+        for position, data in self._node.pending:
+            _apply(self._node.durable, position, data)
         self._node.pending.clear()
 
     def _write(self, position: int, data: bytes) -> None:

@@ -25,7 +25,7 @@ Act = Callable[[Broker], None]
 SURVIVALS: list[Callable[[], Survival]] = [
     lambda: NOTHING,
     AllSurvives,
-    *(lambda seed=seed: RandomSurvival(seed) for seed in range(4)),  # type: ignore[misc]
+    *(lambda seed=seed: RandomSurvival(seed) for seed in range(4)),
 ]
 
 
@@ -100,7 +100,7 @@ def test_retention() -> None:
         lambda: broker_with(12), lambda broker: broker.directory.maintain()
     ):
         check_whole(broker, flushed=flushed)
-        assert broker.log().ends().log_start_offset <= 12
+        assert broker.log().ends().log_start_offset in (0, 12)  # the old or the new set
         broker.directory.maintain()
         assert broker.log().ends().log_start_offset == 12
         check_whole(broker, flushed=flushed)

@@ -10,6 +10,7 @@ from spark_logbus.errors import CorruptRecordBatchError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig
 from spark_logbus.log import files as names
 from spark_logbus.model import OffsetRange
+from spark_logbus.record import stamp
 from tests.fault.log.material import TP, Broker, batches_from, offsets_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
@@ -128,7 +129,7 @@ def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
     assert isinstance(disk, SimulatedDisk)
     # Two record batches to an index entry: offset 2 can only be found by walking.
     disk.flip(DIRECTORY / names.segment(0), SIZE + byte)
-    assert log.damaged == ()
+    assert not log.damaged
     with pytest.raises(CorruptRecordBatchError):
         log.read(3, max_bytes=1 << 20)
     assert log.damaged == (OffsetRange(TP, 2, 4),)
@@ -138,6 +139,17 @@ def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
     assert first is not None
     assert first.length == SIZE
     assert log.split(0, 16, target_bytes=1)[0][-1] == (14 if segment_bytes == 5 * SIZE else 12)
+
+
+def test_a_record_batch_within_a_record_s_value_is_not_taken_for_one_of_the_log() -> None:
+    inner = record_batch(7)
+    stamp(inner, base_offset=5, leader_epoch=1, append_time_us=1)
+    broker = Broker(files=SimulatedDisk())
+    broker.append(record_batch(2), record_batch(2, payload=bytes(64) + bytes(inner)))
+    broker.append(record_batch(3))
+    damage_and_scan(broker, DIRECTORY / names.segment(0), 88 + 80)
+    assert broker.log().damaged == (OffsetRange(TP, 2, 4),)
+    assert offsets_from(broker.log(), 4) == [4]
 
 
 def test_damage_does_not_change_the_range_errors() -> None:
@@ -150,9 +162,7 @@ def test_damage_does_not_change_the_range_errors() -> None:
 
 def test_a_timestamp_is_found_on_both_sides_of_damage() -> None:
     broker = Broker(files=SimulatedDisk(), config=LogConfig(index_interval_bytes=128))
-    broker.append(
-        *(record_batch(1, payload=b"x" * 160, timestamps=(n, 100 * n)) for n in range(6))
-    )
+    broker.append(*(record_batch(1, payload=b"x" * 160, timestamps=(n, 100 * n)) for n in range(6)))
     damage_and_scan(broker, DIRECTORY / names.segment(0), 2 * SIZE + 90)
     log = broker.log()
     found = [log.offset_at(timestamp) for timestamp in (0, 100, 101, 200, 201, 300, 500, 501)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +21,10 @@ Observed = tuple[list[list[bytes]], list[int | None], tuple[list[int], int], obj
 
 def broker_with_segments() -> tuple[Broker, SimulatedDisk]:
     disk = SimulatedDisk()
-    config = LogConfig(segment_bytes=2048, index_interval_bytes=300)
+    config = LogConfig(segment_bytes=1024, index_interval_bytes=300, retention_ms=None)
     broker = Broker(files=disk, config=config)
     for number in range(40):
-        broker.append(record_batch(1 + number % 3, timestamps=(number, 10 * (number ^ 5))))
+        broker.append(record_batch(1 + number % 3, timestamps=(0, 10 * (number ^ 5))))
     return broker, disk
 
 
@@ -153,6 +154,31 @@ def test_a_marker_holds_for_one_start_only() -> None:
     assert not disk.exists(Path("/data/clean-shutdown"))
     disk.crash()  # not even an append in between
     assert not disk.exists(Path("/data/clean-shutdown"))
+
+
+def test_the_marker_is_gone_for_good_though_no_checkpoint_can_be_written() -> None:
+    broker, disk = broker_with_segments()
+    broker.directory.close()
+    disk.refuse = lambda done, path: (
+        errno.ENOSPC if done == "create" and path.name == "checkpoint.tmp" else None
+    )
+    broker.start()
+    broker.append(record_batch(2))
+    disk.crash()
+    assert not disk.exists(Path("/data/clean-shutdown"))
+
+
+def test_a_sealed_segment_of_another_size_is_scanned_though_the_shutdown_was_clean() -> None:
+    broker, disk = broker_with_segments()
+    end = broker.log().ends().high_watermark
+    broker.directory.close()
+    segment = DIRECTORY / names.segment(0)
+    second = sorted(filter(names.parse_segment, disk.names(DIRECTORY)))[0]
+    disk.overwrite(segment, bytes(disk.data(segment)[:-8]))
+    broker.start()
+    (damaged,) = broker.log().damaged
+    assert damaged.end == names.parse_segment(second)
+    assert broker.log().ends().high_watermark == end
 
 
 @pytest.mark.parametrize("harm", [everything_gone, garbage, flipped_header])

@@ -170,8 +170,7 @@ def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_i
     disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
     broker.append(record_batch(3))
     disk.refuse = lambda _done, _path: None
-    # Linux after a failed fsync: pages are in the cache, clean, and not on the platters.
-    del disk._file(SEGMENT).pending[:]
+    disk.forget_pending(SEGMENT)
     broker.directory.close()
     broker.start()
     assert offsets_from(broker.log(), 0) == [0, 2]

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.errors import LogbusError
+from spark_logbus.log import LogConfig, LogDirectory
+from spark_logbus.log.flusher import Flusher
+from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, offsets_from, record_batch
+from tests.fault.log.simulated_disk import SimulatedDisk
+
+
+def syncs(broker: Broker) -> int:
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    return sum(op == "sync" and path.suffix == ".log" for op, path in disk.operations)
+
+
+def broker_with(config: LogConfig) -> Broker:
+    broker = Broker(files=SimulatedDisk(), config=config)
+    broker.log()
+    return broker
+
+
+def test_one_flush_serves_all_appends_that_wait() -> None:
+    broker = broker_with(LogConfig())
+    before = syncs(broker)
+    answered: list[int] = []
+    for number in range(10):
+        end = broker.append(record_batch(1), flush=False)
+        broker.log().when_flushed(end, lambda error, n=number: answered.append(n))  # type: ignore[misc]
+    assert len(broker.flusher.requested) == 1
+    broker.flusher.run()
+    assert answered == list(range(10))
+    assert syncs(broker) == before + 1
+
+
+def test_with_nothing_new_there_is_no_fsync() -> None:
+    broker = broker_with(LogConfig())
+    broker.append(record_batch(1))
+    before = syncs(broker)
+    broker.log().flush()
+    broker.flusher.run()
+    assert syncs(broker) == before
+
+
+def test_by_count() -> None:
+    broker = broker_with(LogConfig(flush_records=5))
+    broker.flusher.run()
+    broker.append(record_batch(4), flush=False)
+    assert broker.flusher.requested == []
+    broker.append(record_batch(1), flush=False)
+    broker.flusher.run()
+    assert broker.log().ends().high_watermark == 5
+
+
+def test_by_time_in_maintain() -> None:
+    broker = broker_with(LogConfig(flush_ms=500))
+    broker.append(record_batch(4), flush=False)
+    assert broker.flusher.requested == []
+    assert [due for due, _ in broker.flusher.timers] == [1000.5]
+    broker.clock.advance(0.4)
+    broker.directory.maintain()
+    assert broker.log().ends().high_watermark == 0
+    broker.clock.advance(0.1)
+    broker.directory.maintain()
+    assert broker.log().ends().high_watermark == 4
+
+
+@pytest.mark.parametrize("config", [LogConfig(flush_ms=10**6), LogConfig(flush_records=10**6)])
+def test_who_waits_for_a_flush_forces_one(config: LogConfig) -> None:
+    broker = broker_with(config)
+    answers: list[LogbusError | None] = []
+    end = broker.append(record_batch(4), flush=False)
+    broker.log().when_flushed(end, answers.append)
+    broker.flusher.run()
+    assert answers == [None]
+    broker.log().when_flushed(end, answers.append)  # known: at once
+    assert answers == [None, None]
+
+
+def test_a_roll_tells_those_who_wait() -> None:
+    broker = broker_with(LogConfig(segment_bytes=1024, flush_ms=10**6))
+    heard: list[int] = []
+    broker.log().add_listener(lambda: heard.append(broker.log().ends().high_watermark))
+    broker.append(record_batch(1, payload=bytes(800)), flush=False)
+    assert broker.flusher.requested == []
+    broker.append(record_batch(1, payload=bytes(800)), flush=False)
+    assert broker.log().ends().high_watermark == 1
+    broker.flusher.run()
+    assert heard == [2]
+
+
+def test_listeners_hear_of_every_move_and_a_failing_one_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = broker_with(LogConfig())
+    heard: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("a listener's own fault")
+
+    broker.log().add_listener(fail)
+    broker.log().add_listener(lambda: heard.append(broker.log().ends().high_watermark))
+    broker.append(record_batch(2), flush=False)
+    broker.append(record_batch(2))
+    broker.log().flush()
+    broker.append(record_batch(1))
+    assert heard == [4, 5]
+    assert "A listener for the high watermark failed." in caplog.text
+
+
+def test_close_answers_everybody() -> None:
+    broker = broker_with(LogConfig(flush_ms=10**6))
+    answers: list[LogbusError | None] = []
+    end = broker.append(record_batch(4), flush=False)
+    log = broker.log()
+    log.when_flushed(end, answers.append)
+    log.when_flushed(end + 1, answers.append)
+    broker.directory.close()
+    assert answers[0] is None
+    assert isinstance(answers[1], LogbusError)
+    assert answers[1].retriable
+
+
+def test_the_flusher_s_thread_flushes_appends_of_many_threads(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path / "data", defaults=LogConfig())
+    directory.open()
+    log = directory.ensure(TP, topic_id=TOPIC_ID, config={})
+    done = threading.Semaphore(0)
+    errors: list[LogbusError] = []
+
+    def answered(error: LogbusError | None) -> None:
+        if error is not None:
+            errors.append(error)
+        done.release()
+
+    def append() -> None:
+        for _ in range(25):
+            appended = log.append(record_batch(2), leader_epoch=1)
+            log.when_flushed(appended.end_offset, answered)
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(100):
+        assert done.acquire(timeout=30)
+    assert errors == []
+    assert offsets_from(log, 0) == list(range(0, 200, 2))
+    directory.close()
+
+
+def test_the_flusher_s_thread_serves_timers() -> None:
+    clock = ManualClock()
+    flusher = Flusher(clock)
+    served = threading.Event()
+
+    class Log:
+        def flush(self) -> None:
+            raise AssertionError("it was not asked to")
+
+        def flush_if_due(self) -> float | None:
+            served.set()
+            return None
+
+    flusher.request_at(clock.monotonic(), Log())
+    flusher.start()
+    assert served.wait(timeout=30)
+    flusher.stop()
