@@ -69,6 +69,15 @@ class Accumulator:
             news = True
         return RecordFuture(batch.acknowledgement, number, timestamp_us), news
 
+    def keyless_queue(self, queues: Sequence[PartitionQueue], size: int) -> PartitionQueue:
+        """The queue for a record without a key: the current one while the record fits in it."""
+        keyless = queues[0].keyless
+        queue = queues[keyless.current]
+        if queue.open is not None and queue.open.reserved_bytes + size > queue.batch_limit:
+            self.seal(queue)
+            queue = queues[keyless.current]
+        return queue
+
     def add_encoded(
         self, queue: PartitionQueue, data: memoryview, *, record_count: int, now: float
     ) -> Acknowledgement:

@@ -149,17 +149,20 @@ class Cluster:
         deadline = deadline or self.retry_deadline()
         names = list(topics)
         failures = 0
+        last: LogbusError | None = None
         while True:
             try:
                 return attempt(deadline)
             except LogbusError as error:
-                failures += 1
-                pause_s = self.backoff.pause_s(failures)
                 if not error.retriable:
                     raise
+                # A try that the deadline cut short says less than the one before it.
+                if last is None or not deadline.expired:
+                    last = error
+                failures += 1
+                pause_s = self.backoff.pause_s(failures)
                 if pause_s >= deadline.remaining_s:
-                    elapsed_s = self.clock.monotonic() - started
-                    raise gave_up(what, elapsed_s, error) from error
+                    raise gave_up(what, self.clock.monotonic() - started, last) from last
             self.pause(pause_s)
             for name in names:
                 self.doubt(name)

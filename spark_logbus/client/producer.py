@@ -104,10 +104,11 @@ class Producer:
             queue = None
         accumulator = self._accumulator
         with self._lock:
-            if self._closed or accumulator.buffered_bytes + size > self._config.buffer_bytes:
+            full = accumulator.buffered_bytes + size > self._config.buffer_bytes
+            if full or self._closed or self._sender.stopped:
                 self._wait_for_room(size)
             if queue is None:
-                queue = queues[route.keyless.current]
+                queue = accumulator.keyless_queue(queues, size)
             future, news = accumulator.add(
                 queue,
                 value=value,
@@ -196,9 +197,9 @@ class Producer:
         headers: Sequence[Header] | None,
     ) -> None:
         """For a record near the limit: encode it by itself and see."""
-        size = record_size(value=value, key=key, headers=headers)
+        size = record_size(value=value, key=key, headers=headers) - RECORD_OVERHEAD_BYTES
         limit = route.max_record_batch_bytes
-        if size - RECORD_OVERHEAD_BYTES <= limit:
+        if size <= limit:
             builder = ArrowBatchBuilder()
             builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
             size = len(encode(builder.build(), compression=self._config.compression))

@@ -6,6 +6,7 @@ partitions are lists. Faults are queued per API and used up one per request.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections import defaultdict, deque
@@ -158,6 +159,7 @@ class FakeBroker:
         self.cluster = cluster
         self.broker_id = broker_id
         self.faults: defaultdict[Api, deque[Fault]] = defaultdict(deque)
+        self._all_faults: list[Fault] = []
         self.requests: list[Message] = []
         self.connections = 0
         self.hears_of_topics = True
@@ -180,9 +182,8 @@ class FakeBroker:
         if not self.up:
             return
         self.up = False
-        for faults in self.faults.values():
-            for fault in faults:
-                fault.release.set()
+        for fault in self._all_faults:
+            fault.release.set()
         assert self._listener is not None
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -195,14 +196,13 @@ class FakeBroker:
 
     def drop_connections(self) -> None:
         for sock in list(self._open):
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def fault(self, api: Api, kind: FaultKind, error: LogbusError | None = None) -> Fault:
         fault = Fault(kind, error)
         self.faults[api].append(fault)
+        self._all_faults.append(fault)
         return fault
 
     # -- connections ----------------------------------------------------------------------

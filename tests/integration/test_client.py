@@ -1,0 +1,242 @@
+"""The clients against real brokers and a real ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from itertools import islice
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client import (
+    Admin,
+    ClientConfig,
+    Cluster,
+    Consumer,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    RangeReader,
+)
+from spark_logbus.clock import SystemClock
+from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.coordination import GroupRewinds, Session
+from spark_logbus.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RecordBatchTooLargeError,
+    StaleOwnerError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_logbus.model import (
+    Acks,
+    AtTimestamp,
+    Compression,
+    Earliest,
+    Latest,
+    OffsetRange,
+    TopicPartition,
+)
+
+CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
+        yield connected
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Admin:
+    return Admin(cluster)
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    """A fresh topic of two partitions, led by the two brokers."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    created = admin.create_topic(name, partitions=2)
+    assert len({part.leader for part in created.partitions.values()}) == 2
+    return name
+
+
+def values(cluster: Cluster, tp: TopicPartition, start: int, end: int) -> list[bytes]:
+    found: list[bytes] = []
+    for fetched in RangeReader(cluster, OffsetRange(tp, start, end), fetch_bytes=4_000):
+        assert fetched.base_offset == start + len(found)
+        found += fetched.arrow_batch.column("value").to_pylist()
+    return found
+
+
+def test_topics_come_and_go(admin: Admin, topic: str) -> None:
+    assert topic in [one.name for one in admin.topics()]
+    with pytest.raises(TopicExistsError):
+        admin.create_topic(topic, partitions=2)
+    described = admin.describe([topic])[topic]
+    assert len(described.topic_id) == 32
+    for part in described.partitions.values():
+        assert part.ends is not None
+        assert (part.ends.high_watermark, part.ends.size_bytes) == (0, 0)
+    admin.delete_topic(topic)
+    with pytest.raises(UnknownTopicError):
+        admin.describe([topic])
+    again = admin.create_topic(topic, partitions=1, config={"retention.ms": "100000"})
+    assert again.topic_id != described.topic_id
+    assert again.config["retention.ms"] == "100000"
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.parametrize("acks", [Acks.WRITTEN, Acks.FLUSHED])
+def test_what_is_sent_is_read(
+    cluster: Cluster, topic: str, acks: Acks, compression: Compression
+) -> None:
+    config = ProducerConfig(acks=acks, compression=compression, batch_bytes=20_000)
+    with Producer(cluster, config) as producer:
+        futures = [producer.send(topic, b"%d" % n * 20, key=b"k%d" % (n % 9)) for n in range(2_000)]
+        table = pa.table({"value": [b"a%d" % n for n in range(2_000)]})
+        arrow = producer.send_arrow(topic, table, partition=1)
+    sent: dict[tuple[int, int | None], bytes] = {}
+    for number, future in enumerate(futures):
+        told = future.result(5)
+        sent[told.partition, told.offset] = b"%d" % number * 20
+    (appended,) = [future.result(5) for future in arrow]
+    assert appended.base_offset is not None
+    ends = {1: appended.base_offset + appended.record_count}
+    ends[0] = 4_000 - ends[1]
+    for partition, end in ends.items():
+        # With acks written the end may not be visible yet: the reader waits for it.
+        read = values(cluster, TopicPartition(topic, partition), 0, end)
+        for offset, value in enumerate(read):
+            if partition == 1 and offset >= appended.base_offset:
+                assert value == b"a%d" % (offset - appended.base_offset)
+            else:
+                assert value == sent.pop((partition, offset))
+    assert not sent
+
+
+def test_sending_without_acks(cluster: Cluster, topic: str) -> None:
+    with Producer(cluster, ProducerConfig(acks=Acks.NONE)) as producer:
+        for number in range(1_000):
+            producer.send(topic, b"%d" % number, partition=0)
+    tp = TopicPartition(topic, 0)
+    with Consumer(cluster) as consumer:  # the range is not there yet when close returns
+        consumer.assign([tp])
+        assert [record.value for record in islice(consumer, 1_000)] == [
+            b"%d" % number for number in range(1_000)
+        ]
+
+
+def test_offsets_by_time_and_by_size(cluster: Cluster, admin: Admin, topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    now_us = SystemClock().now_us()  # of today, or retention would delete them
+    with Producer(cluster, ProducerConfig(batch_bytes=3_000)) as producer:
+        for number in range(1_000):
+            producer.send(topic, b"x" * 80, partition=0, timestamp_us=now_us + 10 * number)
+    assert admin.list_offsets({tp: Earliest()}) == {tp: 0}
+    assert admin.list_offsets({tp: Latest()}) == {tp: 1_000}
+    table = [(-now_us, 0), (0, 0), (1, 1), (4_990, 499), (9_990, 999), (9_991, None)]
+    for later_us, expected in table:
+        assert admin.list_offsets({tp: AtTimestamp(now_us + later_us)}) == {tp: expected}
+    pieces, size = admin.split(OffsetRange(tp, 5, 995), target_bytes=20_000)
+    assert size > 80_000
+    assert 3 <= len(pieces) <= 8
+    assert [piece.start for piece in pieces] == [5, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == 995
+    assert sum(len(values(cluster, tp, piece.start, piece.end)) for piece in pieces) == 990
+
+
+def test_limits_of_the_broker_and_of_the_topic(cluster: Cluster, admin: Admin, topic: str) -> None:
+    small = f"{topic}-small"
+    admin.create_topic(small, partitions=1, config={"max.message.bytes": "20000"})
+    with Producer(cluster) as producer:
+        producer.send(topic, b"x" * 5_000_000).result(10)
+        with pytest.raises(RecordBatchTooLargeError, match="30000000"):
+            producer.send(topic, b"x" * 30_000_000)
+        with pytest.raises(RecordBatchTooLargeError, match="20000 bytes"):
+            producer.send(small, b"x" * 20_000)
+        futures = [producer.send(small, b"x" * 7_000) for _ in range(20)]
+        assert [future.result(10).offset for future in futures] == list(range(20))
+
+
+def test_reading_what_is_not_there(cluster: Cluster, topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    with pytest.raises(OffsetOutOfRangeError):
+        next(RangeReader(cluster, OffsetRange(tp, 5, 10)))
+    with pytest.raises(OffsetOutOfRangeError, match="ends at 0"):
+        next(RangeReader(cluster, OffsetRange(tp, 0, 10), missing_tail_wait_ms=10))
+    with pytest.raises(UnknownTopicError):
+        next(RangeReader(cluster, OffsetRange(TopicPartition(topic, 9), 0, 10)))
+
+
+def test_columns_that_no_record_has(cluster: Cluster, topic: str) -> None:
+    with Producer(cluster) as producer, pytest.raises(InvalidRequestError, match="wrong"):
+        producer.send_arrow(topic, pa.table({"wrong": [1]}))
+
+
+def test_a_consumer_waits_for_new_records_of_several_leaders(cluster: Cluster, topic: str) -> None:
+    with (
+        Consumer(cluster, ConsumerConfig(max_wait_ms=10_000)) as consumer,
+        Producer(cluster) as producer,
+    ):
+        consumer.assign_topics(topic)
+        assert consumer.poll_arrow(0) == []  # the fetches are under way from now on
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+            record = next(consumer)
+            assert record.value == b"%d" % number
+            assert record.partition == number % 2
+
+
+def test_a_group_resumes_and_follows_a_rewind(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    tp = TopicPartition(topic, 0)
+    with Producer(cluster) as producer:
+        for number in range(100):
+            producer.send(topic, b"%d" % number, partition=0)
+    group = f"g-{topic}"
+    config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
+    with Consumer(cluster, config) as consumer:
+        consumer.assign([tp])
+        assert [record.offset for record in islice(consumer, 30)] == list(range(30))
+        consumer.commit()
+    with Consumer(cluster, config) as consumer:
+        consumer.assign([tp])
+        assert next(consumer).offset == 30
+        with Session(brokers.zookeeper, client_name="operator") as session:
+            GroupRewinds(session).record(group, {tp: 10}, why="test", by="operator")
+        with pytest.raises(StaleOwnerError):
+            consumer.commit()
+        consumer.resume_from_committed()
+        assert next(consumer).offset == 10
+        consumer.commit()
+        assert consumer.committed([tp]) == {tp: 11}
+
+
+def test_many_producers_and_readers_at_once(cluster: Cluster, topic: str) -> None:
+    def produce(mine: int) -> None:
+        with Producer(cluster, ProducerConfig(linger_ms=1, batch_bytes=5_000)) as producer:
+            for number in range(500):
+                producer.send(topic, b"%d:%d" % (mine, number), key=b"%d" % mine)
+
+    threads = [threading.Thread(target=produce, args=(mine,)) for mine in range(4)]
+    for thread in threads:
+        thread.start()
+    with Consumer(cluster, ConsumerConfig(max_wait_ms=50)) as consumer:
+        consumer.assign_topics(topic)
+        got = [record.value or b"" for record in islice(consumer, 2_000)]
+    for thread in threads:
+        thread.join()
+    for mine in range(4):
+        own = [value for value in got if value.startswith(b"%d:" % mine)]
+        assert own == [b"%d:%d" % (mine, number) for number in range(500)]

@@ -1,0 +1,140 @@
+"""What the clients do while real brokers are killed, stopped and started on other ports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from spark_logbus.client import (
+    Admin,
+    ClientConfig,
+    Cluster,
+    Consumer,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    RangeReader,
+    TopicDescription,
+)
+from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
+
+# Over TCP: the other integration tests use the brokers' local sockets.
+CONFIG = ClientConfig(
+    client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100, local_sockets=False
+)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
+        yield connected
+
+
+def leader_of(brokers: EmbeddedCluster, topic: TopicDescription, partition: int) -> BrokerProcess:
+    leader = topic.partitions[partition].leader
+    assert leader is not None
+    return next(one for one in brokers.brokers if one.broker_id == leader.broker_id)
+
+
+def restart_elsewhere(*brokers: BrokerProcess) -> None:
+    """Stop them all, and start them on other ports than those they had."""
+    before = {broker.address for broker in brokers}
+    for broker in brokers:
+        broker.stop()
+        # A broker whose port is not configured comes back to the one it remembers.
+        (broker.directory / "data" / "broker.port").unlink()
+    for broker in brokers:
+        broker.launch()
+    for broker in brokers:
+        broker.wait_until_ready()
+    assert before.isdisjoint({broker.address for broker in brokers})
+
+
+def read_all(cluster: Cluster, tp: TopicPartition) -> list[bytes]:
+    end = Admin(cluster).list_offsets({tp: Latest()})[tp] or 0
+    found: list[bytes] = []
+    for fetched in RangeReader(cluster, OffsetRange(tp, 0, end)):
+        found += fetched.arrow_batch.column("value").to_pylist()
+    return found
+
+
+def test_order_holds_and_nothing_is_lost_while_a_leader_is_killed(
+    brokers: EmbeddedCluster, cluster: Cluster
+) -> None:
+    topic = Admin(cluster).create_topic("killed", partitions=2)
+    victim = leader_of(brokers, topic, 0)
+    tps = [TopicPartition("killed", 0), TopicPartition("killed", 1)]
+    acknowledged = threading.Event()
+    go_on = threading.Event()
+    config = ProducerConfig(linger_ms=1, batch_bytes=2_000)
+    sent = 0
+    with Producer(cluster, config) as producer:
+
+        def produce() -> None:
+            nonlocal sent
+            while not go_on.is_set():
+                future = producer.send("killed", b"%d" % sent, partition=sent % 2)
+                sent += 1
+                if sent % 100 == 0:
+                    producer.flush(30)
+                if sent == 500:
+                    future.result(30)
+                    acknowledged.set()
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        assert acknowledged.wait(30)
+        victim.kill()
+        victim.start()
+        go_on.set()
+        thread.join()
+        producer.flush(30)
+    for tp in tps:
+        got = read_all(cluster, tp)
+        # At least once: an append whose answer was lost is there twice, but in order.
+        assert list(dict.fromkeys(got)) == [b"%d" % n for n in range(tp.partition, sent, 2)]
+
+
+def test_readers_go_on_after_their_leader_has_moved_to_another_port(
+    brokers: EmbeddedCluster, cluster: Cluster
+) -> None:
+    topic = Admin(cluster).create_topic("moved", partitions=1)
+    tp = TopicPartition("moved", 0)
+    expected = [b"%d" % number for number in range(5_000)]
+    with Producer(cluster, ProducerConfig(batch_bytes=4_000)) as producer:
+        for value in expected:
+            producer.send("moved", value)
+    leader = leader_of(brokers, topic, 0)
+    with Consumer(cluster, ConsumerConfig(max_wait_ms=100)) as consumer:
+        consumer.assign([tp])
+        consumed = [record.value for record in islice(consumer, 100)]
+        reader = RangeReader(cluster, OffsetRange(tp, 0, 5_000), fetch_bytes=1)
+        read = next(reader).arrow_batch.column("value").to_pylist()
+        restart_elsewhere(leader)
+        for fetched in reader:
+            read += fetched.arrow_batch.column("value").to_pylist()
+        consumed += [record.value for record in islice(consumer, 4_900)]
+    assert read == expected
+    assert consumed == expected
+
+
+def test_all_brokers_restart_elsewhere_and_are_found_through_zookeeper(
+    brokers: EmbeddedCluster, cluster: Cluster
+) -> None:
+    Admin(cluster).create_topic("restarted", partitions=2)
+    with Producer(cluster) as producer:
+        producer.send("restarted", b"before", partition=0).result(30)
+        restart_elsewhere(*brokers.brokers)
+        after = [producer.send("restarted", b"after", partition=number) for number in (0, 1)]
+        assert [future.result(30).offset for future in after] == [1, 0]
+    assert read_all(cluster, TopicPartition("restarted", 0)) == [b"before", b"after"]

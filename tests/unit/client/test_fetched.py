@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client.fetched import RawBatch, decoded, walk
+from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.record import parse_header, stamp, verify
+from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
+from tests.unit.client.helpers import T0, numbered, record_batch
+
+
+def stored(base_offset: int, count: int) -> bytes:
+    data = record_batch(numbered(base_offset, count))
+    stamp(data, base_offset=base_offset, leader_epoch=1, append_time_us=7)
+    return bytes(data)
+
+
+def with_gaps(base_offset: int, deltas: list[int | None]) -> RawBatch:
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([5] * len(deltas), pa.int64()).cast(TIMESTAMP),
+            pa.array([b"%d" % (base_offset + (delta or 0)) for delta in deltas], pa.binary()),
+            pa.array(deltas, pa.int32()),
+        ],
+        schema=payload_schema(has_key=False, has_headers=False, has_offset_delta=True),
+    )
+    data = encode(batch)
+    stamp(data, base_offset=base_offset, leader_epoch=1, append_time_us=7)
+    return RawBatch(verify(data), data)
+
+
+def test_walk_finds_whole_record_batches_and_leaves_the_cut_tail() -> None:
+    data = memoryview(stored(10, 5) + stored(15, 3) + stored(18, 4)[:50])
+    raws = list(walk(T0, data, position=12))
+    assert [(raw.header.base_offset, raw.header.record_count) for raw in raws] == [(10, 5), (15, 3)]
+
+
+@pytest.mark.parametrize(
+    ("data", "position"),
+    [
+        (stored(10, 5), 15),  # before what was asked for
+        (stored(10, 5), 9),  # a hole at the start
+        (stored(10, 5) + stored(16, 1), 10),  # a hole between
+        (stored(10, 5) + stored(10, 5), 10),  # again the same
+    ],
+)
+def test_walk_refuses_offsets_that_do_not_follow(data: bytes, position: int) -> None:
+    with pytest.raises(CorruptRecordBatchError, match="expected a record batch"):
+        list(walk(T0, memoryview(data), position=position))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 100, range(10, 15)),
+        (12, 100, range(12, 15)),
+        (0, 12, range(10, 12)),
+        (11, 14, range(11, 14)),
+        (14, 15, range(14, 15)),
+        (15, 20, range(0)),
+        (0, 10, range(0)),
+    ],
+)
+def test_decoded_cuts_to_the_range(start: int, end: int, expected: range) -> None:
+    data = memoryview(stored(10, 5))
+    fetched = decoded(T0, RawBatch(parse_header(data), data), start=start, end=end)
+    if not expected:
+        assert fetched is None
+        return
+    assert fetched is not None
+    assert fetched.base_offset == expected.start
+    assert fetched.next_offset == expected.stop
+    assert fetched.offsets().to_pylist() == list(expected)
+    assert fetched.arrow_batch.column("value").to_pylist() == [b"%d" % n for n in expected]
+
+
+def test_decoded_verifies_the_checksum() -> None:
+    data = bytearray(stored(10, 5))
+    data[-1] ^= 1
+    raw = RawBatch(parse_header(data), memoryview(data))
+    with pytest.raises(CorruptRecordBatchError, match="checksum"):
+        decoded(T0, raw, start=0, end=100)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(0, 100, [20, 22, 25]), (21, 100, [22, 25]), (21, 25, [22]), (23, 25, []), (26, 90, [])],
+)
+def test_gaps_of_a_compacted_record_batch_are_kept(
+    start: int, end: int, expected: list[int]
+) -> None:
+    fetched = decoded(T0, with_gaps(20, [0, 2, 5]), start=start, end=end)
+    if not expected:
+        assert fetched is None
+        return
+    assert fetched is not None
+    assert fetched.offsets().to_pylist() == expected
+    assert fetched.base_offset == expected[0]
+    assert fetched.next_offset == expected[-1] + 1
+
+
+@pytest.mark.parametrize("deltas", [[0, 2, 2], [3, 1, 4], [-1, 0, 4], [0, None, 4]])
+def test_offset_deltas_must_rise(deltas: list[int | None]) -> None:
+    with pytest.raises(CorruptRecordBatchError, match="do not rise"):
+        decoded(T0, with_gaps(20, deltas), start=0, end=100)

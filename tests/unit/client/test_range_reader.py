@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_logbus.client import Cluster, RangeReader
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    CorruptRecordBatchError,
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.protocol import Api, FetchRequest
+from tests.unit.client.fake_broker import FakeCluster, FaultKind
+from tests.unit.client.helpers import QUICK, T0, numbered, record_batch
+
+PER_BATCH = 10
+BATCH_BYTES = len(record_batch(numbered(100, PER_BATCH)))
+
+
+def fill(fake: FakeCluster, batches: int = 20) -> None:
+    fake.create("t")
+    for number in range(batches):
+        fake.append(T0, record_batch(numbered(number * PER_BATCH, PER_BATCH)))
+
+
+def values(reader: RangeReader) -> list[bytes]:
+    read: list[bytes] = []
+    position = None
+    for fetched in reader:
+        assert position is None or fetched.base_offset == position
+        position = fetched.next_offset
+        read += fetched.arrow_batch.column("value").to_pylist()
+    return read
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("fetch_bytes", [1, 3 * BATCH_BYTES, 1 << 20])
+@pytest.mark.parametrize(("start", "end"), [(0, 200), (3, 197), (10, 20), (15, 16), (50, 50)])
+def test_a_range_is_read_whole_and_no_further(
+    fake: FakeCluster, cluster: Cluster, start: int, end: int, fetch_bytes: int, in_flight: int
+) -> None:
+    fill(fake)
+    reader = RangeReader(
+        cluster, OffsetRange(T0, start, end), fetch_bytes=fetch_bytes, in_flight=in_flight
+    )
+    assert values(reader) == numbered(start, end - start)
+    with pytest.raises(StopIteration):
+        next(reader)
+    fetches = [r for r in fake.brokers[0].requests if isinstance(r, FetchRequest)]
+    assert all(fetch.partitions[0].end == end for fetch in fetches)
+
+
+FAULTS: list[tuple[FaultKind, LogbusError | None]] = [
+    ("drop_before", None),
+    ("drop_after", None),
+    ("half", None),
+    ("error", BrokerUnavailableError("going down")),
+    ("partition_error", NotLeaderError("not any more")),
+    ("partition_error", UnknownTopicError("not yet heard of")),
+]
+
+
+@pytest.mark.parametrize(("kind", "error"), FAULTS)
+def test_failures_on_the_way_lose_and_repeat_nothing(
+    fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
+) -> None:
+    fill(fake)
+    reader = RangeReader(cluster, OffsetRange(T0, 5, 195), fetch_bytes=2 * BATCH_BYTES)
+    first = next(reader).arrow_batch.column("value").to_pylist()
+    for _ in range(3):
+        fake.brokers[0].fault(Api.FETCH, kind, error)
+    assert first + values(reader) == numbered(5, 190)
+    assert not fake.brokers[0].faults[Api.FETCH]
+
+
+def test_the_leader_moves_in_the_middle(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 200), fetch_bytes=1)
+    first = next(reader).arrow_batch.column("value").to_pylist()
+    fake.partition(T0).leader = 2
+    assert first + values(reader) == numbered(0, 200)
+    assert any(isinstance(request, FetchRequest) for request in fake.brokers[1].requests)
+
+
+def test_the_leader_restarts_on_another_port(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 200), fetch_bytes=1)
+    first = next(reader).arrow_batch.column("value").to_pylist()
+    fake.brokers[0].stop()
+    fake.brokers[0].start()
+    assert first + values(reader) == numbered(0, 200)
+
+
+def test_arrow_batches_outlive_the_reader(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake)
+    with RangeReader(cluster, OffsetRange(T0, 0, 200)) as reader:
+        kept = [fetched.arrow_batch for fetched in reader]
+    assert [value for one in kept for value in one.column("value").to_pylist()] == numbered(0, 200)
+
+
+def test_a_start_that_is_gone_is_reported(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake)
+    fake.partition(T0).start = 50
+    with pytest.raises(OffsetOutOfRangeError, match="40"):
+        next(RangeReader(cluster, OffsetRange(T0, 40, 60)))
+
+
+def test_an_end_that_never_comes_is_reported(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake, 1)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 20), missing_tail_wait_ms=1)
+    assert next(reader).next_offset == 10
+    with pytest.raises(OffsetOutOfRangeError, match="ends at 10"):
+        next(reader)
+
+
+def test_an_end_that_is_still_coming_is_waited_for(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake, 1)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 20))
+    next(reader)
+    waiting = threading.Event()
+
+    def append() -> None:
+        waiting.wait(5)
+        fake.append(T0, record_batch(numbered(10, 10)))
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    waiting.set()
+    assert values(reader) == numbered(10, 10)
+    thread.join()
+
+
+def test_a_damaged_record_batch_is_reported(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake, 3)
+    header, data = fake.partition(T0).batches[1]
+    damaged = data[:-1] + bytes([data[-1] ^ 1])
+    fake.partition(T0).batches[1] = (header, damaged)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 30))
+    assert next(reader).next_offset == 10
+    with pytest.raises(CorruptRecordBatchError, match="offset 10: checksum"):
+        next(reader)
+    with pytest.raises(StopIteration):
+        next(reader)
+
+
+def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="no topic 'none'"):
+        next(RangeReader(cluster, OffsetRange(TopicPartition("none", 0), 0, 1)))
+
+
+def test_retries_end(fake: FakeCluster) -> None:
+    fill(fake, 1)
+    from dataclasses import replace
+
+    with Cluster.connect(fake.bootstrap, replace(QUICK, retry_deadline_ms=300)) as cluster:
+        for _ in range(200):
+            fake.brokers[0].fault(Api.FETCH, "partition_error", NotLeaderError("never"))
+        with pytest.raises(NotLeaderError, match=r"Reading t-0\[0, 10\) at offset 0"):
+            next(RangeReader(cluster, OffsetRange(T0, 0, 10)))
+
+
+def test_unusable_sizes_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match="in_flight"):
+        RangeReader(cluster, OffsetRange(T0, 0, 1), in_flight=3)
+    with pytest.raises(ConfigError, match="fetch_bytes"):
+        RangeReader(cluster, OffsetRange(T0, 0, 1), fetch_bytes=0)
