@@ -17,7 +17,7 @@ Splitter = Callable[
     [Sequence[OffsetRange], int], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
 ]
 
-DEFAULT_MAX_BYTES = 128 << 20
+DEFAULT_MAX_BYTES = 512 << 20
 
 # Below this a task costs more than it gains: starting one takes about what reading 8 MiB does.
 MIN_PIECE_BYTES = 8 << 20
@@ -48,31 +48,35 @@ def split(
     wanted = sorted(r for r in ranges if r.count)
     if not wanted:
         return []
-    first = splitter(wanted, limits.max_bytes)
-    sizes = {r: size for r, (_, size) in first.items()}
+    sizes = {r: size for r, (_, size) in splitter(wanted, limits.max_bytes).items()}
     target = piece_bytes(sum(sizes.values()), limits)
-    chosen = first if target >= limits.max_bytes else _split_evenly(wanted, sizes, target, splitter)
-    pieces = [piece for r in wanted for piece in chosen[r][0] if piece.count]
+    counts = {r: piece_count(size, target, limits) for r, size in sizes.items()}
+    cut = _split_evenly(sizes, counts, splitter)
+    pieces = [piece for r in wanted for piece in cut.get(r, [r]) if piece.count]
     if limits.min_partitions and len(pieces) < limits.min_partitions:
         pieces = split_by_count(pieces, limits.min_partitions)
     return pieces
 
 
+def piece_count(size: int, target: int, limits: SplitLimits) -> int:
+    """Into how many pieces a range of ``size`` bytes is cut: to the nearest number of ``target``
+    pieces, so that partitions of about equal size are not cut for a few bytes, but never so few
+    that one is larger than allowed."""
+    return max(1, round(size / target), _ceil_div(size, limits.max_bytes))
+
+
 def _split_evenly(
-    ranges: Sequence[OffsetRange], sizes: Mapping[OffsetRange, int], target: int, splitter: Splitter
-) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
-    """Cut only what is larger than ``target``, each into equal pieces, in few requests."""
-    chosen: dict[OffsetRange, tuple[list[OffsetRange], int]] = {}
-    by_size: dict[int, list[OffsetRange]] = {}
-    for r in ranges:
-        pieces = _ceil_div(sizes[r], target)
-        if pieces <= 1:
-            chosen[r] = ([r], sizes[r])
-        else:
-            by_size.setdefault(_ceil_div(sizes[r], pieces), []).append(r)
-    for size, some in sorted(by_size.items()):
-        chosen.update(splitter(some, size))
-    return chosen
+    sizes: Mapping[OffsetRange, int], counts: Mapping[OffsetRange, int], splitter: Splitter
+) -> dict[OffsetRange, list[OffsetRange]]:
+    """The ranges that are to be cut, each in equal pieces, in few requests."""
+    by_bytes: dict[int, list[OffsetRange]] = {}
+    for r, count in sorted(counts.items()):
+        if count > 1:
+            by_bytes.setdefault(_ceil_div(sizes[r], count), []).append(r)
+    cut: dict[OffsetRange, list[OffsetRange]] = {}
+    for size, some in sorted(by_bytes.items()):
+        cut.update({r: pieces for r, (pieces, _) in splitter(some, size).items()})
+    return cut
 
 
 def split_by_count(pieces: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
