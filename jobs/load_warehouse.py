@@ -61,7 +61,7 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
         )
     console.print(table)
     console.print(
-        f"{commit.records:,} records in {len(commit.files)} files under {loaded.path}, "
+        f"{commit.records:,} records in {len(commit.files):,} files under {loaded.path}, "
         f"{loaded.seconds:.1f} s.",
         highlight=False,
     )
@@ -76,6 +76,8 @@ def main(argv: list[str] | None = None) -> int:
         spark = (
             SparkSession.builder.appName(f"load {config.topic}")
             .config("spark.sql.session.timeZone", "UTC")
+            # What Parquet readers other than Spark know; Spark's own default is its older INT96.
+            .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             .getOrCreate()
         )
         try:

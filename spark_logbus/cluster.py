@@ -9,6 +9,7 @@ under one directory, and a cluster started again on it continues where it was, o
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from spark_logbus.processes import spawn, stop
 __all__ = ["BrokerProcess", "EmbeddedCluster"]
 
 _START_DEADLINE_S = 90.0  # a crashed broker's registration and a long recovery are waited for
-_STOP_GRACE_S = 20.0
+_STOP_GRACE_S = 30.0  # a broker needs half of it when ZooKeeper does not answer
 _POLL_S = 0.02
 _LOG_LINES_SHOWN = 15
 _CHROOT = "logbus"
@@ -59,7 +60,12 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         """``host:port``, known once it is ready."""
-        return self._ready_file.read_text().strip()
+        try:
+            return self._ready_file.read_text("utf-8").strip()
+        except FileNotFoundError as error:
+            raise EmbeddedServerError(
+                f"Broker {self.broker_id} is not ready, so it has no address yet."
+            ) from error
 
     @property
     def log_file(self) -> Path:
@@ -73,18 +79,25 @@ class BrokerProcess:
         """Start the process; ``wait_until_ready`` waits for it to serve."""
         if self.running:
             raise EmbeddedServerError(f"Broker {self.broker_id} runs already.")
-        self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "broker.toml"
-        config.write_text(self._toml())
-        self._ready_file.unlink(missing_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            config.write_text(self._toml(), "utf-8")
+            self._ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"Cannot prepare the directory of broker {self.broker_id}: {error}."
+            ) from error
         command = [sys.executable, "-m", "spark_logbus.cli", "broker", "--config", config,
                    "--ready-file", self._ready_file]  # fmt: skip
         self._process = spawn([str(part) for part in command], output=self.log_file)
 
     def wait_until_ready(self) -> None:
+        """Raises EmbeddedServerError, with the end of the broker's log, if that never comes."""
+        if self._process is None:
+            raise EmbeddedServerError(f"Broker {self.broker_id} has not been started.")
         clock = SystemClock()
         deadline = clock.monotonic() + _START_DEADLINE_S
-        assert self._process is not None, "launch() comes first"
         while not self._ready_file.exists():
             with suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(timeout=_POLL_S)
@@ -101,6 +114,11 @@ class BrokerProcess:
     def start(self) -> None:
         self.launch()
         self.wait_until_ready()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        if self._process is not None:
+            self._process.terminate()
 
     def stop(self) -> None:
         """SIGTERM and wait; the broker closes its logs cleanly."""
@@ -167,6 +185,8 @@ class EmbeddedCluster:
         return self._zookeeper
 
     def start(self) -> None:
+        if self._zookeeper.running or any(broker.running for broker in self.brokers):
+            raise EmbeddedServerError(f"The cluster in {self._directory} runs already.")
         try:
             self._zookeeper.start()
             self.brokers = [
@@ -188,9 +208,13 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """Stop the brokers, then ZooKeeper."""
-        for broker in self.brokers:
-            broker.stop()
-        self._zookeeper.stop()
+        try:
+            for broker in self.brokers:
+                broker.ask_to_stop()
+            for broker in self.brokers:
+                broker.stop()
+        finally:
+            self._zookeeper.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -210,5 +234,5 @@ def _toml_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    # TOML's basic strings are JSON's, but for one control character that JSON leaves as it is.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,7 +12,7 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,17 +21,23 @@ from spark_logbus.errors import ConfigError
 T = TypeVar("T")
 
 
-def load_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; ConfigError names the file and the line."""
+def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, which must be among ``known``.
+
+    ConfigError names the file, and the line or the key.
+    """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"Cannot read the configuration file {path}: {error.strerror}."
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    refuse_unknown(tables, known, where=str(path))
+    for name, table in tables.items():
+        require(isinstance(table, dict), f"{name!r} in {path} must be a table: [{name}].")
+    return tables
 
 
 def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, where: str) -> None:
@@ -61,7 +67,10 @@ def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     ]
     if missing:
         raise ConfigError(f"{where} lacks the required key {missing[0]!r}.")
-    return kind(**converted)
+    try:
+        return kind(**converted)
+    except ConfigError as error:
+        raise ConfigError(f"In {where}: {error.message}") from error
 
 
 def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:

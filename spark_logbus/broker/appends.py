@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, Deferred, Reply
+from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, RequestTimeoutError
 from spark_logbus.log import Appended, PartitionLog
@@ -19,6 +20,8 @@ from spark_logbus.protocol import (
     error_info,
 )
 
+log = logging.getLogger(__name__)
+
 
 class AppendHandler:
     """Thread-safe; keeps nothing between requests."""
@@ -29,24 +32,17 @@ class AppendHandler:
         self._max_wait_ms = max_wait_ms
 
     def handle(self, request: AppendRequest, payload: memoryview) -> Answer:
-        try:
-            acks = Acks(request.acks)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"acks is {request.acks!r}; use one of none, written, flushed."
-            ) from error
-        announced = sum(partition.length for partition in request.partitions)
-        if announced != len(payload):
-            raise InvalidRequestError(
-                f"The append announces {announced} bytes of record batches, got {len(payload)}."
-            )
+        """``payload`` is the caller's again on return."""
+        acks = _checked_acks(request, len(payload))
         pending = _PendingAppend(request, clock=self._clock, max_wait_ms=self._max_wait_ms)
         position = 0
         for number, partition in enumerate(request.partitions):
             data = payload[position : position + partition.length]
             position += partition.length
             self._append(pending, number, partition, data, acks)
-        return None if acks is Acks.NONE else pending.answer()
+        if acks is Acks.NONE:
+            return NoReply.POSSIBLE if pending.failures else NoReply.WANTED
+        return pending.poll() or pending
 
     def _append(
         self,
@@ -60,6 +56,7 @@ class AppendHandler:
             led = self._partitions.leader_of(TopicPartition(partition.topic, partition.partition))
             appended = led.log.append(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
+            log.debug("An append was refused: %s", error)
             pending.failed(number, error)
             return
         if acks is Acks.FLUSHED:
@@ -68,66 +65,80 @@ class AppendHandler:
             pending.succeeded(number, appended)
 
 
-class _PendingAppend:
-    """The results of one append request, until all of them are known."""
+def _checked_acks(request: AppendRequest, payload_bytes: int) -> Acks:
+    try:
+        acks = Acks(request.acks)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"acks is {request.acks!r}; use one of none, written, flushed."
+        ) from error
+    if any(partition.length < 0 for partition in request.partitions):
+        raise InvalidRequestError("An append announces less than 0 bytes for a partition.")
+    announced = sum(partition.length for partition in request.partitions)
+    if announced != payload_bytes:
+        raise InvalidRequestError(
+            f"The append announces {announced} bytes of record batches, got {payload_bytes}."
+        )
+    return acks
+
+
+class _PendingAppend(Deferred):
+    """The outcomes of one append request, until all of them are known. Thread-safe."""
 
     def __init__(self, request: AppendRequest, *, clock: Clock, max_wait_ms: int) -> None:
-        self._request = request
-        self._results: list[AppendResult | None] = [None] * len(request.partitions)
+        wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
+        super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
+        self._partitions = request.partitions
+        self._outcomes: list[Appended | LogbusError | None] = [None] * len(request.partitions)
         self._missing = len(request.partitions)
         self._lock = threading.Lock()
         self._clock = clock
-        wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
-        self._deferred = Deferred(self._poll, deadline=clock.monotonic() + wait_ms / 1000)
 
-    def answer(self) -> Answer:
-        return self._poll() or self._deferred
+    @property
+    def failures(self) -> bool:
+        return any(isinstance(outcome, LogbusError) for outcome in self._outcomes)
 
-    def wait_for_flush(self, number: int, log: PartitionLog, appended: Appended) -> None:
+    def wait_for_flush(self, number: int, partition_log: PartitionLog, appended: Appended) -> None:
         def flushed(error: LogbusError | None) -> None:
-            if error is None:
-                self.succeeded(number, appended)
-            else:
-                self.failed(number, error)
+            self._set(number, appended if error is None else error)
 
-        log.when_flushed(appended.end_offset, flushed)
+        partition_log.when_flushed(appended.end_offset, flushed)
 
     def succeeded(self, number: int, appended: Appended) -> None:
-        partition = self._request.partitions[number]
-        self._set(
-            number,
-            AppendResult(
-                partition.topic,
-                partition.partition,
-                base_offset=appended.base_offset,
-                append_time_us=appended.append_time_us,
-            ),
-        )
+        self._set(number, appended)
 
     def failed(self, number: int, error: LogbusError) -> None:
-        partition = self._request.partitions[number]
-        self._set(
-            number,
-            AppendResult(partition.topic, partition.partition, error=error_info(error)),
-        )
+        self._set(number, error)
 
-    def _set(self, number: int, result: AppendResult) -> None:
+    def _set(self, number: int, outcome: Appended | LogbusError) -> None:
         with self._lock:
-            self._results[number] = result
+            self._outcomes[number] = outcome
             self._missing -= 1
             done = self._missing == 0
         if done:
-            self._deferred.wake()
+            self.wake()
 
-    def _poll(self) -> Reply | None:
-        if self._missing and self._clock.monotonic() < self._deferred.deadline:
+    def poll(self) -> Reply | None:
+        if self._missing and self._clock.monotonic() < self.deadline:
             return None
-        late = RequestTimeoutError(
+        results = [
+            _result(partition, outcome)
+            for partition, outcome in zip(self._partitions, self._outcomes, strict=True)
+        ]
+        return Reply(encode_response(AppendResponse(results)))
+
+
+def _result(partition: AppendPartition, outcome: Appended | LogbusError | None) -> AppendResult:
+    if isinstance(outcome, Appended):
+        return AppendResult(
+            partition.topic,
+            partition.partition,
+            base_offset=outcome.base_offset,
+            append_time_us=outcome.append_time_us,
+        )
+    if outcome is None:
+        outcome = RequestTimeoutError(
             "The record batch was written but not flushed within the request's timeout; "
             "it may still become visible."
         )
-        results = [
-            result or AppendResult(partition.topic, partition.partition, error=error_info(late))
-            for partition, result in zip(self._request.partitions, self._results, strict=True)
-        ]
-        return Reply(encode_response(AppendResponse(results)))
+    return AppendResult(partition.topic, partition.partition, error=error_info(outcome))

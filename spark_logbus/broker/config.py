@@ -5,10 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_logbus.config import build, load_toml, refuse_unknown, require
+from spark_logbus.config import build, load_toml, require
 from spark_logbus.log import LogConfig
 
 MiB = 1 << 20
+_DAY_MS = 24 * 3600 * 1000
+_FRAME = (1 << 31) - 1  # a frame's length has 32 bits, and some is needed beside the payload
+
+# The largest value of each key of [network]; the smallest is 1.
+_NETWORK_LIMITS = {
+    "threads": 1_024,
+    "max_connections": 1_000_000,
+    "max_frame_bytes": _FRAME,
+    "max_handshake_bytes": _FRAME,
+    "max_in_flight": 1_000_000,
+    "max_fetch_bytes": _FRAME,
+    "max_wait_ms": _DAY_MS,
+    "stall_timeout_ms": _DAY_MS,
+    "drain_timeout_ms": _DAY_MS,
+}
+_SESSION_MS = range(500, _DAY_MS + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +47,16 @@ class NetworkConfig:
     max_fetch_bytes: int = 64 * MiB
     #: The longest a fetch or an append may wait, whatever it asks for.
     max_wait_ms: int = 60_000
-    #: A connection that is in the middle of a frame, or before its handshake, for this long ends.
+    #: A connection ends that has not shaken hands for this long, or sends no further byte in the
+    #: middle of a frame.
     stall_timeout_ms: int = 30_000
     #: How long a stopping broker waits for requests under way.
     drain_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name, limit in _NETWORK_LIMITS.items():
             value = getattr(self, name)
-            require(isinstance(value, bool) or value > 0, f"{name} must be above 0, got {value}.")
+            require(0 < value <= limit, f"{name} must be 1 to {limit}, got {value}.")
         require(
             self.max_handshake_bytes <= self.max_frame_bytes,
             f"max_handshake_bytes ({self.max_handshake_bytes}) must not exceed max_frame_bytes "
@@ -66,6 +83,12 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         require(self.id >= 0, f"id must be 0 or more, got {self.id}.")
         require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
+        require(bool(self.host), "host must not be empty; 0.0.0.0 listens on all addresses.")
+        require(
+            self.zookeeper_session_ms in _SESSION_MS,
+            f"zookeeper_session_ms must be {_SESSION_MS.start} to {_SESSION_MS.stop - 1}, "
+            f"got {self.zookeeper_session_ms}.",
+        )
         require(
             self.log.max_record_batch_bytes < self.network.max_frame_bytes,
             f"max_record_batch_bytes ({self.log.max_record_batch_bytes}) must be below "
@@ -75,13 +98,12 @@ class BrokerConfig:
 
 def load_broker_config(path: Path) -> BrokerConfig:
     """Read ``[broker]``, ``[network]`` and ``[log]`` of a TOML file (see conf/broker.toml)."""
-    tables = load_toml(path)
-    refuse_unknown(tables, ("broker", "network", "log"), where=str(path))
+    tables = load_toml(path, ("broker", "network", "log"))
     network = build(NetworkConfig, tables.get("network", {}), where=f"[network] of {path}")
     log = build(LogConfig, tables.get("log", {}), where=f"[log] of {path}")
-    values = dict(tables.get("broker", {}))
+    broker = tables.get("broker", {})
     for key in ("network", "log"):
-        require(key not in values, f"{key!r} is a table of its own, [{key}], in {path}.")
+        require(key not in broker, f"{key!r} is a table of its own, [{key}], in {path}.")
     return build(
-        BrokerConfig, {**values, "network": network, "log": log}, where=f"[broker] of {path}"
+        BrokerConfig, {**broker, "network": network, "log": log}, where=f"[broker] of {path}"
     )

@@ -8,36 +8,45 @@ and comes back through an event.
 
 from __future__ import annotations
 
-import math
 import os
+import select
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 
 from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.replies import Answer, Deferred, Reply
+from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.turns import Turns
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogSlice
 from spark_logbus.protocol import Frame, FrameLimits, FrameReader, encode_error, frame_head
 
 _TURN_BYTES = 16 << 20  # what one connection may send before others get the thread
 _TURN_FRAMES = 8
+_SENDFILE_BYTES = 4 << 20  # per system call, so that a fast reader cannot outrun _TURN_BYTES
 
 
 class _Slot:
     """The place of one response in the order of a connection's responses."""
 
-    __slots__ = ("deferred", "frame", "reply")
+    __slots__ = ("api", "correlation", "deferred", "reply", "version")
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = Frame(frame.api, frame.version, frame.correlation, b"", memoryview(b""))
+    def __init__(self, *, api: int, version: int, correlation: int) -> None:
+        self.api = api
+        self.version = version
+        self.correlation = correlation
         self.reply: Reply | None = None
         self.deferred: Deferred | None = None
 
+    def resolve(self) -> Reply | None:
+        if self.reply is None and self.deferred is not None:
+            self.reply = self.deferred.poll()
+        return self.reply
+
 
 class Connection:
-    """Thread-safe through ``lock``, which the network holds around every turn."""
+    """Used by one thread at a time, the one that has the turn (see ``turns``); ``waiting``,
+    ``stalled`` and ``handshaken`` may be asked by others, who get a recent answer."""
 
     def __init__(
         self,
@@ -46,44 +55,47 @@ class Connection:
         *,
         config: NetworkConfig,
         handle: Callable[[Connection, Frame], Answer],
-        wake: Callable[[Connection], None],
+        turns: Turns,
         now: float,
     ) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
-        self.lock = threading.Lock()
+        self.turns = turns
         self.closed = False
-        self.last_progress = now
-        self.scheduled = math.inf  # when the network's timer gives the next turn
+        self.handshaken = False
         self._config = config
         self._handle = handle
-        self._wake = wake
+        self._opened = now
+        self._last_progress = now
         self._reader = FrameReader(FrameLimits(config.max_handshake_bytes))
         self._slots: deque[_Slot] = deque()
         self._outbound: deque[memoryview | LogSlice] = deque()
         self._sent_of_head = 0
-        self._handshaken = False
         self._ends_when_sent = False
+        self._deserted = False
 
-    # -- called by the network, holding ``lock`` ------------------------------------------
+    # -- called by the network ------------------------------------------------------------
 
-    def turn(self, now: float) -> None:
+    def turn(self, now: float, *, may_send_slices: bool) -> None:
         """Do what can be done now: send, then receive and start requests, then send again."""
-        if not self._send():
+        if not self._send(now, may_send_slices):
             return
         for _ in range(_TURN_FRAMES):
             if not self._may_receive() or not self._receive(now):
                 break
-        self._send()
+        self._send(now, may_send_slices)
 
-    def interest(self) -> tuple[bool, bool]:
-        """(wants to read, wants to write) at the end of a turn."""
-        return self._may_receive(), bool(self._outbound)
+    @property
+    def at_slice(self) -> bool:
+        """Whether a slice of a segment is to be sent next."""
+        return bool(self._outbound) and isinstance(self._outbound[0], LogSlice)
 
-    def has_answer(self) -> bool:
-        """Whether the next response in order can be had now; asked again after re-arming."""
-        return bool(self._slots) and self._resolve(self._slots[0])
+    def wants_to_read(self) -> bool:
+        return self._may_receive()
+
+    def wants_to_write(self) -> bool:
+        return bool(self._outbound)
 
     def next_deadline(self) -> float | None:
         """When the request that is next in order has to be answered, if it is waiting."""
@@ -92,31 +104,46 @@ class Connection:
 
     @property
     def waiting(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._slots) + (1 if self._outbound else 0)
+        """Requests that are not answered yet; one that is being worked on counts as one."""
+        return len(self._slots) + bool(self._outbound) + self.turns.taken
 
     def stalled(self, now: float) -> bool:
-        """In the middle of a frame, or before the handshake, for too long.
+        """Before its handshake, or in the middle of a frame without a further byte, for too long.
 
         A client that does not read its responses is left alone: it costs no thread and no more
         than a socket buffer, and a Spark task with a slow sink does just that.
         """
-        busy = self._reader.in_frame or not self._handshaken
-        return busy and now - self.last_progress > self._config.stall_timeout_ms / 1000
+        limit = self._config.stall_timeout_ms / 1000
+        if not self.handshaken:
+            return now - self._opened > limit
+        in_frame = self._reader.in_frame and self._may_receive()
+        return in_frame and now - self._last_progress > limit
+
+    def check_peer(self) -> None:
+        """See whether the other end is gone for good, after an event that says so.
+
+        The event alone may be about an earlier socket with the same descriptor. What the other
+        end sent before it went is still received, but nothing is answered any more.
+        """
+        poller = select.poll()
+        poller.register(self.fd, 0)
+        gone = select.POLLHUP | select.POLLERR
+        if any(events & gone for _, events in poller.poll(0)):
+            self._deserted = True
+            self._slots.clear()
+            self._outbound.clear()
+            self._sent_of_head = 0
 
     def handshake_done(self) -> None:
-        self._handshaken = True
+        self.handshaken = True
         self._reader.limits = FrameLimits(self._config.max_frame_bytes)
-
-    @property
-    def handshaken(self) -> bool:
-        return self._handshaken
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self._slots.clear()
             self._outbound.clear()
+            self.turns.end()
             self.sock.close()
 
     # -- receiving ------------------------------------------------------------------------
@@ -135,6 +162,8 @@ class Connection:
             try:
                 count = self.sock.recv_into(self._reader.buffer())
             except BlockingIOError:
+                if self._deserted:
+                    self.close()
                 return False
             except OSError:
                 self.close()
@@ -142,7 +171,7 @@ class Connection:
             if count == 0:
                 self.close()
                 return False
-            self.last_progress = now
+            self._last_progress = now
             try:
                 frame = self._reader.advance(count)
             except LogbusError as error:
@@ -150,53 +179,53 @@ class Connection:
                 return False
             if frame is not None:
                 self._start(frame)
-                return not self.closed
+                return True
 
     def _start(self, frame: Frame) -> None:
         answer = self._handle(self, frame)
-        if answer is None:
+        if answer is NoReply.WANTED or self._deserted:
             return
-        slot = _Slot(frame)
+        if answer is NoReply.POSSIBLE:
+            self._ends_when_sent = True
+            return
+        slot = _Slot(api=frame.api, version=frame.version, correlation=frame.correlation)
         if isinstance(answer, Reply):
             slot.reply = answer
-        else:
+        elif isinstance(answer, Deferred):
             slot.deferred = answer
-            answer.subscribe(lambda: self._wake(self))
+            answer.subscribe(self.turns.call)
         self._slots.append(slot)
 
     def _refuse(self, error: LogbusError) -> None:
         """Answer bytes that are no valid frame with the error, then end the connection."""
-        slot = _Slot(Frame(0, 0, 0, b"", memoryview(b"")))
+        slot = _Slot(api=0, version=0, correlation=0)
         slot.reply = Reply(encode_error(error))
         self._slots.append(slot)
         self._ends_when_sent = True
 
     # -- sending --------------------------------------------------------------------------
 
-    @staticmethod
-    def _resolve(slot: _Slot) -> bool:
-        if slot.reply is None and slot.deferred is not None:
-            slot.reply = slot.deferred.poll()
-        return slot.reply is not None
-
     def _queue_answers(self) -> None:
-        while self._slots and self._resolve(self._slots[0]):
+        """Move the answers that can be had, in order, to what is to be sent."""
+        heads = bytearray()  # of consecutive responses, which leave in one system call
+        while self._slots and (reply := self._slots[0].resolve()) is not None:
             slot = self._slots.popleft()
-            reply = slot.reply
-            assert reply is not None
-            head = frame_head(
-                api=slot.frame.api,
-                version=slot.frame.version,
-                correlation=slot.frame.correlation,
+            heads += frame_head(
+                api=slot.api,
+                version=slot.version,
+                correlation=slot.correlation,
                 header=reply.header,
                 payload_length=reply.payload_length,
             )
-            self._outbound.append(memoryview(head))
-            for part in reply.parts:
-                self._outbound.append(memoryview(part) if isinstance(part, bytes) else part)
+            if reply.slices:
+                self._outbound.append(memoryview(heads))
+                self._outbound.extend(reply.slices)
+                heads = bytearray()
+        if heads:
+            self._outbound.append(memoryview(heads))
 
-    def _send(self) -> bool:
-        """Send what the socket takes; False when it takes no more for now (or is gone)."""
+    def _send(self, now: float, may_send_slices: bool) -> bool:
+        """Send what can be sent; False when something is left over, or the end has come."""
         budget = _TURN_BYTES
         while not self.closed:
             if not self._outbound:
@@ -205,36 +234,46 @@ class Connection:
                 if self._ends_when_sent and not self._slots:
                     self.close()
                 return not self.closed
+            head = self._outbound[0]
+            if budget <= 0 or (self.at_slice and not may_send_slices):
+                return False
             try:
-                sent = self._send_head()
+                if isinstance(head, LogSlice):
+                    sent = self._send_slice(head)
+                else:
+                    sent = self._send_bytes(head)
             except BlockingIOError:
                 return False
             except OSError:
                 self.close()
                 return False
+            self._last_progress = now
             budget -= sent
-            if budget <= 0:
-                return False
         return False
 
-    def _send_head(self) -> int:
-        head = self._outbound[0]
-        if isinstance(head, LogSlice):
-            rest = head.length - self._sent_of_head
-            position = head.position + self._sent_of_head
-            sent = os.sendfile(self.fd, head.file.fileno(), position, rest)
-            if sent == 0:
-                # The file ends before the slice does: the promised bytes cannot be delivered.
-                raise OSError("segment shorter than its slice")
-            total = head.length
-        else:
-            # MSG_MORE: a response head is followed by its payload at once, so let them share
-            # a packet; the last part of a response is sent without it.
-            flags = socket.MSG_MORE if len(self._outbound) > 1 else 0
-            sent = self.sock.send(head[self._sent_of_head :], flags)
-            total = len(head)
+    def _send_bytes(self, data: memoryview) -> int:
+        # MSG_MORE: a response head is followed by its payload at once, so let them share a
+        # packet; the last part of a response is sent without it.
+        flags = socket.MSG_MORE if len(self._outbound) > 1 else 0
+        sent = self.sock.send(data[self._sent_of_head :], flags)
+        self._account(sent, total=len(data))
+        return sent
+
+    def _send_slice(self, piece: LogSlice) -> int:
+        sent = os.sendfile(
+            self.fd,
+            piece.file.fileno(),
+            piece.position + self._sent_of_head,
+            min(piece.length - self._sent_of_head, _SENDFILE_BYTES),
+        )
+        if sent == 0:
+            # The file ends before the slice does: the promised bytes cannot be delivered.
+            raise OSError("segment shorter than its slice")
+        self._account(sent, total=piece.length)
+        return sent
+
+    def _account(self, sent: int, *, total: int) -> None:
         self._sent_of_head += sent
         if self._sent_of_head == total:
             self._outbound.popleft()
             self._sent_of_head = 0
-        return sent

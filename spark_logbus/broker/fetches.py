@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
+from dataclasses import dataclass
+from typing import Protocol
 
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, Deferred, Reply
@@ -32,9 +35,21 @@ class WaitingFetches:
         self._lock = threading.Lock()
         self._waiting: dict[TopicPartition, weakref.WeakSet[Deferred]] = {}
 
+    def __len__(self) -> int:
+        """Partitions that somebody waits for, or has waited for."""
+        return len(self._waiting)
+
     def add(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
         with self._lock:
             self._waiting.setdefault(topic_partition, weakref.WeakSet()).add(fetch)
+
+    def remove(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
+        with self._lock:
+            fetches = self._waiting.get(topic_partition)
+            if fetches is not None:
+                fetches.discard(fetch)
+                if not fetches:
+                    del self._waiting[topic_partition]
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """The high watermark moved, or the partition is no longer led here."""
@@ -42,6 +57,26 @@ class WaitingFetches:
             waiting = list(self._waiting.pop(topic_partition, ()))
         for fetch in waiting:
             fetch.wake()
+
+    def wake_all(self) -> None:
+        with self._lock:
+            waiting = {fetch for fetches in self._waiting.values() for fetch in fetches}
+            self._waiting.clear()
+        for fetch in waiting:
+            fetch.wake()
+
+
+class _Attempt(Protocol):
+    def __call__(self, request: FetchRequest, *, deadline: float) -> Reply | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one partition gives to a fetch; ``settled``: there is no point in waiting for more."""
+
+    result: FetchResult
+    piece: LogSlice | None = None
+    settled: bool = False
 
 
 class FetchHandler:
@@ -61,59 +96,63 @@ class FetchHandler:
         self._clock = clock
         self._max_wait_ms = max_wait_ms
         self._max_fetch_bytes = max_fetch_bytes
+        self._ending = False
 
     def handle(self, request: FetchRequest) -> Answer:
         if not request.partitions:
             raise InvalidRequestError("A fetch names no partition.")
-        final = request.max_wait_ms <= 0
-        reply = self._attempt(request, final=final)
+        reply = self.attempt(request, deadline=-math.inf if request.max_wait_ms <= 0 else math.inf)
         return reply if reply is not None else self._long_poll(request)
+
+    def end_waiting(self) -> None:
+        """Answer all that wait, now and from now on, with what there is."""
+        self._ending = True
+        self._waiting.wake_all()
 
     def _long_poll(self, request: FetchRequest) -> Deferred:
         wait_ms = min(request.max_wait_ms, self._max_wait_ms)
-        deadline = self._clock.monotonic() + wait_ms / 1000
+        return _LongPoll(
+            request, self.attempt, self._waiting, deadline=self._clock.monotonic() + wait_ms / 1000
+        )
 
-        def poll() -> Reply | None:
-            # Registered before looking, so that no record can come unnoticed in between.
-            for wanted in request.partitions:
-                self._waiting.add(TopicPartition(wanted.topic, wanted.partition), deferred)
-            return self._attempt(request, final=self._clock.monotonic() >= deadline)
-
-        deferred = Deferred(poll, deadline=deadline)
-        return deferred
-
-    def _attempt(self, request: FetchRequest, *, final: bool) -> Reply | None:
+    def attempt(self, request: FetchRequest, *, deadline: float) -> Reply | None:
         """The response if there is enough to send, an error to report, or no more time."""
+        final = self._ending or self._clock.monotonic() >= deadline
         results: list[FetchResult] = []
         slices: list[LogSlice] = []
-        room = min(request.max_bytes, self._max_fetch_bytes)
+        room = max(1, min(request.max_bytes, self._max_fetch_bytes))
+        enough = min(max(1, request.min_bytes), room)
+        length = 0
         for wanted in request.partitions:
-            result, piece = self._read(wanted, room, first=not slices)
-            results.append(result)
-            if piece is not None:
-                slices.append(piece)
-                room -= piece.length
-        found = sum(piece.length for piece in slices)
-        failed = any(result.error is not None for result in results)
-        if not final and not failed and found < max(1, request.min_bytes):
+            found = self._read(wanted, room - length, first=not slices, enough=enough)
+            results.append(found.result)
+            if found.piece is not None:
+                slices.append(found.piece)
+                length += found.piece.length
+            final = final or found.settled
+        if not final and length < enough:
             return None
         return Reply(encode_response(FetchResponse(results)), slices)
 
-    def _read(
-        self, wanted: FetchPartition, room: int, *, first: bool
-    ) -> tuple[FetchResult, LogSlice | None]:
+    def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             log = self._partitions.leader_of(topic_partition).log
             piece = None
+            settled = False
             if room > 0 or first:
                 max_bytes = max(1, min(wanted.max_bytes, room))
                 piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+                if piece is not None and piece.length < enough:
+                    # Less than the client waits for: is more there that max_bytes keeps out?
+                    more = log.read(wanted.offset, max_bytes=enough, end=wanted.end)
+                    settled = more is not None and more.length > piece.length
             if piece is not None and piece.length > room and not first:
                 piece = None  # does not fit behind what others got; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
-            return FetchResult(wanted.topic, wanted.partition, error=error_info(error)), None
+            failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
+            return _Found(failed, settled=True)
         result = FetchResult(
             wanted.topic,
             wanted.partition,
@@ -121,4 +160,32 @@ class FetchHandler:
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
         )
-        return result, piece
+        return _Found(result, piece, settled)
+
+
+class _LongPoll(Deferred):
+    """One fetch that waits."""
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        attempt: _Attempt,
+        waiting: WaitingFetches,
+        *,
+        deadline: float,
+    ) -> None:
+        super().__init__(deadline=deadline)
+        self._request = request
+        self._attempt = attempt
+        self._waiting = waiting
+        self._wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
+
+    def poll(self) -> Reply | None:
+        # Registered before looking, so that no record can come unnoticed in between.
+        for topic_partition in self._wanted:
+            self._waiting.add(topic_partition, self)
+        reply = self._attempt(self._request, deadline=self.deadline)
+        if reply is not None:
+            for topic_partition in self._wanted:
+                self._waiting.remove(topic_partition, self)
+        return reply

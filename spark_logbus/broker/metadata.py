@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, Reply
 from spark_logbus.coordination import (
@@ -17,7 +18,7 @@ from spark_logbus.coordination import (
     TopicRegistry,
 )
 from spark_logbus.errors import LogbusError
-from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.model import BrokerAddress, TopicPartition, check_name
 from spark_logbus.protocol import (
     BrokerInfo,
     MetadataRequest,
@@ -38,8 +39,8 @@ UNKNOWN_EPOCH = -1
 class ClusterImage:
     """Brokers, topics and leaders as ZooKeeper last told. Thread-safe.
 
-    Requests are answered from memory, so they go on while ZooKeeper is away; only a topic that
-    the image lacks is looked up at once, since it may be a moment old.
+    It is answered from, so metadata requests go on while ZooKeeper is away. It may be a moment
+    old; ``look_up`` asks ZooKeeper itself.
     """
 
     def __init__(self, session: Session, *, brokers: BrokerRegistry, topics: TopicRegistry) -> None:
@@ -68,12 +69,20 @@ class ClusterImage:
     def brokers(self) -> list[BrokerAddress]:
         return self._brokers
 
-    def topics(self, names: list[str] | None) -> list[TopicRecord]:
-        """The topics that exist, of ``names`` or (None) of all."""
-        if names is None:
-            return list(self._topics.values())
-        found = (self._topics.get(name) or self._look_up(name) for name in names)
-        return [record for record in found if record is not None]
+    @property
+    def topics(self) -> Mapping[str, TopicRecord]:
+        return self._topics
+
+    def look_up(self, names: Sequence[str]) -> dict[str, TopicRecord]:
+        """Those of ``names`` that exist, from ZooKeeper: may take as long as that does.
+
+        Raises CoordinationError.
+        """
+        if len(names) == 1:
+            record = self._topic_registry.get(names[0])
+            return {} if record is None else {record.name: record}
+        topics = self._topic_registry.all()
+        return {name: topics[name] for name in names if name in topics}
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         """(broker id, leader epoch) of a partition; the assigned broker until one has led."""
@@ -82,11 +91,6 @@ class ClusterImage:
         if topic_id != record.topic_id or state is None:
             return record.partitions[partition][0], UNKNOWN_EPOCH
         return state.leader, state.leader_epoch
-
-    def _look_up(self, name: str) -> TopicRecord | None:
-        if self._session.state is not SessionState.CONNECTED:
-            return None
-        return self._topic_registry.get(name)
 
     def _brokers_changed(self, brokers: list[BrokerAddress]) -> None:
         self._brokers = brokers
@@ -97,10 +101,16 @@ class ClusterImage:
         self._changed.set()
 
     def _refresh(self) -> None:
+        """Read the leaders after every change, and now and then: they have no watch.
+
+        A topic has none at first, so one that is new is looked at again soon; one whose broker
+        is away would be so for long, so soon becomes later.
+        """
         wait_s = _REFRESH_S
         while not self._stopping:
-            self._changed.wait(wait_s)
-            self._changed.clear()
+            if self._changed.wait(wait_s):
+                self._changed.clear()
+                wait_s = _INCOMPLETE_REFRESH_S
             if self._stopping or self._session.state is not SessionState.CONNECTED:
                 continue
             try:
@@ -110,7 +120,9 @@ class ClusterImage:
                 }
             except LogbusError as error:
                 log.warning("The leaders could not be read from ZooKeeper: %s", error)
-            wait_s = _REFRESH_S if self._is_complete() else _INCOMPLETE_REFRESH_S
+            except Exception:
+                log.exception("The leaders could not be read from ZooKeeper.")
+            wait_s = _REFRESH_S if self._is_complete() else min(2 * wait_s, _REFRESH_S)
 
     def _is_complete(self) -> bool:
         topics = self._topics.values()
@@ -120,11 +132,30 @@ class ClusterImage:
 class MetadataHandler:
     """Answers metadata requests; thread-safe, keeps nothing."""
 
-    def __init__(self, image: ClusterImage, partitions: Partitions) -> None:
+    def __init__(self, image: ClusterImage, partitions: Partitions, offload: Offload) -> None:
         self._image = image
         self._partitions = partitions
+        self._offload = offload
 
     def handle(self, request: MetadataRequest) -> Answer:
+        known = self._image.topics
+        if request.topics is None:
+            return self._reply(list(known.values()), ends=request.ends)
+        unknown = [name for name in request.topics if name not in known]
+        if not unknown:
+            return self._reply([known[name] for name in request.topics], ends=request.ends)
+        for name in unknown:
+            check_name("topic", name)
+
+        def look_up() -> Reply:
+            # "Not there" is final for a client, so it is not said before ZooKeeper has said it.
+            found = {**known, **self._image.look_up(unknown)}
+            records = [found[name] for name in request.topics or () if name in found]
+            return self._reply(records, ends=request.ends)
+
+        return self._offload.run(look_up)
+
+    def _reply(self, records: Sequence[TopicRecord], *, ends: bool) -> Reply:
         brokers = [
             BrokerInfo(b.broker_id, b.host, b.port, b.local_socket) for b in self._image.brokers
         ]
@@ -133,12 +164,12 @@ class MetadataHandler:
                 record.name,
                 record.topic_id,
                 [
-                    self._partition(record, partition, ends=request.ends)
+                    self._partition(record, partition, ends=ends)
                     for partition in sorted(record.partitions)
                 ],
                 dict(record.config),
             )
-            for record in self._image.topics(request.topics)
+            for record in records
         ]
         return Reply(encode_response(MetadataResponse(brokers, topics)))
 

@@ -11,22 +11,27 @@ up one of ``threads``, not the others. The measurement behind this choice is in
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
-import math
 import select
 import socket
-import sys
 import threading
-import uuid
 from collections.abc import Callable
 
+from spark_logbus.broker.alarms import Alarms
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.connection import Connection
+from spark_logbus.broker.lanes import Lanes
 from spark_logbus.broker.replies import Answer
+from spark_logbus.broker.sockets import (
+    configure,
+    first_reserved_descriptor,
+    is_out_of_room,
+    listen,
+    listen_locally,
+    peer_name,
+)
+from spark_logbus.broker.turns import Turns
 from spark_logbus.clock import Clock
-from spark_logbus.errors import StorageError
 from spark_logbus.protocol import Frame
 
 log = logging.getLogger(__name__)
@@ -34,8 +39,8 @@ log = logging.getLogger(__name__)
 _ONCE = select.EPOLLONESHOT
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _SWEEP_S = 1.0
-_BACKLOG = 512
-_LOCAL_BUFFER_BYTES = 4 << 20
+_THREADS_WITHOUT_LANE = 2  # are left for appends while all others wait for the disk
+_JOIN_S = 10.0
 
 Handle = Callable[[Connection, Frame], Answer]
 
@@ -47,25 +52,22 @@ class Network:
         self._config = config
         self._clock = clock
         self._handle: Handle | None = None
-        self._listener = _listen(host, port)
-        self._local_listener, self.local_socket = _listen_locally(config)
+        self._listeners = [listen(host, port)]
+        self.port: int = self._listeners[0].getsockname()[1]
+        self.local_socket: str | None = None
+        if config.local_socket and (local := listen_locally()) is not None:
+            self._listeners.append(local[0])
+            self.local_socket = local[1]
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._deadlines: list[tuple[float, int, Connection]] = []
-        self._deadline_added = threading.Condition()
-        self._numbers = itertools.count()
+        self._refused = 0
+        self._alarms: Alarms[Connection] = Alarms()
+        self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
-
-    @property
-    def port(self) -> int:
-        return int(self._listener.getsockname()[1])
-
-    @property
-    def _listeners(self) -> list[socket.socket]:
-        return [one for one in (self._listener, self._local_listener) if one is not None]
+        self._first_reserved = first_reserved_descriptor()
 
     @property
     def connection_count(self) -> int:
@@ -77,11 +79,11 @@ class Network:
         """Serve: ``handle`` is called once for each frame, on a network thread."""
         self._handle = handle
         for listener in self._listeners:
-            self._epoll.register(listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+            self._epoll.register(listener.fileno(), select.EPOLLIN | _ONCE)
         self._epoll.register(self._wake_read.fileno(), select.EPOLLIN)
         for number in range(self._config.threads):
             self._spawn(self._serve, f"network-{number}")
-        self._spawn(self._time, "network-deadlines")
+        self._spawn(self._time, "network-timer")
 
     def _spawn(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -96,100 +98,139 @@ class Network:
 
     def waiting(self) -> int:
         """Requests that have been started and are not answered yet."""
-        return sum(connection.waiting for connection in list(self._connections.values()))
+        return sum(connection.waiting for connection in self._snapshot())
 
     def stop(self) -> None:
         """Close every connection and end the threads. Call after ``stop_accepting``."""
         self._stopping = True
         self._wake_write.send(b"x")  # stays readable: wakes every thread
-        with self._deadline_added:
-            self._deadline_added.notify_all()
+        self._alarms.close()
         for thread in self._threads:
-            thread.join(timeout=10)
-        for connection in list(self._connections.values()):
-            with connection.lock:
+            thread.join(timeout=_JOIN_S)
+        for connection in self._lanes.clear():
+            self._drop(connection)
+        for connection in self._snapshot():
+            if connection.turns.take():  # else a thread is stuck in it
                 self._drop(connection)
         self._epoll.close()
         self._wake_read.close()
         self._wake_write.close()
+
+    def _snapshot(self) -> list[Connection]:
+        with self._lock:
+            return list(self._connections.values())
 
     # -- network threads ------------------------------------------------------------------
 
     def _serve(self) -> None:
         listeners = {listener.fileno(): listener for listener in self._listeners}
         while not self._stopping:
-            for fd, events in self._epoll.poll(maxevents=1):
-                if fd in listeners:
-                    self._accept(listeners[fd])
-                    continue
-                connection = self._connections.get(fd)
-                if connection is not None:
-                    self._turn(connection, gone=bool(events & _GONE))
+            try:
+                for fd, events in self._epoll.poll(maxevents=1):
+                    if fd in listeners:
+                        self._accept(listeners[fd])
+                    elif (connection := self._connections.get(fd)) is not None:
+                        self._turn(connection, gone=bool(events & _GONE))
+            except Exception:
+                log.exception("A network thread met a failure that was not foreseen; it goes on.")
 
     def _turn(self, connection: Connection, *, gone: bool) -> None:
-        with connection.lock:
-            if connection.closed:
+        """One turn of the connection, and of others that wait for a thread to send slices."""
+        if not connection.turns.take():
+            return
+        if gone:
+            connection.check_peer()
+        if connection.at_slice or not self._work(connection, may_send_slices=False):
+            if not self._lanes.enter(connection):
                 return
-            try:
-                if gone:
-                    connection.close()
-                else:
-                    connection.turn(self._clock.monotonic())
-            except Exception:
-                log.exception("A request of %s failed unexpectedly; its connection is closed.",
-                              connection.peer)  # fmt: skip
-                connection.close()
+            sending: Connection | None = connection
+            while sending is not None:
+                self._work(sending, may_send_slices=True)
+                sending = self._lanes.leave()
+
+    def _work(self, connection: Connection, *, may_send_slices: bool) -> bool:
+        """Give it its turn and end that; False if it has it still, and wants to send slices."""
+        try:
+            connection.turn(self._clock.monotonic(), may_send_slices=may_send_slices)
             if connection.closed:
                 self._drop(connection)
-                return
-            self._arm(connection)
-            # An answer that came between the turn and the arming would have no event left.
-            if connection.has_answer():
-                self._arm(connection, to_write=True)
-            self._schedule(connection)
+            elif connection.at_slice and not may_send_slices:
+                return False
+            else:
+                self._give_back(connection)
+        except Exception:
+            log.exception(
+                "A request of %s failed unexpectedly; its connection is closed.", connection.peer
+            )
+            self._drop(connection)
+        return True
 
-    def _arm(self, connection: Connection, *, to_write: bool = False) -> None:
-        reads, writes = connection.interest()
-        events = _ONCE | (select.EPOLLIN if reads else 0)
-        if writes or to_write:
-            events |= select.EPOLLOUT
-        self._epoll.modify(connection.fd, events)
+    def _give_back(self, connection: Connection) -> None:
+        deadline = connection.next_deadline()
+        if deadline is not None:
+            self._alarms.set(connection, deadline)
+        connection.turns.give_back(
+            reads=connection.wants_to_read(), writes=connection.wants_to_write()
+        )
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept one connection. Out of descriptors: pause, and let those who are in live on."""
         try:
             sock, address = listener.accept()
-        except BlockingIOError:
-            self._listen_again()
         except OSError as error:
-            if not self._stopping:
+            if listener.fileno() < 0:
+                return  # closed meanwhile
+            if is_out_of_room(error):
                 log.error("A connection could not be accepted: %s. Pausing.", error.strerror)
-        else:
-            self._listen_again()
-            self._admit(sock, f"{address[0]}:{address[1]}" if address else "this machine")
+            else:  # another thread took it, or its client gave up
+                self._listen_again()
+            return
+        self._listen_again()
+        peer = peer_name(address)
+        try:
+            self._admit(sock, peer)
+        except OSError as error:
+            log.info("The connection from %s was lost at once: %s.", peer, error.strerror)
+            sock.close()
+        except Exception:
+            sock.close()
+            raise
 
     def _listen_again(self) -> None:
         for listener in self._listeners:
             with contextlib.suppress(OSError, ValueError):
-                self._epoll.modify(listener.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+                self._epoll.modify(listener.fileno(), select.EPOLLIN | _ONCE)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        if len(self._connections) >= self._config.max_connections:
-            log.warning(
-                "Refused a connection from %s: %d connections are open, which is the limit.",
-                peer, len(self._connections),
-            )  # fmt: skip
-            sock.close()
-            return
-        _configure(sock)
+        configure(sock)
+        fd = sock.fileno()
+
+        def arm(*, reads: bool, writes: bool) -> None:
+            events = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
+            self._epoll.modify(fd, _ONCE | events)
+
         assert self._handle is not None
         connection = Connection(
-            sock, peer, config=self._config, handle=self._handle, wake=self._wake,
+            sock, peer, config=self._config, handle=self._handle, turns=Turns(arm),
             now=self._clock.monotonic(),
         )  # fmt: skip
         with self._lock:
-            self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, _ONCE | select.EPOLLIN)
+            full = (
+                len(self._connections) >= self._config.max_connections or fd >= self._first_reserved
+            )
+            if full:
+                self._refused += 1
+            else:
+                self._connections[fd] = connection
+        if full:
+            connection.close()
+            return
+        try:
+            self._epoll.register(fd, _ONCE)
+            connection.turns.give_back(reads=True, writes=False)
+        except OSError:
+            self._drop(connection)
+            raise
 
     def _drop(self, connection: Connection) -> None:
         """Forget a connection; its descriptor is closed last, as it may be reused at once."""
@@ -197,93 +238,44 @@ class Network:
             if self._connections.get(connection.fd) is connection:
                 del self._connections[connection.fd]
         connection.close()
+        self._alarms.forget(connection)
 
-    # -- answers that come later ----------------------------------------------------------
-
-    def _wake(self, connection: Connection) -> None:
-        """Give the connection another turn, on a network thread."""
-        if self._connections.get(connection.fd) is connection:
-            with contextlib.suppress(OSError, ValueError):
-                self._epoll.modify(connection.fd, _ONCE | select.EPOLLIN | select.EPOLLOUT)
-
-    def _schedule(self, connection: Connection) -> None:
-        """See to a turn at the deadline of the request that is next to be answered.
-
-        One entry a connection is enough: when it comes due, the turn schedules the next.
-        """
-        deadline = connection.next_deadline()
-        if deadline is None or connection.scheduled <= deadline:
-            return
-        connection.scheduled = deadline
-        with self._deadline_added:
-            heapq.heappush(self._deadlines, (deadline, next(self._numbers), connection))
-            if self._deadlines[0][0] == deadline:
-                self._deadline_added.notify()
+    # -- the timer ------------------------------------------------------------------------
 
     def _time(self) -> None:
-        """The timer thread: wakes connections at deadlines, ends stalled ones."""
+        """Gives turns at deadlines, ends stalled connections."""
         next_sweep = self._clock.monotonic() + _SWEEP_S
         while not self._stopping:
             now = self._clock.monotonic()
-            due = []
-            with self._deadline_added:
-                while self._deadlines and self._deadlines[0][0] <= now:
-                    due.append(heapq.heappop(self._deadlines)[2])
-                if not due and now < next_sweep:
-                    until = self._deadlines[0][0] if self._deadlines else next_sweep
-                    self._deadline_added.wait(max(0.0, min(until, next_sweep) - now))
-            for connection in due:
-                connection.scheduled = math.inf
-                self._wake(connection)
-            if now >= next_sweep:
-                next_sweep = now + _SWEEP_S
-                self._listen_again()
-                self._end_stalled(now)
+            try:
+                for connection in self._alarms.take_due(now):
+                    connection.turns.call()
+                if now >= next_sweep:
+                    next_sweep = now + _SWEEP_S
+                    self._listen_again()
+                    self._end_stalled(now)
+                    self._report_refused()
+            except Exception:
+                log.exception("The network's timer met a failure that was not foreseen.")
+            self._alarms.wait(now=now, until=next_sweep)
+
+    def _report_refused(self) -> None:
+        """Once a sweep, not once a connection: who is refused tends to come again at once."""
+        with self._lock:
+            refused, self._refused = self._refused, 0
+        if refused:
+            log.warning(
+                "Refused %d connections: %d are open, and the limit is max_connections (%d) or "
+                "what the limit of open files leaves.",
+                refused, len(self._connections), self._config.max_connections,
+            )  # fmt: skip
 
     def _end_stalled(self, now: float) -> None:
-        for connection in list(self._connections.values()):
-            if connection.stalled(now) and connection.lock.acquire(blocking=False):
-                try:
-                    if connection.stalled(now) and not connection.closed:
-                        log.info("Closing the connection from %s: it stalled.", connection.peer)
-                        self._drop(connection)
-                finally:
-                    connection.lock.release()
-
-
-def _configure(sock: socket.socket) -> None:
-    sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:
-        # The kernel does not tune this one; it cuts the wish to net.core.wmem_max.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer that vanished without a word is noticed within two minutes.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
-
-
-def _listen_locally(config: NetworkConfig) -> tuple[socket.socket | None, str | None]:
-    """A UNIX socket under a random abstract name (Linux), and that name."""
-    if not config.local_socket or sys.platform != "linux":
-        return None, None
-    name = f"logbus-{uuid.uuid4().hex}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind("\0" + name)
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)
-    return listener, name
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        listener = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
-    except OSError as error:
-        raise StorageError(
-            f"Cannot listen on {host}:{port}: {error.strerror}. Is another broker running there? "
-            "Choose another port in [broker]."
-        ) from error
-    listener.setblocking(False)
-    return listener
+        for connection in self._snapshot():
+            # One that somebody works on has no time to stall; it is looked at next time.
+            if connection.stalled(now) and connection.turns.take():
+                if connection.stalled(now):
+                    log.info("Closing the connection from %s: it stalled.", connection.peer)
+                    self._drop(connection)
+                else:
+                    self._give_back(connection)

@@ -3,8 +3,9 @@ answer holds up nobody's appends and fetches."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from spark_logbus.broker.replies import Deferred, Reply
 from spark_logbus.clock import Clock
@@ -12,7 +13,7 @@ from spark_logbus.errors import LimitExceededError, LogbusError, RequestTimeoutE
 from spark_logbus.protocol import encode_error
 
 _THREADS = 2
-_MAX_WAITING = 64  # topic requests are rare; more than this is a runaway script
+_MAX_WAITING = 64  # such requests are rare; more than this is a runaway script
 
 
 class Offload:
@@ -22,46 +23,52 @@ class Offload:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="coordination-request")
         self._clock = clock
         self._max_wait_s = max_wait_ms / 1000
-        self._running: set[Future[Reply]] = set()
+        self._lock = threading.Lock()
+        self._unfinished = 0
 
     def run(self, work: Callable[[], Reply]) -> Deferred:
         """Answer with what ``work`` returns or raises, when it is done."""
-        if len(self._running) >= _MAX_WAITING:
-            raise LimitExceededError(
-                f"{_MAX_WAITING} topic requests wait for ZooKeeper already; try again later."
-            )
-        future = self._pool.submit(work)
-        self._running.add(future)
-        deadline = self._clock.monotonic() + self._max_wait_s
-
-        def poll() -> Reply | None:
-            if future.done():
-                return _outcome(future)
-            if self._clock.monotonic() >= deadline:
-                return Reply(
-                    encode_error(
-                        RequestTimeoutError(
-                            "ZooKeeper did not answer in time; the change may still be made."
-                        )
-                    )
+        with self._lock:
+            if self._unfinished >= _MAX_WAITING:
+                raise LimitExceededError(
+                    f"{_MAX_WAITING} requests wait for ZooKeeper already; try again later."
                 )
-            return None
+            self._unfinished += 1
+        job = _Job(work, clock=self._clock, deadline=self._clock.monotonic() + self._max_wait_s)
+        self._pool.submit(job.run).add_done_callback(self._count_down)
+        return job
 
-        deferred = Deferred(poll, deadline=deadline)
-
-        def done(finished: Future[Reply]) -> None:
-            self._running.discard(finished)
-            deferred.wake()
-
-        future.add_done_callback(done)
-        return deferred
+    def _count_down(self, _: object) -> None:
+        with self._lock:
+            self._unfinished -= 1
 
     def stop(self) -> None:
+        """Drop what has not begun; what has ends when the ZooKeeper session is closed."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _outcome(future: Future[Reply]) -> Reply:
-    try:
-        return future.result()
-    except LogbusError as error:
-        return Reply(encode_error(error))
+class _Job(Deferred):
+    """One request that waits for ZooKeeper."""
+
+    def __init__(self, work: Callable[[], Reply], *, clock: Clock, deadline: float) -> None:
+        super().__init__(deadline=deadline)
+        self._work = work
+        self._clock = clock
+        self._outcome: Reply | BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._work()
+        except LogbusError as error:
+            self._outcome = Reply(encode_error(error))
+        except BaseException as bug:  # noqa: BLE001 - raised again where the reply is asked for
+            self._outcome = bug
+        self.wake()
+
+    def poll(self) -> Reply | None:
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        if self._outcome is None and self._clock.monotonic() >= self.deadline:
+            late = "ZooKeeper did not answer in time; a change may still be made."
+            return Reply(encode_error(RequestTimeoutError(late)))
+        return self._outcome

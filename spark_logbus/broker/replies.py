@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_logbus.log import LogSlice
 
-Part = bytes | LogSlice
-"""One piece of a response payload: bytes, or a stretch of a segment that is sent by sendfile."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response: its encoded header and the pieces of its payload."""
+    """A response: its encoded header, and the slices of segments that are its payload."""
 
     header: bytes
-    parts: Sequence[Part] = ()
+    slices: Sequence[LogSlice] = ()
 
     @property
     def payload_length(self) -> int:
-        return sum(len(part) if isinstance(part, bytes) else part.length for part in self.parts)
+        return sum(piece.length for piece in self.slices)
 
 
-class Deferred:
+class Deferred(ABC):
     """A response that has to wait: for a flush, for records to come, or for a deadline.
 
     The network asks ``poll`` for the reply, at once and after each ``wake``; None means "not
@@ -31,10 +30,12 @@ class Deferred:
     runs on a network thread, never on the flusher's.
     """
 
-    def __init__(self, poll: Callable[[], Reply | None], *, deadline: float) -> None:
-        self.poll = poll
+    def __init__(self, *, deadline: float) -> None:
         self.deadline = deadline  # monotonic seconds; the network polls once more when it passes
         self._notify: Callable[[], None] | None = None
+
+    @abstractmethod
+    def poll(self) -> Reply | None: ...
 
     def subscribe(self, notify: Callable[[], None]) -> None:
         """Set by the network, once, before its first poll."""
@@ -45,5 +46,11 @@ class Deferred:
             self._notify()
 
 
-Answer = Reply | Deferred | None
-"""None: the request wants no response (acks=none)."""
+class NoReply(enum.Enum):
+    """What happens instead of a response."""
+
+    WANTED = "the request wants none (acks=none)"
+    POSSIBLE = "it failed and wants none: the connection ends, so that the client notices"
+
+
+Answer = Reply | Deferred | NoReply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
@@ -14,16 +14,15 @@ from spark_logbus.broker.fetches import FetchHandler
 from spark_logbus.broker.metadata import ClusterImage, MetadataHandler
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, Reply
+from spark_logbus.broker.replies import Answer, NoReply, Reply
 from spark_logbus.coordination import TopicRegistry
 from spark_logbus.errors import (
-    BrokerShuttingDownError,
     BrokerUnavailableError,
     InvalidRequestError,
     LogbusError,
 )
 from spark_logbus.log import LogConfig
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,
@@ -53,11 +52,17 @@ from spark_logbus.protocol import (
 
 log = logging.getLogger(__name__)
 
-MessageT = TypeVar("MessageT", bound=Message)
+_ONE_PIECE = 1 << 62
+# Of one range: a terabyte in pieces of a few bytes would take all memory, and a response header
+# holds 1 MiB. Beyond this, pieces are larger than was asked for.
+_MAX_CUTS = 10_000
 
 
 class RequestHandler:
-    """Thread-safe. Errors of a request become its response; only bugs escape as exceptions."""
+    """Thread-safe. Errors of a request become its response; only bugs escape as exceptions.
+
+    ``refusal``: set it to have all requests but handshakes answered with that error.
+    """
 
     def __init__(
         self,
@@ -75,8 +80,8 @@ class RequestHandler:
         self._image = image
         self._topics = topics
         self._offload = offload
-        self.shutting_down = False
-        metadata = MetadataHandler(image, partitions)
+        self.refusal: LogbusError | None = None
+        metadata = MetadataHandler(image, partitions, offload)
         self._appends = appends
         self._handlers: dict[Api, Callable[[Any], Answer]] = {
             Api.METADATA: metadata.handle,
@@ -88,23 +93,29 @@ class RequestHandler:
         }
 
     def handle(self, connection: Connection, frame: Frame) -> Answer:
+        request: Message | None = None
         try:
             api = check_api(frame.api, frame.version)
             request = decode_request(api, frame.header)
-            if isinstance(request, HandshakeRequest):
-                return self._handshake(connection, request)
-            if not connection.handshaken:
-                raise InvalidRequestError("The first request of a connection must be a handshake.")
-            if self.shutting_down:
-                raise BrokerShuttingDownError(
-                    f"Broker {self._config.id} is shutting down; try again elsewhere or later."
-                )
-            if isinstance(request, AppendRequest):
-                return self._appends.handle(request, frame.payload)
-            return self._handlers[api](request)
+            return self._answer(connection, api, request, frame.payload)
         except LogbusError as error:
             log.debug("A request of %s was refused: %s", connection.peer, error)
+            if isinstance(request, AppendRequest) and request.acks == Acks.NONE.value:
+                return NoReply.POSSIBLE
             return Reply(encode_error(error))
+
+    def _answer(
+        self, connection: Connection, api: Api, request: Message, payload: memoryview
+    ) -> Answer:
+        if isinstance(request, HandshakeRequest):
+            return self._handshake(connection, request)
+        if not connection.handshaken:
+            raise InvalidRequestError("The first request of a connection must be a handshake.")
+        if self.refusal is not None:
+            raise self.refusal
+        if isinstance(request, AppendRequest):
+            return self._appends.handle(request, payload)
+        return self._handlers[api](request)
 
     def _handshake(self, connection: Connection, request: HandshakeRequest) -> Answer:
         if request.protocol_version < PROTOCOL_VERSION:
@@ -160,7 +171,9 @@ class RequestHandler:
                 raise InvalidRequestError(
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."
                 )
-            cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=wanted.target_bytes)
+            _, size = led.log.split(wanted.start, wanted.end, target_bytes=_ONE_PIECE)
+            target_bytes = max(wanted.target_bytes, size // _MAX_CUTS)
+            cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=target_bytes)
         except LogbusError as error:
             return SplitRangeResult(wanted.topic, wanted.partition, error=error_info(error))
         return SplitRangeResult(wanted.topic, wanted.partition, list(cuts), size)

@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
-from pathlib import Path
 
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.config import BrokerConfig
+from spark_logbus.broker.data_directory import (
+    check_identity,
+    claim_identity,
+    remember_port,
+    remembered_port,
+)
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
 from spark_logbus.broker.metadata import ClusterImage
 from spark_logbus.broker.network import Network
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.requests import RequestHandler
+from spark_logbus.broker.sockets import allow_descriptors
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination import BrokerRegistry, Session, TopicRegistry
-from spark_logbus.errors import ConfigError, LogbusError, StorageError
+from spark_logbus.errors import (
+    BrokerIdInUseError,
+    BrokerShuttingDownError,
+    LogbusError,
+    NotLeaderError,
+    StorageError,
+)
 from spark_logbus.log import LogDirectory
 from spark_logbus.model import BrokerAddress
 
 log = logging.getLogger(__name__)
 
 _MAINTAIN_S = 0.5
-_ID_FILE = "broker.id"
-_PORT_FILE = "broker.port"
+_DRAIN_LOOK_S = 0.02
+# Below the range (32768 and up) from which systems take the local ports of outgoing connections:
+# one of those must never sit on our port while this broker restarts.
+_FREE_PORTS = range(20_000, 32_000)
+_FREE_PORT_TRIES = 20
 
 
 class Broker:
     """The composition root. ``start`` and ``stop`` are called once each, by one thread.
 
     Start: logs are recovered, the port is bound, ZooKeeper is joined, then requests are served.
-    Stop: leave ZooKeeper, refuse new requests, finish those under way, close the logs with a
-    clean marker.
+    Stop: refuse new requests, finish those under way, leave ZooKeeper, close the logs with a
+    clean marker; a ZooKeeper that does not answer holds that up by no more than seconds.
     """
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
@@ -49,7 +65,13 @@ class Broker:
         self._registry = BrokerRegistry(self._session)
         topics = TopicRegistry(self._session)
         waiting = WaitingFetches()
-        self._partitions = Partitions(config.id, logs=self._logs, topics=topics, moved=waiting.wake)
+        self._partitions = Partitions(
+            config.id,
+            logs=self._logs,
+            topics=topics,
+            session_id=lambda: self._session.session_id,
+            moved=waiting.wake,
+        )
         self._image = ClusterImage(
             self._session,
             brokers=BrokerRegistry(self._session),
@@ -57,19 +79,20 @@ class Broker:
         )
         network = config.network
         self._offload = Offload(clock=clock, max_wait_ms=network.max_wait_ms)
+        self._fetches = FetchHandler(
+            self._partitions,
+            waiting,
+            clock=clock,
+            max_wait_ms=network.max_wait_ms,
+            max_fetch_bytes=network.max_fetch_bytes,
+        )
         self._requests = RequestHandler(
             config,
             partitions=self._partitions,
             image=self._image,
             topics=topics,
             appends=AppendHandler(self._partitions, clock=clock, max_wait_ms=network.max_wait_ms),
-            fetches=FetchHandler(
-                self._partitions,
-                waiting,
-                clock=clock,
-                max_wait_ms=network.max_wait_ms,
-                max_fetch_bytes=network.max_fetch_bytes,
-            ),
+            fetches=self._fetches,
             offload=self._offload,
         )
         self._network: Network | None = None
@@ -85,13 +108,17 @@ class Broker:
 
     def start(self) -> None:
         config = self.config
-        config.data_dir.mkdir(parents=True, exist_ok=True)
+        check_identity(config.data_dir, config.id)
         self._logs.open()
         try:
-            _check_identity(config.data_dir, config.id)
+            claim_identity(config.data_dir, config.id)
+            allow_descriptors(config.network.max_connections)
             self._network = self._listen()
+            remember_port(config.data_dir, self._network.port)
             self._session.start()
-            self._registry.register(self.address, version=__version__)
+            self._registry.register(
+                self.address, version=__version__, on_conflict=self._lost_identity
+            )
             self._image.start()
             self._partitions.start()
             self._network.start(self._requests.handle)
@@ -105,32 +132,44 @@ class Broker:
     def _listen(self) -> Network:
         """Bind the port; port 0 means the one of the last run if it is free, else any."""
         config = self.config
-        remembered = config.data_dir / _PORT_FILE
         ports = [config.port]
-        if config.port == 0 and remembered.exists():
-            ports.insert(0, int(remembered.read_text()))
-        for port in ports:
+        if config.port == 0:
+            last = remembered_port(config.data_dir)
+            ports = [*([last] if last else []), *random.sample(_FREE_PORTS, _FREE_PORT_TRIES), 0]
+        for port in ports[:-1]:
             try:
-                network = Network(
-                    host=config.host, port=port, config=config.network, clock=self._clock
-                )
-            except StorageError:
-                if port == ports[-1]:
-                    raise
-                log.warning("Port %d of the last run is taken, choosing another.", port)
-            else:
-                remembered.write_text(f"{network.port}\n")
-                return network
-        raise AssertionError("unreachable: the last port either bound or raised")
+                return self._bind(port)
+            except StorageError as error:
+                log.info("%s Trying another.", error)
+        return self._bind(ports[-1])
+
+    def _bind(self, port: int) -> Network:
+        config = self.config
+        return Network(host=config.host, port=port, config=config.network, clock=self._clock)
+
+    def _lost_identity(self, error: BrokerIdInUseError) -> None:
+        """Another broker took the id while ZooKeeper thought us gone: clients are its now."""
+        self._requests.refusal = NotLeaderError(
+            f"Broker {self.config.id} at this address serves nothing any more. {error.message}"
+        )
+        self._fetches.end_waiting()
 
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._stopping.set()
-        self._requests.shutting_down = True
-        steps = [self._registry.deregister, self._partitions.stop, self._image.stop]
+        self._requests.refusal = BrokerShuttingDownError(
+            f"Broker {self.config.id} is shutting down; try again elsewhere or later."
+        )
+        # Closing the session does as much, but at the end; this tells clients now, if it can.
+        threading.Thread(target=self._deregister, name="deregister", daemon=True).start()
+        steps = [self._fetches.end_waiting]
         if self._network is not None:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
-        steps += [self._offload.stop, self._join_maintenance, self._session.close, self._logs.close]
+        # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
+        steps += [
+            self._session.close, self._partitions.stop, self._image.stop, self._offload.stop,
+            self._join_maintenance, self._logs.close,
+        ]  # fmt: skip
         for step in steps:
             try:
                 step()
@@ -138,12 +177,18 @@ class Broker:
                 log.error("While stopping: %s", error)
         log.info("Broker %d has stopped.", self.config.id)
 
+    def _deregister(self) -> None:
+        try:
+            self._registry.deregister()
+        except LogbusError as error:
+            log.debug("The broker's node in ZooKeeper goes with its session: %s", error)
+
     def _drain(self) -> None:
         assert self._network is not None
         deadline = self._clock.monotonic() + self.config.network.drain_timeout_ms / 1000
         pause = threading.Event()
         while self._network.waiting() and self._clock.monotonic() < deadline:
-            pause.wait(0.02)
+            pause.wait(_DRAIN_LOOK_S)
 
     def _join_maintenance(self) -> None:
         if self._maintenance.is_alive():
@@ -155,17 +200,5 @@ class Broker:
                 self._logs.maintain()
             except LogbusError as error:
                 log.error("Maintenance of the logs failed and will be tried again: %s", error)
-
-
-def _check_identity(data_dir: Path, broker_id: int) -> None:
-    """A data directory belongs to one broker id; serving it under another would lose its logs."""
-    path = data_dir / _ID_FILE
-    if path.exists():
-        known = path.read_text().strip()
-        if known != str(broker_id):
-            raise ConfigError(
-                f"The data directory {data_dir} belongs to broker {known}, but the configuration "
-                f"says id = {broker_id}; use that id or another data_dir."
-            )
-        return
-    path.write_text(f"{broker_id}\n")
+            except Exception:
+                log.exception("Maintenance of the logs failed and will be tried again.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from spark_logbus.client import FetchedBatch
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.model import TopicPartition
+from spark_logbus.record.arrow import HEADERS
 
 TARGET_ROWS = 50_000
 """Rows of an arrow batch for Spark: from 10,000 to 50,000 a full scan gets twice as fast."""
@@ -37,12 +38,12 @@ class Assembler:
     def __init__(self, columns: ColumnChoice, tp: TopicPartition) -> None:
         self._schema = columns.arrow_schema()
         makers: dict[str, Callable[[Fetched, int], pa.Array]] = {
-            "key": partial(_from_records, name="key"),
-            "value": partial(_from_records, name="value"),
+            "key": _keys,
+            "value": lambda fetched, _: _joined([_column(one, "value") for one in fetched]),
             "topic": lambda _, rows: _constant(tp.topic, pa.string(), rows),
             "partition": lambda _, rows: _constant(tp.partition, pa.int32(), rows),
             "offset": _offsets,
-            "timestamp": partial(_from_records, name="timestamp"),
+            "timestamp": lambda fetched, _: _joined([_column(one, "timestamp") for one in fetched]),
             "timestampType": _timestamp_types,
             "headers": self._headers,
         }
@@ -55,28 +56,37 @@ class Assembler:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _headers(self, fetched: Fetched, rows: int) -> pa.Array:
+        if any(one.header.has_headers for one in fetched):
+            headers = _joined(
+                [
+                    _column(one, "headers")
+                    if one.header.has_headers
+                    else _constant(None, HEADERS, one.arrow_batch.num_rows)
+                    for one in fetched
+                ]
+            )
+        else:
+            headers = _constant(None, HEADERS, rows)
         # Spark calls the items of a list "element", Arrow calls them "item"; the cast renames.
-        return _from_records(fetched, rows, name="headers").cast(self._schema.field("headers").type)
+        return headers.cast(self._schema.field("headers").type)
 
 
-def _from_records(fetched: Fetched, rows: int, *, name: str) -> pa.Array:
-    """The column ``name`` of the records; null where a record batch does not have it."""
-    having = [one for one in fetched if name in one.arrow_batch.schema.names]
-    if not having:
-        return _nulls(name, rows)
-    chunks = [
-        one.arrow_batch.column(name)
-        if name in one.arrow_batch.schema.names
-        else _nulls(name, one.arrow_batch.num_rows)
-        for one in fetched
-    ]
-    return _joined(chunks)
+def _column(one: FetchedBatch, name: str) -> pa.Array:
+    return one.arrow_batch.column(name)
 
 
-def _nulls(name: str, rows: int) -> pa.Array:
-    from spark_logbus.record.arrow import HEADERS
-
-    return _constant(None, HEADERS if name == "headers" else pa.binary(), rows)
+def _keys(fetched: Fetched, rows: int) -> pa.Array:
+    """Null for the whole of a record batch in which no record has a key."""
+    if not any(one.header.has_key for one in fetched):
+        return _constant(None, pa.binary(), rows)
+    return _joined(
+        [
+            _column(one, "key")
+            if one.header.has_key
+            else _constant(None, pa.binary(), one.arrow_batch.num_rows)
+            for one in fetched
+        ]
+    )
 
 
 def _offsets(fetched: Fetched, rows: int) -> pa.Array:

@@ -177,7 +177,7 @@ class _Given:
         scale = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
         if found is None or not int(found[1]):
             raise InvalidOptionError(
-                f"Option {name}: expected a number of bytes such as 134217728 or 128m, "
+                f"Option {name}: expected a number of bytes such as 536870912 or 512m, "
                 f"got {value!r}."
             )
         return int(found[1]) * scale[found[2]]

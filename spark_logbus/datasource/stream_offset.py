@@ -82,7 +82,8 @@ class StreamOffset:
         if version > VERSION:
             raise UnsupportedVersionError(
                 "The checkpoint was written by a newer release of logbus: its offset has "
-                f"version {version}, this release reads up to {VERSION}. Upgrade, or start a new checkpoint."
+                f"version {version}, this release reads up to {VERSION}. Upgrade, or start a new "
+                "checkpoint."
             )
         if value.get("unresolved") is True:
             return UNRESOLVED

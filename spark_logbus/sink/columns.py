@@ -160,7 +160,6 @@ def by_destination(
     order = pc.sort_indices(
         table,
         sort_keys=[("topic", "ascending"), ("partition", "ascending")],
-        null_placement="at_end",
     )
     gathered = records.take(order)
     distinct = distinct.sort_by([("topic", "ascending"), ("partition", "ascending")])

@@ -20,6 +20,9 @@ from spark_logbus.sink.columns import Destination, SinkColumns, by_destination
 
 RECORD_BATCH_BYTES = 2 << 20
 
+# Collected rows over all destinations: many destinations must not mean much memory.
+MAX_WAITING_BYTES = 64 << 20
+
 
 @dataclass(slots=True)
 class Appended:
@@ -90,7 +93,7 @@ class Delivery:
         self._waiting_bytes += records.nbytes
         if waiting.size_bytes >= RECORD_BATCH_BYTES:
             self._send(destination)
-        elif self._waiting_bytes >= _MAX_WAITING_BYTES:
+        elif self._waiting_bytes >= MAX_WAITING_BYTES:
             self._send(max(self._waiting, key=lambda one: self._waiting[one].size_bytes))
 
     def _send(self, destination: Destination) -> None:
@@ -112,7 +115,3 @@ class Delivery:
         appended = future.result()
         tp = TopicPartition(appended.topic, appended.partition)
         self._appended.setdefault(tp, Appended()).add(appended)
-
-
-# Collected rows over all destinations: many destinations must not mean much memory.
-_MAX_WAITING_BYTES = 64 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,12 @@ from spark_logbus.coordination import (
     GroupOffsets,
     GroupRewinds,
     Session,
+)
+from spark_logbus.coordination.operations import (
+    MAX_TRANSACTION_BYTES,
+    Create,
+    Operation,
+    size_of,
 )
 from spark_logbus.coordination.tree import Tree
 from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwnerError
@@ -93,10 +100,39 @@ class TestCommit:
         with pytest.raises(InvalidNameError):
             offsets.commit("g", {TopicPartition("../x", 0): 1}, by="x")
 
-    def test_many_partitions_in_one_call(self, offsets: GroupOffsets) -> None:
-        many = {TopicPartition("wide", p): p for p in range(5_000)}
+    def test_more_partitions_than_one_transaction_holds(
+        self, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spark_logbus.coordination.operations.MAX_TRANSACTION_BYTES", 20_000)
+        monkeypatch.setattr("spark_logbus.coordination.tree.MAX_TRANSACTION_BYTES", 20_000)
+        many = {TopicPartition("wide", p): p for p in range(300)}
         offsets.commit("g", many, by="x")
         assert plain(offsets) == many
+
+    def test_a_commit_in_parts_that_loses_a_reply_goes_on_where_it_was(
+        self,
+        zookeeper: EmbeddedZooKeeper,
+        chroot: str,
+        offsets: GroupOffsets,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("spark_logbus.coordination.operations.MAX_TRANSACTION_BYTES", 5_000)
+        many = {TopicPartition("wide", p): 7 for p in range(100)}
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            proxy.lose_reply(MULTI)
+            GroupOffsets(unlucky).commit("g", many, by="x", expected_generation=0)
+            assert proxy.lost == 1
+            tree = Tree(unlucky)
+            nodes = tree.get_many(f"/consumers/g/offsets/wide/{p}" for p in range(100))
+        assert {node.version for node in nodes.values() if node is not None} == {0}
+        assert plain(offsets) == many
+
+    def test_zookeeper_takes_the_largest_transaction_that_we_send(self, opened: Session) -> None:
+        tree = Tree(opened)
+        parts: list[Operation] = [Create(f"/part-{i}", b"x" * 299_800) for i in range(3)]
+        assert 0.999 < size_of(parts) / MAX_TRANSACTION_BYTES <= 1
+        tree.transact("write a lot", parts, deadline=opened.deadline())
+        assert tree.exists("/part-2")
 
     def test_concurrent_commits_never_mix_and_never_go_back(
         self, offsets: GroupOffsets, chroot: str
@@ -221,6 +257,23 @@ class TestRewinds:
             assert consumer.result(30) > 20
         assert plain(offsets) == {A0: 7}
 
+    def test_a_rewind_between_a_commits_reads_and_its_writes_refuses_it(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also when the rewind is of other partitions than the commit."""
+        offsets.commit("g", {A0: 50, B0: 5}, by="q")
+        original = Tree.transact
+
+        def rewind_first(tree: Tree, what: str, *rest: Any, **options: Any) -> None:
+            monkeypatch.setattr(Tree, "transact", original)
+            rewinds.record("g", {A0: 10}, why="w", by="ann")
+            original(tree, what, *rest, **options)
+
+        monkeypatch.setattr(Tree, "transact", rewind_first)
+        with pytest.raises(StaleOwnerError):
+            offsets.commit("g", {B0: 6, A1: 6}, by="q", expected_generation=0)
+        assert plain(offsets) == {A0: 10, B0: 5}
+
     def test_a_rewind_is_seen_whole_or_not_at_all(self, offsets: GroupOffsets, chroot: str) -> None:
         tps = [TopicPartition("t", p) for p in range(20)]
         offsets.commit("g", dict.fromkeys(tps, 0), by="x")
@@ -282,7 +335,7 @@ class TestRewinds:
         monkeypatch.setattr("spark_logbus.coordination.tree.MAX_TRANSACTION_BYTES", 20_000)
         fitting = {TopicPartition("wide", p): p for p in range(50)}
         rewinds.record("g", fitting, why="w", by="x")
-        with pytest.raises(InvalidRequestError, match="holds 20000 bytes.*smaller parts"):
+        with pytest.raises(InvalidRequestError, match=r"holds 20000 bytes.*smaller parts"):
             rewinds.record("g", {TopicPartition("wide", p): 9 for p in range(200)}, why="", by="")
         assert rewinds.generation("g") == 1
         assert plain(offsets) == fitting

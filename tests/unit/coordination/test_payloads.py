@@ -11,6 +11,7 @@ from spark_logbus.coordination.payloads import (
     BrokerPayload,
     CorruptNodeError,
     GenerationPayload,
+    LockPayload,
     OffsetPayload,
     RewindPayload,
     StatePayload,
@@ -28,9 +29,10 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
             started_us=1751000000000000,
             version="0.1.0",
             session_timeout_ms=10000,
+            local_socket="logbus-5f0c",
         ),
         b'{"host":"10.0.0.5","port":9092,"started_us":1751000000000000,"version":"0.1.0",'
-        b'"session_timeout_ms":10000}',
+        b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c"}',
     ),
     (
         TopicPayload(id="5f0c", partitions={0: [1], 1: [2]}, config={"retention.ms": "-1"}),
@@ -39,6 +41,10 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         TopicPayload(id="5f0c", partitions={0: [1]}, config={}, deleted=True),
         b'{"id":"5f0c","partitions":{"0":[1]},"config":{},"deleted":true}',
+    ),
+    (
+        LockPayload(name="load /w/flights", holder="a load", since_us=1, token="9d1e"),
+        b'{"name":"load /w/flights","holder":"a load","since_us":1,"token":"9d1e"}',
     ),
     (
         StatePayload(leader=1, leader_epoch=4, in_sync=[1]),

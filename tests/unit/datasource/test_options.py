@@ -33,7 +33,7 @@ def test_defaults_of_a_batch_read(monkeypatch: pytest.MonkeyPatch) -> None:
         include_headers=False,
         max_offsets_per_trigger=None,
         min_partitions=None,
-        max_bytes_per_input_partition=128 << 20,
+        max_bytes_per_input_partition=512 << 20,
     )
 
 

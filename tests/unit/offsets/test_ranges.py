@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -13,6 +13,7 @@ from spark_logbus.offsets.ranges import (
     MIN_PIECE_BYTES,
     SplitLimits,
     piece_bytes,
+    piece_count,
     split,
     split_by_count,
 )
@@ -56,6 +57,20 @@ def test_piece_bytes(total: int, limits: SplitLimits, expected: int) -> None:
     assert piece_bytes(total, limits) == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "target", "expected"),
+    [
+        (0, MIB, 1),
+        (MIB, MIB, 1),
+        (MIB + MIB // 3, MIB, 1),  # a little more than its share is not worth a task
+        (2 * MIB - MIB // 3, MIB, 2),
+        (9 * MIB, 6 * MIB, 3),  # but never above the bound of 4 MiB
+    ],
+)
+def test_piece_count(size: int, target: int, expected: int) -> None:
+    assert piece_count(size, target, SplitLimits(max_bytes=4 * MIB)) == expected
+
+
 def test_nothing_to_read_gives_no_piece_and_asks_nobody() -> None:
     def never(ranges: object, target: object) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
         raise AssertionError("asked")
@@ -81,6 +96,7 @@ def test_min_partitions_above_what_bytes_give() -> None:
     assert sum(p.count for p in pieces) == 100
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 3_000)), max_size=6),
     st.integers(1, 40),

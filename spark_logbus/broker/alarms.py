@@ -1,0 +1,77 @@
+"""When something has to be looked at though nothing happens."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+_SPARE_ENTRIES = 64  # outdated heap entries that are kept at most, beside as many as valid ones
+
+
+class Alarms(Generic[T]):
+    """At most one time for each of many things, and the ones that are due. Thread-safe.
+
+    A thing that is forgotten is let go of at once, or nearly: outdated entries are cleared away
+    before they outnumber the valid ones.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._times: dict[T, float] = {}
+        self._heap: list[tuple[float, int, T]] = []
+        self._closed = False
+        self._numbers = itertools.count()  # keeps things from being compared
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def set(self, thing: T, at: float) -> None:
+        """See that ``thing`` becomes due at ``at``, or earlier if that was wanted before."""
+        with self._changed:
+            if self._times.get(thing, math.inf) <= at:
+                return
+            self._times[thing] = at
+            if len(self._heap) > 2 * len(self._times) + _SPARE_ENTRIES:
+                self._heap = [
+                    (when, next(self._numbers), each) for each, when in self._times.items()
+                ]
+                heapq.heapify(self._heap)
+            else:
+                heapq.heappush(self._heap, (at, next(self._numbers), thing))
+            if self._heap[0][0] == at:
+                self._changed.notify()
+
+    def forget(self, thing: T) -> None:
+        with self._changed:
+            self._times.pop(thing, None)
+
+    def take_due(self, now: float) -> list[T]:
+        """The things whose time has come; they have none any more."""
+        due = []
+        with self._changed:
+            while self._heap and self._heap[0][0] <= now:
+                at, _, thing = heapq.heappop(self._heap)
+                if self._times.get(thing) == at:
+                    del self._times[thing]
+                    due.append(thing)
+        return due
+
+    def wait(self, *, now: float, until: float) -> None:
+        """Return when something is due, or at ``until``, or after ``close``; or earlier."""
+        with self._changed:
+            if self._closed:
+                return
+            first = self._heap[0][0] if self._heap else math.inf
+            self._changed.wait(max(0.0, min(first, until) - now))
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

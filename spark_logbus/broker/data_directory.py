@@ -1,0 +1,66 @@
+"""What a broker itself keeps in its data directory, beside the logs: its id and its port."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spark_logbus.errors import ConfigError, StorageError
+
+_ID_FILE = "broker.id"
+_PORT_FILE = "broker.port"
+_MAX_PORT = 65_535
+
+
+def check_identity(data_dir: Path, broker_id: int) -> None:
+    """A data directory belongs to one broker id; serving it under another would lose its logs.
+
+    Raises ConfigError when it belongs to another.
+    """
+    known = _read(data_dir / _ID_FILE)
+    if known is not None and known != str(broker_id):
+        raise ConfigError(
+            f"The data directory {data_dir} belongs to broker {known!r}, but the configuration "
+            f"says id = {broker_id}; use that id or another data_dir."
+        )
+
+
+def claim_identity(data_dir: Path, broker_id: int) -> None:
+    """Make the data directory that broker's, if it is nobody's; call with its lock held."""
+    check_identity(data_dir, broker_id)
+    if _read(data_dir / _ID_FILE) is None:
+        _write(data_dir / _ID_FILE, str(broker_id))
+
+
+def remembered_port(data_dir: Path) -> int | None:
+    """The port of the last run; None when there is none that could be used."""
+    text = _read(data_dir / _PORT_FILE) or ""
+    return int(text) if text.isdecimal() and 0 < int(text) <= _MAX_PORT else None
+
+
+def remember_port(data_dir: Path, port: int) -> None:
+    _write(data_dir / _PORT_FILE, str(port))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"Cannot read {path}: {error.strerror}; check the disk.") from error
+
+
+def _write(path: Path, text: str) -> None:
+    """The old or the new content is there after a crash, never half of it."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path}: {error.strerror}; check the disk and the permissions."
+        ) from error

@@ -1,0 +1,104 @@
+"""Sockets as the broker wants them, and how many there can be."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import socket
+import sys
+import uuid
+
+from spark_logbus.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_LOCAL_BUFFER_BYTES = 4 << 20
+# Descriptors that connections leave to the logs, the last ones before the limit: as many sealed
+# segments as they keep open, and some for new partitions.
+_KEPT_FOR_LOGS = 128 + 64
+# Descriptors that a broker may want beside its connections: segments, two epolls, ZooKeeper.
+_BESIDE_CONNECTIONS = 4_096
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises StorageError when the address cannot be had."""
+    try:
+        listener = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot listen on {host}:{port}: {error.strerror}. Is another broker running there? "
+            "Choose another host or port in [broker]."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def listen_locally() -> tuple[socket.socket, str] | None:
+    """A UNIX socket under a random abstract name, and that name; None where there are none."""
+    if sys.platform != "linux":
+        return None
+    name = f"logbus-{uuid.uuid4().hex}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind("\0" + name)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        log.warning("Local clients use TCP: there is no UNIX socket: %s.", error.strerror)
+        return None
+    listener.setblocking(False)
+    return listener, name
+
+
+def peer_name(address: object) -> str:
+    """Of what ``accept`` says, for logs."""
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "this machine"
+
+
+def configure(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        # The kernel does not tune this one; it cuts the wish to net.core.wmem_max.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A peer that vanished without a word is noticed within two minutes.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
+
+
+def is_out_of_room(error: OSError) -> bool:
+    """Whether ``accept`` failed for want of descriptors or memory, and would fail again."""
+    return error.errno in _NO_ROOM
+
+
+def allow_descriptors(max_connections: int) -> None:
+    """Raise this process's limit of open files to what the configuration asks for, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_connections + _BESIDE_CONNECTIONS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    if granted < max_connections + _KEPT_FOR_LOGS:
+        log.warning(
+            "The limit of open files is %d, so not all of max_connections (%d) can be open at "
+            "once; raise it (ulimit -n), or lower max_connections.",
+            granted, max_connections,
+        )  # fmt: skip
+
+
+def first_reserved_descriptor() -> float:
+    """Connections with this descriptor or a higher one would take what the logs may need.
+
+    Descriptors are given out lowest first, so the number tells how many are in use.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return float("inf")
+    return soft - min(_KEPT_FOR_LOGS, soft // 4)

@@ -1,0 +1,96 @@
+"""What one load's commit file holds: the offsets that are in, and the files that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_logbus.load.hadoop import WarehouseError
+from spark_logbus.model import OffsetRange, TopicPartition
+
+COMMIT_VERSION = 1
+_DIGITS = 20
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One committed load. Immutable."""
+
+    number: int
+    staging: str  # the name of its directory under staging/
+    topic_id: str
+    ranges: tuple[OffsetRange, ...]  # what came in, without the empty ones
+    ends: dict[int, int]  # of all partitions, also those that had nothing new
+    records: int
+    files: tuple[str, ...]  # relative to the topic's directory: date=.../part-...
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise WarehouseError(f"Loads are numbered from 1, got {self.number}.")
+
+    @property
+    def file_name(self) -> str:
+        """Sorts as the number does."""
+        return f"{self.number:0{_DIGITS}d}{_SUFFIX}"
+
+    @staticmethod
+    def staging_name(number: int, unique: str) -> str:
+        return f"{number:0{_DIGITS}d}-{unique}"
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "version": COMMIT_VERSION,
+                "number": self.number,
+                "staging": self.staging,
+                "topic_id": self.topic_id,
+                "ranges": [
+                    {"partition": r.topic_partition.partition, "start": r.start, "end": r.end}
+                    for r in self.ranges
+                ],
+                "ends": {str(partition): end for partition, end in sorted(self.ends.items())},
+                "records": self.records,
+                "files": list(self.files),
+            },
+            indent=1,
+        )
+
+    @staticmethod
+    def from_json(topic: str, text: str) -> Commit:
+        """Raises WarehouseError for what is no commit, or one of a newer release."""
+        try:
+            data = json.loads(text)
+            if data["version"] != COMMIT_VERSION:
+                raise WarehouseError(
+                    f"Load {data['number']} was committed in format {data['version']}, this "
+                    f"release knows {COMMIT_VERSION}; use the newer one that wrote it."
+                )
+            return Commit(
+                data["number"],
+                data["staging"],
+                data["topic_id"],
+                tuple(
+                    OffsetRange(TopicPartition(topic, r["partition"]), r["start"], r["end"])
+                    for r in data["ranges"]
+                ),
+                {int(partition): end for partition, end in data["ends"].items()},
+                data["records"],
+                tuple(data["files"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WarehouseError(
+                f"A commit file is damaged ({error!r}): {text[:80]!r}. Restore it before loading "
+                "on; it says which records are in."
+            ) from error
+
+
+def newest(names: Iterable[str]) -> str | None:
+    """Of the files in the directory of commits, the one of the last load."""
+    commits = [
+        name
+        for name in names
+        if name.endswith(_SUFFIX) and len(name) == _DIGITS + len(_SUFFIX) and name[0].isdigit()
+    ]
+    return max(commits, default=None)

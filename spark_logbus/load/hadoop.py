@@ -1,0 +1,164 @@
+"""A directory on any Hadoop filesystem, through the JVM that Spark runs in.
+
+Asking the JVM for a class takes several calls, so classes that are used for every file are looked
+up once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from spark_logbus.errors import Fault, LogbusError
+
+
+class WarehouseError(LogbusError):
+    """The warehouse directory is not in a state that a load can build on, or not reachable."""
+
+    fault: ClassVar[Fault] = "data"
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of Spark and of the JVM under it, as one readable WarehouseError."""
+    try:
+        yield
+    except LogbusError:
+        raise
+    # py4j has several roots for what comes from the JVM, and PySpark replaces some of them.
+    except Exception as error:
+        raise WarehouseError(f"Cannot {what}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """What a person needs of an error that came through the JVM: no stack traces.
+
+    An error of ours that was raised in a Python worker comes back inside Spark's text; it says
+    more than everything around it.
+    """
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.toString())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("spark_logbus.") and "Error: " in line]
+    if ours:
+        return ours[-1].partition("Error: ")[2]
+    return lines[0] if lines else type(error).__name__
+
+
+class HadoopDirectory:
+    """One directory; paths are given relative to it, with ``/``. Not thread-safe.
+
+    All methods raise WarehouseError.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._conf: Any = spark._jsc.hadoopConfiguration()
+        self._path_class: Any = jvm.org.apache.hadoop.fs.Path
+        with translated(f"use the directory {path}"):
+            given = self._path_class(path)
+            self._fs: Any = given.getFileSystem(self._conf)
+            #: The same for every way to write it: absolute, with its scheme.
+            self.root = str(self._fs.makeQualified(given).toString())
+
+    @property
+    def local(self) -> Path | None:
+        """The directory itself where this machine's own filesystem holds it."""
+        parts = urlsplit(self.root)
+        return Path(self.root.removeprefix("file:")) if parts.scheme == "file" else None
+
+    def absolute(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def _path(self, name: str) -> Any:
+        return self._path_class(self.absolute(name))
+
+    def exists(self, name: str) -> bool:
+        with translated(f"look for {self.absolute(name)}"):
+            return bool(self._fs.exists(self._path(name)))
+
+    def names(self, name: str = "") -> list[str]:
+        """What is in a directory, sorted; nothing if there is none."""
+        with translated(f"list {self.absolute(name)}"):
+            path = self._path(name)
+            if not self._fs.exists(path):
+                return []
+            return sorted(str(one.getPath().getName()) for one in self._fs.listStatus(path))
+
+    def read(self, name: str) -> str:
+        with translated(f"read {self.absolute(name)}"):
+            stream = self._fs.open(self._path(name))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """A new file, on disk when this returns as far as the filesystem can promise that."""
+        with translated(f"write {self.absolute(name)}"):
+            stream = self._fs.create(self._path(name), False)
+            try:
+                stream.write(bytearray(text.encode()))
+                stream.hsync()
+            finally:
+                stream.close()
+        self.flush([name])
+
+    def make_directory(self, name: str) -> None:
+        with translated(f"make the directory {self.absolute(name)}"):
+            self._fs.mkdirs(self._path(name))
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or a directory to a name that nothing has yet."""
+        with translated(f"move {self.absolute(source)} to {self.absolute(target)}"):
+            if not self._fs.rename(self._path(source), self._path(target)):
+                raise WarehouseError(
+                    f"Cannot move {self.absolute(source)} to {self.absolute(target)}; the "
+                    "filesystem does not say why. Is another load at work? Run the load again."
+                )
+
+    def claim(self, source: str, target: str) -> None:
+        """``rename`` that fails when ``target`` exists: decided by the filesystem in one step on
+        HDFS, looked up first on a local one."""
+        with translated(f"move {self.absolute(source)} to {self.absolute(target)}"):
+            context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+                self._fs.getUri(), self._conf
+            )
+            kind = self._jvm.org.apache.hadoop.fs.Options.Rename
+            from pyspark import SparkContext
+
+            gateway = SparkContext._gateway
+            assert gateway is not None
+            options = gateway.new_array(kind, 1)
+            options[0] = kind.NONE
+            context.rename(self._path(source), self._path(target), options)
+        self.flush([os.path.dirname(target)])
+
+    def delete(self, name: str) -> None:
+        """With all that is in it; nothing happens if it is not there."""
+        with translated(f"delete {self.absolute(name)}"):
+            self._fs.delete(self._path(name), True)
+
+    def flush(self, names: Iterable[str]) -> None:
+        """Bring files and directories to disk, where that is up to us.
+
+        HDFS and object stores have what they acknowledged. Hadoop's local filesystem leaves it to
+        the operating system, and a power cut could keep the commit and lose what it names.
+        """
+        local = self.local
+        if local is None:
+            return
+        with translated(f"flush files in {self.root} to disk"):
+            for name in names:
+                descriptor = os.open(local / name, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)

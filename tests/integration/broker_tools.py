@@ -1,0 +1,111 @@
+"""Brokers for tests: in this process, or as a child, on the ZooKeeper that all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spark_logbus.broker import Broker, BrokerConfig, NetworkConfig
+from spark_logbus.cluster import BrokerProcess
+from spark_logbus.errors import LogbusError
+from spark_logbus.log import LogConfig
+from spark_logbus.protocol import (
+    Api,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    ErrorInfo,
+    MetadataRequest,
+    MetadataResponse,
+)
+from spark_logbus.record import split
+from tests.helpers import wait_until
+from tests.unit.broker.wire import Wire
+
+SESSION_MS = 4_000
+
+
+@contextmanager
+def broker_here(
+    data_dir: Path,
+    zookeeper: str,
+    *,
+    broker_id: int = 1,
+    network: NetworkConfig | None = None,
+    log: LogConfig | None = None,
+) -> Iterator[Broker]:
+    """A broker in this process."""
+    broker = Broker(
+        BrokerConfig(
+            id=broker_id,
+            data_dir=data_dir,
+            port=0,
+            zookeeper=zookeeper,
+            zookeeper_session_ms=SESSION_MS,
+            network=network or NetworkConfig(),
+            log=log or LogConfig(),
+        )
+    )
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def broker_process(
+    directory: Path,
+    zookeeper: str,
+    *,
+    broker_id: int = 1,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[BrokerProcess]:
+    """A broker in a child process."""
+    broker = BrokerProcess(broker_id, directory, zookeeper=zookeeper, settings=settings or {})
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def address_of(broker: Broker) -> str:
+    return f"{broker.address.host}:{broker.address.port}"
+
+
+def connect(broker: Broker | BrokerProcess) -> Wire:
+    return Wire.to(broker.address if isinstance(broker, BrokerProcess) else address_of(broker))
+
+
+def create_topic(
+    wire: Wire, name: str, *, partitions: int = 1, config: dict[str, str] | None = None
+) -> str:
+    """Create a topic and wait until its partitions are led; its id."""
+    created = wire.call(
+        Api.CREATE_TOPIC, CreateTopicRequest(name, partitions, config or {}), CreateTopicResponse
+    )
+    wait_until(lambda: is_led(wire, name, created.topic_id))
+    return created.topic_id
+
+
+def is_led(wire: Wire, name: str, topic_id: str | None = None) -> bool:
+    response = wire.call(Api.METADATA, MetadataRequest([name], ends=True), MetadataResponse)
+    return bool(response.topics) and all(
+        topic.topic_id == (topic_id or topic.topic_id)
+        and all(partition.ends is not None for partition in topic.partitions)
+        for topic in response.topics
+    )
+
+
+def offsets_in(payload: memoryview) -> list[tuple[int, int]]:
+    """(base offset, next offset) of each verified record batch in a fetched payload."""
+    return [
+        (header.base_offset, header.next_offset) for header, _ in split(payload, allow_tail=False)
+    ]
+
+
+def failure(error: ErrorInfo | None) -> LogbusError:
+    assert error is not None
+    return error.to_exception()

@@ -1,0 +1,177 @@
+"""A Spark session and a cluster for the tests of the connector, one of each for the whole run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_logbus.client import Admin, Cluster, Producer, TopicDescription
+from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds, Session
+from spark_logbus.model import TopicPartition
+
+PROJECT = Path(__file__).parents[2]
+_numbers = itertools.count(1)
+
+Header = tuple[str, bytes | None]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Two cores; workers find the packages where the tests found them."""
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("logbus-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "768m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "Asia/Kolkata")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@dataclass(frozen=True)
+class Logbus:
+    """A running cluster and what tests do with it."""
+
+    zookeeper: str
+    cluster: Cluster
+
+    @property
+    def admin(self) -> Admin:
+        return Admin(self.cluster)
+
+    def topic(self, *, partitions: int = 1, name: str | None = None, **config: str) -> str:
+        name = name or f"topic-{next(_numbers)}"
+        # Retention goes by the records' timestamps, and some tests write old ones.
+        dotted = {"retention.ms": "-1"}
+        dotted |= {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topic(name, partitions=partitions, config=dotted)
+        return name
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[str | None],
+        *,
+        partition: int | None = 0,
+        key: str | None = None,
+        headers: Sequence[Header] | None = None,
+        timestamp_us: int | None = None,
+    ) -> None:
+        with Producer(self.cluster) as producer:
+            futures = [
+                producer.send(
+                    topic,
+                    None if value is None else value.encode(),
+                    key=None if key is None else key.encode(),
+                    partition=partition,
+                    headers=headers,
+                    timestamp_us=timestamp_us,
+                )
+                for value in values
+            ]
+            producer.flush()
+            for future in futures:
+                future.result(30)
+
+    def ends(self, topic: str) -> dict[TopicPartition, int]:
+        return {tp: ends[1] for tp, ends in self.spans(topic).items()}
+
+    def spans(self, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+        described: TopicDescription = self.admin.describe([topic], ends=True)[topic]
+        found = {}
+        for number, partition in described.partitions.items():
+            assert partition.ends is not None
+            ends = (partition.ends.log_start_offset, partition.ends.high_watermark)
+            found[TopicPartition(topic, number)] = ends
+        return found
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        with Session(self.zookeeper, client_name="test") as session:
+            entries: Mapping[TopicPartition, CommittedOffset] = GroupOffsets(session).committed(
+                group
+            )
+            return {tp: entry.offset for tp, entry in entries.items()}
+
+    def rewind(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        with Session(self.zookeeper, client_name="test") as session:
+            GroupRewinds(session).record(group, positions, why="test", by="test")
+
+
+@pytest.fixture(scope="session")
+def logbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbus]:
+    """Two brokers, shared by all tests: each makes its own topics."""
+    with (
+        EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded,
+        Cluster.from_zookeeper(embedded.zookeeper) as cluster,
+    ):
+        yield Logbus(embedded.zookeeper, cluster)
+
+
+class Streams:
+    """Streaming queries into the memory sink, with a checkpoint that survives the query."""
+
+    def __init__(self, spark: SparkSession, logbus: Logbus, directory: Path) -> None:
+        self._spark = spark
+        self._logbus = logbus
+        self.checkpoint = directory / "checkpoint"
+        self.queries: list[StreamingQuery] = []
+
+    def source(self, **options: str) -> DataFrame:
+        reader = self._spark.readStream.format("logbus").option("zookeeper", self._logbus.zookeeper)
+        return reader.options(**options).load()
+
+    def start(self, frame: DataFrame, *, available_now: bool = True) -> StreamingQuery:
+        writer = (
+            frame.writeStream.foreachBatch(self._collect)
+            .option("checkpointLocation", str(self.checkpoint))
+            .outputMode("append")
+        )
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        self.rows: list[Any] = []
+        query = writer.start()
+        self.queries.append(query)
+        return query
+
+    def _collect(self, frame: DataFrame, batch_id: int) -> None:
+        self.rows += frame.collect()
+
+    def run(self, **options: str) -> list[str]:
+        """One AvailableNow run; the values that it read, sorted."""
+        query = self.start(self.source(**options))
+        finish(query)
+        return self.values()
+
+    def values(self) -> list[str]:
+        return sorted(row["value"].decode() for row in self.rows)
+
+
+def finish(query: StreamingQuery, *, timeout_s: int = 90) -> StreamingQuery:
+    assert query.awaitTermination(timeout_s), "the query did not end"
+    return query
+
+
+@pytest.fixture
+def streams(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> Iterator[Streams]:
+    made = Streams(spark, logbus, tmp_path)
+    yield made
+    for query in made.queries:
+        query.stop()

@@ -1,0 +1,213 @@
+"""``spark.readStream.format("logbus")``: micro-batches, restarts, groups, and what gets lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark_logbus.model import TopicPartition
+from tests.helpers import wait_until
+from tests.integration.spark_fixtures import Logbus, Streams, finish
+
+pytestmark = pytest.mark.spark
+
+
+def numbered(count: int, start: int = 0) -> list[str]:
+    return [f"{number:05d}" for number in range(start, start + count)]
+
+
+def offsets_in(checkpoint: Path) -> list[dict[str, Any]]:
+    """The source's offset in each entry of the checkpoint's offset log."""
+    logs = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    return [json.loads(path.read_text().splitlines()[-1]) for path in logs]
+
+
+def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(partitions=2)
+    logbus.produce(topic, numbered(30))
+    logbus.produce(topic, numbered(10, 100), partition=1)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "16"}
+    query = finish(streams.start(streams.source(**options, group="limited")))
+    assert streams.values() == numbered(30) + numbered(10, 100)
+    progress = [one for one in query.recentProgress if one["numInputRows"]]
+    assert [one["numInputRows"] for one in progress] == [16, 16, 8]
+    assert [entry["to"][topic] for entry in offsets_in(streams.checkpoint)] == [
+        {"0": 12, "1": 4},
+        {"0": 24, "1": 8},
+        {"0": 30, "1": 10},
+    ]
+    assert logbus.committed("limited") == logbus.ends(topic)
+
+
+def test_restart_reads_exactly_the_gap(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(partitions=2)
+    options = {"subscribe": topic, "group": "gap"}
+    logbus.produce(topic, numbered(5))
+    assert streams.run(**options) == []  # from latest
+    logbus.produce(topic, numbered(5, 100), partition=1)
+    assert streams.run(**options) == numbered(5, 100)
+    assert streams.run(**options) == []
+    logbus.produce(topic, numbered(3, 200))
+    assert streams.run(**options, startingOffsets="earliest") == numbered(3, 200)
+    assert logbus.committed("gap") == logbus.ends(topic)
+
+
+def test_a_running_query_takes_up_new_records_and_new_topics(
+    logbus: Logbus, streams: Streams
+) -> None:
+    logbus.topic(name="live-one")
+    logbus.produce("live-one", numbered(3))
+    source = streams.source(subscribePattern="live-.*", startingOffsets="earliest", group="live")
+    query = streams.start(source, available_now=False)
+    wait_until(lambda: len(streams.rows) == 3, deadline_s=60, message="the first records")
+    logbus.topic(name="live-two", partitions=2)
+    logbus.produce("live-two", numbered(3, 100), partition=1)
+    wait_until(lambda: len(streams.rows) == 6, deadline_s=60, message="the new topic")
+    logbus.produce("live-one", numbered(1, 200))
+    wait_until(lambda: len(streams.rows) == 7, deadline_s=60, message="new records")
+    ends = {**logbus.ends("live-one"), **logbus.ends("live-two")}
+    # The last micro-batch is committed while the query idles, before another one comes.
+    wait_until(lambda: logbus.committed("live") == ends, message="the group's commit")
+    reported = query.lastProgress
+    assert reported is not None
+    query.stop()
+    assert streams.values() == [*numbered(3), *numbered(3, 100), *numbered(1, 200)]
+
+
+def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(partitions=2)
+    logbus.produce(topic, numbered(10))
+    logbus.produce(topic, numbered(2, 100), partition=1)
+    logbus.rewind("committed", {TopicPartition(topic, 0): 8})
+    read = streams.run(subscribe=topic, group="committed", startingOffsets="committed")
+    assert read == [*numbered(2, 8), *numbered(2, 100)]
+
+
+def test_a_rewind_takes_effect_on_a_checkpoint(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    tp = TopicPartition(topic, 0)
+    logbus.produce(topic, numbered(10))
+    options = {"subscribe": topic, "group": "rewound", "startingOffsets": "earliest"}
+    assert streams.run(**options) == numbered(10)
+    logbus.rewind("rewound", {tp: 6})
+    assert logbus.committed("rewound") == {tp: 6}
+    assert streams.run(**options) == numbered(4, 6)
+    assert logbus.committed("rewound") == {tp: 10}
+    assert streams.run(**options) == []
+
+
+def test_assigned_partitions_and_offsets(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(partitions=3)
+    for partition in range(3):
+        logbus.produce(topic, numbered(4, 100 * partition), partition=partition)
+    read = streams.run(
+        assign=json.dumps({topic: [0, 2]}),
+        startingOffsets=json.dumps({topic: {"0": 2, "2": -2}}),
+        includeHeaders="true",
+    )
+    assert read == [*numbered(2, 2), *numbered(4, 200)]
+
+
+def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
+    one, two = logbus.topic(), logbus.topic()
+    logbus.produce(one, numbered(3))
+    logbus.produce(two, numbered(3, 100))
+    both = [streams.source(subscribe=topic, startingOffsets="earliest") for topic in (one, two)]
+    finish(streams.start(both[0].union(both[1])))
+    assert streams.values() == numbered(3) + numbered(3, 100)
+    logbus.produce(two, numbered(1, 200))
+    both = [streams.source(subscribe=topic, startingOffsets="earliest") for topic in (one, two)]
+    finish(streams.start(both[0].union(both[1])))
+    assert streams.values() == numbered(1, 200)
+
+
+def test_a_watermark_on_the_timestamp(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, numbered(3), timestamp_us=1_700_000_000_000_000)
+    source = streams.source(subscribe=topic, startingOffsets="earliest")
+    unique = source.withWatermark("timestamp", "1 minute").dropDuplicates(["timestamp"])
+    finish(streams.start(unique))
+    assert len(streams.rows) == 1
+
+
+def test_a_recreated_topic(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, numbered(5))
+    options = {"subscribe": topic, "startingOffsets": "earliest", "group": "recreated"}
+    assert streams.run(**options) == numbered(5)
+    logbus.admin.delete_topic(topic)
+    logbus.topic(name=topic)
+    logbus.produce(topic, numbered(7, 100))
+    with pytest.raises(StreamingQueryException, match="deleted and created again"):
+        streams.run(**options)
+    assert streams.run(**options, failOnDataLoss="false") == numbered(7, 100)
+    assert logbus.committed("recreated") == logbus.ends(topic)
+
+
+def test_a_deleted_topic_of_a_pattern(logbus: Logbus, streams: Streams) -> None:
+    for name in ("shrink-a", "shrink-b"):
+        logbus.topic(name=name)
+        logbus.produce(name, [name])
+    options = {"subscribePattern": "shrink-.*", "startingOffsets": "earliest"}
+    assert streams.run(**options) == ["shrink-a", "shrink-b"]
+    logbus.admin.delete_topic("shrink-a")
+    logbus.produce("shrink-b", ["more"])
+    with pytest.raises(StreamingQueryException, match="topic shrink-a was deleted"):
+        streams.run(**options)
+    assert streams.run(**options, failOnDataLoss="false") == ["more"]
+    assert streams.run(**options) == []
+
+
+def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
+    tp = TopicPartition(topic, 0)
+    logbus.produce(topic, numbered(5))
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    assert streams.run(**options) == numbered(5)
+    for start in range(100, 200, 10):
+        logbus.produce(topic, [value * 50 for value in numbered(10, start)])
+    wait_until(lambda: logbus.spans(topic)[tp][0] > 5, deadline_s=90, message="retention")
+    start, end = logbus.spans(topic)[tp]
+    with pytest.raises(StreamingQueryException, match="offset 5 was to be read next"):
+        streams.run(**options)
+    assert len(streams.run(**options, failOnDataLoss="false")) == end - start
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "no-such-topic"}, "The cluster has no topic no-such-topic"),
+        ({"subscribe": "t", "endingOffsets": "latest"}, "endingOffsets has no meaning"),
+        ({"subscribe": "t", "startingOffsets": "committed"}, "needs the option group"),
+    ],
+)
+def test_mistakes_are_named(streams: Streams, options: dict[str, str], said: str) -> None:
+    with pytest.raises(StreamingQueryException, match=said):
+        streams.run(**options)
+
+
+def test_a_checkpoint_of_a_newer_release(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    streams.run(subscribe=topic)
+    written = streams.checkpoint / "offsets" / "0"
+    written.write_text(written.read_text().replace('{"version": 1,', '{"version": 9,'))
+    (streams.checkpoint / "offsets" / ".0.crc").unlink()
+    with pytest.raises(StreamingQueryException, match="written by a newer release of logbus"):
+        streams.run(subscribe=topic)
+
+
+def test_stop_returns_promptly_and_the_source_process_goes(
+    spark: SparkSession, logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, numbered(1))
+    source = streams.source(subscribe=topic, startingOffsets="earliest")
+    query = streams.start(source, available_now=False)
+    wait_until(lambda: streams.rows, deadline_s=60, message="the first record")
+    query.stop()
+    assert not query.isActive

@@ -1,0 +1,424 @@
+"""The state machine of one connection, on a socket pair and without threads."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.broker.connection import Connection
+from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.turns import Turns
+from spark_logbus.errors import FrameTooLargeError, ProtocolError
+from spark_logbus.log import OS_FILES, LogSlice
+from spark_logbus.protocol import (
+    Api,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    Frame,
+    HandshakeRequest,
+    Message,
+    decode_response,
+    encode_response,
+)
+from tests.unit.broker.wire import Wire, request
+
+STALL_S = 30.0
+REPLY = Reply(encode_response(DeleteTopicResponse()))
+
+
+class Later(Deferred):
+    """A deferred answer that the test gives."""
+
+    def __init__(self, deadline: float = 100.0) -> None:
+        super().__init__(deadline=deadline)
+        self.reply: Reply | None = None
+        self.polls = 0
+
+    def poll(self) -> Reply | None:
+        self.polls += 1
+        return self.reply
+
+
+@dataclass
+class Ends:
+    """Both ends of a connection; ``answers`` are given to its requests in turn."""
+
+    connection: Connection
+    wire: Wire
+    answers: list[Answer]
+    frames: list[Frame]
+    armed: list[tuple[bool, bool]]
+    now: float = 1000.0
+    sent: int = field(default=0)
+
+    def turn(self, *, may_send_slices: bool = True) -> None:
+        self.connection.turn(self.now, may_send_slices=may_send_slices)
+
+    def request(self, message: Message | None = None) -> int:
+        return self.wire.send(Api.DELETE_TOPIC, message or DeleteTopicRequest("t"))
+
+
+@pytest.fixture
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    config: NetworkConfig = getattr(request, "param", NetworkConfig(max_in_flight=3))
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    answers: list[Answer] = []
+    frames: list[Frame] = []
+    armed: list[tuple[bool, bool]] = []
+
+    def handle(_: Connection, frame: Frame) -> Answer:
+        frames.append(frame)
+        return answers.pop(0) if answers else REPLY
+
+    def arm(*, reads: bool, writes: bool) -> None:
+        armed.append((reads, writes))
+
+    connection = Connection(
+        here, "peer", config=config, handle=handle, turns=Turns(arm), now=1000.0
+    )
+    connection.handshake_done()
+    with Wire(there) as wire:
+        yield Ends(connection, wire, answers, frames, armed)
+        connection.close()
+
+
+def test_a_request_is_answered_in_one_turn(ends: Ends) -> None:
+    correlation = ends.request()
+    ends.turn()
+    ends.wire.answer(Api.DELETE_TOPIC, DeleteTopicResponse, correlation=correlation)
+    assert ends.connection.wants_to_read()
+    assert not ends.connection.wants_to_write()
+
+
+def test_a_frame_that_comes_byte_by_byte(ends: Ends) -> None:
+    for byte in request(Api.DELETE_TOPIC, DeleteTopicRequest("t"), b"payload"):
+        assert not ends.frames
+        ends.wire.sock.sendall(bytes([byte]))
+        ends.turn()
+    assert bytes(ends.frames[0].payload) == b"payload"
+    ends.wire.receive()
+
+
+def test_several_frames_in_one_turn_but_not_without_end(ends: Ends) -> None:
+    for _ in range(20):
+        ends.request()
+    ends.turn()
+    assert 1 < len(ends.frames) < 20
+    while len(ends.frames) < 20:
+        ends.turn()
+    correlations = [ends.wire.receive().correlation for _ in range(20)]
+    assert correlations == list(range(1, 21))
+
+
+def test_answers_keep_the_order_of_requests(ends: Ends) -> None:
+    first, last = Later(), Later()
+    ends.answers += [first, REPLY, last]
+    for _ in range(3):
+        ends.request()
+    ends.turn()
+    last.reply = REPLY
+    ends.turn()
+    assert ends.connection.waiting == 3 + ends.connection.turns.taken
+    first.reply = REPLY
+    ends.turn()
+    assert [ends.wire.receive().correlation for _ in range(3)] == [1, 2, 3]
+
+
+def test_only_the_next_answer_is_asked_for(ends: Ends) -> None:
+    first, second = Later(), Later()
+    ends.answers += [first, second]
+    ends.request()
+    ends.request()
+    ends.turn()
+    assert (first.polls > 0, second.polls) == (True, 0)
+    first.reply = REPLY
+    ends.turn()
+    assert second.polls > 0
+
+
+def test_the_next_deadline_is_that_of_the_first_in_order(ends: Ends) -> None:
+    assert ends.connection.next_deadline() is None
+    ends.answers += [Later(7.0), Later(3.0)]
+    ends.request()
+    ends.request()
+    ends.turn()
+    assert ends.connection.next_deadline() == 7.0
+
+
+def test_a_wake_up_gives_the_next_turn(ends: Ends) -> None:
+    later = Later()
+    ends.answers.append(later)
+    ends.request()
+    ends.turn()
+    ends.connection.turns.give_back(reads=True, writes=False)
+    later.wake()
+    assert ends.armed == [(True, False), (True, True)]
+
+
+def test_no_more_than_max_in_flight_are_started(ends: Ends) -> None:
+    waiting = [Later() for _ in range(3)]
+    ends.answers += list(waiting)
+    for _ in range(5):
+        ends.request()
+    ends.turn()
+    assert len(ends.frames) == 3
+    assert not ends.connection.wants_to_read()
+    for later in waiting:
+        later.reply = REPLY
+    ends.turn()
+    ends.turn()
+    assert len(ends.frames) == 5
+
+
+def test_a_request_that_wants_no_answer_gets_none(ends: Ends) -> None:
+    ends.answers += [NoReply.WANTED]
+    ends.request()
+    correlation = ends.request()
+    ends.turn()
+    assert ends.wire.receive().correlation == correlation
+
+
+def test_a_failure_that_cannot_be_answered_ends_the_connection_after_earlier_answers(
+    ends: Ends,
+) -> None:
+    later = Later()
+    ends.answers += [later, NoReply.POSSIBLE]
+    for _ in range(3):
+        ends.request()
+    ends.turn()
+    assert not ends.connection.closed
+    assert len(ends.frames) == 2, "what comes behind the failure is not started"
+    later.reply = REPLY
+    ends.turn()
+    assert ends.connection.closed
+    assert ends.wire.receive().correlation == 1
+    assert ends.wire.is_ended()
+
+
+# -- what is no valid frame -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"\xff" * 16, FrameTooLargeError),
+        (b"GET / HTTP/1.1\r\n\r\n", FrameTooLargeError),
+        (b"\0" * 16, ProtocolError),
+    ],
+)
+def test_bytes_that_are_no_frame_get_an_error_and_the_end(
+    ends: Ends, data: bytes, error: type[Exception]
+) -> None:
+    ends.wire.sock.sendall(data)
+    ends.turn()
+    assert ends.connection.closed
+    with pytest.raises(error):
+        decode_response(Api.HANDSHAKE, ends.wire.receive().header)
+    assert ends.wire.is_ended()
+
+
+def test_the_error_comes_behind_the_answers_that_are_due(ends: Ends) -> None:
+    later = Later()
+    ends.answers.append(later)
+    ends.request()
+    ends.wire.sock.sendall(b"\xff" * 16)
+    ends.turn()
+    assert not ends.connection.closed
+    assert not ends.connection.wants_to_read()
+    later.reply = REPLY
+    ends.turn()
+    assert ends.wire.receive().correlation == 1
+    ends.wire.receive()
+    assert ends.wire.is_ended()
+
+
+def test_before_the_handshake_frames_are_small() -> None:
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    connection = Connection(
+        here,
+        "peer",
+        config=NetworkConfig(max_handshake_bytes=100),
+        handle=lambda *_: REPLY,
+        turns=Turns(lambda *, reads, writes: None),
+        now=0.0,
+    )
+    with Wire(there) as wire:
+        wire.sock.sendall(request(Api.HANDSHAKE, DeleteTopicRequest("t" * 100)))
+        connection.turn(0.0, may_send_slices=True)
+        assert connection.closed
+        with pytest.raises(FrameTooLargeError):
+            decode_response(Api.HANDSHAKE, wire.receive().header)
+
+
+def test_the_other_end_closes(ends: Ends) -> None:
+    ends.wire.sock.close()
+    ends.turn()
+    assert ends.connection.closed
+
+
+def test_what_was_sent_before_the_other_end_went_is_handled(ends: Ends) -> None:
+    ends.answers += [NoReply.WANTED, REPLY, NoReply.WANTED]
+    for _ in range(3):
+        ends.request()
+    ends.wire.sock.close()
+    ends.connection.check_peer()
+    ends.turn()
+    assert len(ends.frames) == 3
+    assert ends.connection.closed
+
+
+def test_a_peer_that_is_there_is_not_given_up(ends: Ends) -> None:
+    later = Later()
+    ends.answers.append(later)
+    ends.request()
+    ends.turn()
+    ends.connection.check_peer()
+    later.reply = REPLY
+    ends.turn()
+    ends.wire.receive()
+
+
+# -- slices -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def piece(tmp_path: Path) -> Callable[[int], LogSlice]:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789" * 400_000)
+
+    def make(length: int) -> LogSlice:
+        return LogSlice(OS_FILES.open_read_only(path), 10, length)
+
+    return make
+
+
+def test_slices_follow_their_head(ends: Ends, piece: Callable[[int], LogSlice]) -> None:
+    header = encode_response(CreateTopicResponse("x"))
+    ends.answers += [Reply(header, [piece(30), piece(20)]), REPLY, Reply(header, [piece(10)])]
+    for _ in range(3):
+        ends.request()
+    ends.turn()
+    assert bytes(ends.wire.receive().payload) == b"0123456789" * 5
+    assert bytes(ends.wire.receive().payload) == b""
+    assert bytes(ends.wire.receive().payload) == b"0123456789"
+
+
+def test_slices_wait_for_a_thread_that_may_send_them(
+    ends: Ends, piece: Callable[[int], LogSlice]
+) -> None:
+    ends.answers.append(Reply(REPLY.header, [piece(20)]))
+    ends.request()
+    ends.turn(may_send_slices=False)
+    assert ends.connection.at_slice
+    ends.request()
+    ends.turn(may_send_slices=False)
+    assert len(ends.frames) == 1, "nothing is read while an answer is not sent"
+    ends.turn(may_send_slices=True)
+    assert not ends.connection.at_slice
+    assert [len(ends.wire.receive().payload) for _ in range(2)] == [20, 0]
+
+
+def test_a_reader_that_does_not_read_is_waited_for(
+    ends: Ends, piece: Callable[[int], LogSlice]
+) -> None:
+    ends.answers.append(Reply(REPLY.header, [piece(3_000_000)]))
+    ends.request()
+    ends.turn()
+    assert ends.connection.wants_to_write()
+    assert not ends.connection.wants_to_read()
+    ends.now += 10 * STALL_S
+    assert not ends.connection.stalled(ends.now)
+    received = 0
+    while received < 3_000_000:
+        received += len(ends.wire.sock.recv(1 << 20))
+        ends.turn()
+    assert not ends.connection.wants_to_write()
+
+
+def test_a_slice_longer_than_its_file_ends_the_connection(
+    ends: Ends, piece: Callable[[int], LogSlice]
+) -> None:
+    ends.answers.append(Reply(REPLY.header, [piece(4_000_000)]))
+    ends.request()
+    ends.turn()
+    while ends.wire.sock.recv(1 << 20):
+        ends.turn()
+    assert ends.connection.closed
+
+
+def test_a_slice_outlives_its_file(ends: Ends, tmp_path: Path) -> None:
+    path = tmp_path / "deleted"
+    path.write_bytes(bytes(1000))
+    file = OS_FILES.open_read_only(path)
+    ends.answers.append(Reply(REPLY.header, [LogSlice(file, 0, 1000)]))
+    del file
+    os.unlink(path)
+    ends.request()
+    ends.turn()
+    assert len(ends.wire.receive().payload) == 1000
+
+
+# -- stalling ---------------------------------------------------------------------------------
+
+
+def test_an_idle_connection_never_stalls(ends: Ends) -> None:
+    assert not ends.connection.stalled(ends.now + 100 * STALL_S)
+
+
+def test_half_a_frame_stalls_after_a_while_without_a_byte(ends: Ends) -> None:
+    ends.wire.sock.sendall(b"\x40")
+    ends.turn()
+    assert not ends.connection.stalled(ends.now + STALL_S - 1)
+    assert ends.connection.stalled(ends.now + STALL_S + 1)
+    ends.now += STALL_S - 1
+    ends.wire.sock.sendall(b"\x00")
+    ends.turn()
+    assert not ends.connection.stalled(ends.now + STALL_S - 1)
+
+
+def test_half_a_frame_that_we_do_not_read_on_does_not_stall(ends: Ends) -> None:
+    waiting = [Later() for _ in range(3)]
+    ends.answers += list(waiting)
+    for _ in range(2):
+        ends.request()
+    data = request(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
+    ends.wire.sock.sendall(data + data[:5])
+    ends.turn()
+    ends.now += STALL_S + 1
+    assert not ends.connection.stalled(ends.now)
+    for later in waiting:
+        later.reply = REPLY
+    ends.turn()
+    assert not ends.connection.stalled(ends.now + 1), "our sending counts as progress"
+
+
+def test_before_the_handshake_bytes_do_not_buy_time() -> None:
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    connection = Connection(
+        here,
+        "peer",
+        config=NetworkConfig(),
+        handle=lambda *_: REPLY,
+        turns=Turns(lambda *, reads, writes: None),
+        now=0.0,
+    )
+    hello = request(Api.HANDSHAKE, HandshakeRequest(client_id="x" * 200))
+    with there:
+        seconds = 0.0
+        while not connection.stalled(seconds):
+            there.sendall(hello[int(seconds) : int(seconds) + 1])
+            connection.turn(seconds, may_send_slices=True)
+            seconds += 1
+        assert STALL_S < seconds <= STALL_S + 2
+        assert not connection.closed
+    connection.close()

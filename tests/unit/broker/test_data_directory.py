@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.data_directory import (
+    check_identity,
+    claim_identity,
+    remember_port,
+    remembered_port,
+)
+from spark_logbus.errors import ConfigError, StorageError
+
+
+def test_a_directory_belongs_to_the_first_who_claims_it(tmp_path: Path) -> None:
+    check_identity(tmp_path, 3)
+    claim_identity(tmp_path, 3)
+    claim_identity(tmp_path, 3)
+    for claim in (check_identity, claim_identity):
+        with pytest.raises(ConfigError, match=r"belongs to broker '3'.*id = 4"):
+            claim(tmp_path, 4)
+
+
+def test_checking_claims_nothing(tmp_path: Path) -> None:
+    check_identity(tmp_path / "missing", 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_port_is_remembered(tmp_path: Path) -> None:
+    assert remembered_port(tmp_path) is None
+    remember_port(tmp_path, 9192)
+    remember_port(tmp_path, 9193)
+    assert remembered_port(tmp_path) == 9193
+
+
+@pytest.mark.parametrize("content", ["", "\n", "x", "-1", "0", "65536", "9192 9193", "\udcff"])
+def test_a_port_file_that_holds_no_port_counts_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "broker.port").write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert remembered_port(tmp_path) is None
+
+
+def test_disk_errors_are_translated(tmp_path: Path) -> None:
+    (tmp_path / "broker.port").mkdir()
+    with pytest.raises(StorageError, match=r"broker\.port"):
+        remembered_port(tmp_path)
+    with pytest.raises(StorageError, match=r"broker\.port"):
+        remember_port(tmp_path, 1)

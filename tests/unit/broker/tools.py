@@ -1,0 +1,111 @@
+"""What the tests of the broker's parts share: logs without a flusher thread, stub partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from spark_logbus.broker.partitions import Led, Partitions
+from spark_logbus.broker.replies import Answer, Deferred, Reply
+from spark_logbus.errors import NotLeaderError
+from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.protocol import Api, Message, decode_response
+from tests.fault.log.material import ManualClock, ManualFlusher, record_batch
+
+__all__ = [
+    "EPOCH",
+    "T0",
+    "T1",
+    "LedHere",
+    "Logs",
+    "Polled",
+    "logs_in",
+    "message_of",
+    "record_batch",
+    "reply",
+]
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+TOPIC_ID = "a" * 32
+EPOCH = 7
+
+
+class Polled(Deferred):
+    """A deferred answer that a function gives."""
+
+    def __init__(self, poll: Callable[[], Reply | None], *, deadline: float) -> None:
+        super().__init__(deadline=deadline)
+        self._poll = poll
+
+    def poll(self) -> Reply | None:
+        return self._poll()
+
+
+class LedHere:
+    """In the place of ``Partitions``: leads what it is told to."""
+
+    def __init__(self) -> None:
+        self.led: dict[TopicPartition, Led] = {}
+
+    def leader_of(self, topic_partition: TopicPartition) -> Led:
+        led = self.led.get(topic_partition)
+        if led is None:
+            raise NotLeaderError(f"{topic_partition} is not led here.")
+        return led
+
+    def find(self, topic_partition: TopicPartition) -> Led | None:
+        return self.led.get(topic_partition)
+
+    def as_partitions(self) -> Partitions:
+        return cast(Partitions, self)
+
+
+class Logs:
+    """Logs that flush when the test says so."""
+
+    def __init__(self, path: Path, config: LogConfig | None = None) -> None:
+        self.clock = ManualClock()
+        self.flusher = ManualFlusher()
+        self.directory = LogDirectory(
+            path, defaults=config or LogConfig(), clock=self.clock, flusher=self.flusher
+        )
+        self.directory.open()
+        self.here = LedHere()
+
+    def lead(self, topic_partition: TopicPartition) -> PartitionLog:
+        log = self.directory.ensure(topic_partition, topic_id=TOPIC_ID, config={})
+        self.here.led[topic_partition] = Led(log, EPOCH)
+        return log
+
+    def flush(self) -> None:
+        requested, self.flusher.requested = self.flusher.requested, []
+        for log in requested:
+            log.flush()
+
+
+@contextmanager
+def logs_in(path: Path, config: LogConfig | None = None) -> Iterator[Logs]:
+    logs = Logs(path, config)
+    try:
+        yield logs
+    finally:
+        logs.directory.close()
+
+
+def reply(answer: Answer) -> Reply:
+    """The reply of an answer that is there, or can be had."""
+    if isinstance(answer, Deferred):
+        found = answer.poll()
+        assert found is not None, "the answer is not there yet"
+        return found
+    assert isinstance(answer, Reply)
+    return answer
+
+
+def message_of(api: Api, answer: Answer) -> Message:
+    """The response message; raises the error if it is one."""
+    return decode_response(api, reply(answer).header)

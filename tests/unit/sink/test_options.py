@@ -1,0 +1,59 @@
+"""Sink options: parsed once, refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.errors import InvalidOptionError
+from spark_logbus.model import Acks, Compression
+from spark_logbus.sink.options import SinkOptions, parse_options
+
+
+def parse(**options: str) -> SinkOptions:
+    return parse_options({"zookeeper": "z:1", **options}, overwrite=False)
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", "z:2181/x")
+    assert parse_options({}, overwrite=False) == SinkOptions(
+        zookeeper="z:2181/x", topic=None, acks=Acks.FLUSHED, compression=Compression.NONE
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"TOPIC": "t"}, {"topic": "t"}),
+        ({"path": "t"}, {"topic": "t"}),
+        ({"path": "t", "topic": "t"}, {"topic": "t"}),
+        ({"acks": "Written"}, {"acks": Acks.WRITTEN}),
+        ({"compression": "zstd"}, {"compression": Compression.ZSTD}),
+        ({"checkpointLocation": "/x", "queryName": "q"}, {"topic": None}),
+    ],
+)
+def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
+    parsed = parse(**options)
+    assert {name: getattr(parsed, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topics": "t"}, "Option topics is unknown .* did you mean topic"),
+        ({"kafka.bootstrap.servers": "x"}, "did you mean zookeeper"),
+        ({"xyzzy": "1"}, "known are zookeeper"),
+        ({"path": "t", "topic": "u"}, r"save\('t'\)"),
+        ({"topic": "a/b"}, "Option topic: 'a/b' cannot name a topic"),
+        ({"topic": " "}, "Option topic is empty"),
+        ({"acks": "all"}, "Option acks: expected one of none, written, flushed, got 'all'"),
+        ({"compression": "gzip"}, "Option compression: expected one of none, lz4, zstd"),
+    ],
+)
+def test_refusals_name_the_option(options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        parse(**options)
+
+
+def test_overwriting_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match=r"append.*foreachBatch"):
+        parse_options({"topic": "t"}, overwrite=True)
