@@ -14,6 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.turns import Turns
@@ -56,6 +57,7 @@ class Connection:
         config: NetworkConfig,
         handle: Callable[[Connection, Frame], Answer],
         turns: Turns,
+        buffers: Buffers,
         now: float,
     ) -> None:
         self.sock = sock
@@ -68,7 +70,8 @@ class Connection:
         self._handle = handle
         self._opened = now
         self._last_progress = now
-        self._reader = FrameReader(FrameLimits(config.max_handshake_bytes))
+        self._buffers = buffers
+        self._reader = FrameReader(FrameLimits(config.max_handshake_bytes), allocate=buffers.take)
         self._slots: deque[_Slot] = deque()
         self._outbound: deque[memoryview | LogSlice] = deque()
         self._sent_of_head = 0
@@ -183,6 +186,7 @@ class Connection:
 
     def _start(self, frame: Frame) -> None:
         answer = self._handle(self, frame)
+        self._buffers.give(frame.payload)
         if answer is NoReply.WANTED or self._deserted:
             return
         if answer is NoReply.POSSIBLE:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 
 from spark_logbus.broker.alarms import Alarms
+from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.connection import Connection
 from spark_logbus.broker.lanes import Lanes
@@ -64,6 +65,7 @@ class Network:
         self._refused = 0
         self._alarms: Alarms[Connection] = Alarms()
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
+        self._buffers = Buffers()
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -212,7 +214,7 @@ class Network:
         assert self._handle is not None
         connection = Connection(
             sock, peer, config=self._config, handle=self._handle, turns=Turns(arm),
-            now=self._clock.monotonic(),
+            buffers=self._buffers, now=self._clock.monotonic(),
         )  # fmt: skip
         with self._lock:
             full = (

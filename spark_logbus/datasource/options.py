@@ -92,10 +92,16 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     group = given.text("group")
     if group is not None:
         _checked_name("group", group, option="group")
+    starting = _starting(given, streaming=streaming, group=group)
+    if group is not None and not streaming and not isinstance(starting, Committed):
+        raise InvalidOptionError(
+            "Option group: a batch read commits nothing, so a group is only of use with "
+            "startingOffsets set to committed; set that, or remove the group."
+        )
     return SourceOptions(
         zookeeper=given.zookeeper(),
         selection=_selection(given),
-        starting=_starting(given, streaming=streaming, group=group),
+        starting=starting,
         ending=_ending(given),
         group=group,
         fail_on_data_loss=given.boolean("failOnDataLoss", default=True),

@@ -110,7 +110,8 @@ class StreamDriver:
         if not last.resolved:
             first = last = self._first(snapshot, progress, view)
         elif progress is not None and self._follows(last, generation):
-            view = replace(view, rewound=progress.rewound_since(last.generation))
+            rewound = progress.rewound(after=last.generation, up_to=generation)
+            view = replace(view, rewound=rewound)
         if progress is not None and view.rewound is None:
             progress.commit(last.to, topic_ids=last.topic_ids, generation=generation)
         plan = advance(last, snapshot, max_records=max_records, view=view)

@@ -49,13 +49,6 @@ class ClusterPool:
             self._clusters.move_to_end(bootstrap)
             return cluster
 
-    def discard(self, bootstrap: Bootstrap) -> None:
-        """Close and forget a Cluster whose brokers no longer answer."""
-        with self._lock:
-            cluster = self._clusters.pop(bootstrap, None)
-        if cluster is not None:
-            cluster.close()
-
     def close(self) -> None:
         with self._lock:
             clusters = list(self._clusters.values())

@@ -3,7 +3,7 @@
 The group says how far processing has got, for people and tools; Spark's checkpoint says where a
 query goes on. The two agree after each micro-batch, but only the checkpoint decides, unless the
 group is rewound: then the generation of the group rises, and the reader follows (see
-``rewound_since``).
+``rewound``).
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class GroupProgress:
         """How many times the group has been rewound."""
         return self._rewinds.generation(self._group)
 
-    def rewound_since(self, generation: int) -> dict[TopicPartition, int]:
-        """Where the rewinds after ``generation`` set the group, the latest for each partition."""
+    def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
+        """Where the rewinds of the generations ``after`` < g <= ``up_to`` set the group, the
+        latest for each partition."""
         positions: dict[TopicPartition, int] = {}
         for rewind in sorted(self._rewinds.history(self._group), key=lambda r: r.generation):
-            if rewind.generation > generation:
+            if after < rewind.generation <= up_to:
                 positions.update(rewind.positions)
         return positions
 

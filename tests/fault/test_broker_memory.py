@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LogbusError
-from spark_logbus.record import checksum
 from spark_logbus.record import format as fmt
 from tests.fault.log.material import record_batch
 from tests.integration.broker_tools import broker_process, connect, create_topic
@@ -19,7 +16,6 @@ from tests.unit.broker.wire import Wire
 
 MIB = 1 << 20
 PARTITIONS = 4
-HEAVY = ("pyarrow", "pyspark", "py4j", "pandas", "numpy")
 
 
 def resident_mib(pid: int) -> float:
@@ -96,8 +92,8 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path, chroot: str, mib: in
         run_load(broker, mib=mib, batches=batches)
         after = resident_mib(broker.pid)
         told = f"{before:.0f} MiB before and {after:.0f} MiB after {mib} MiB of data"
-        assert after - before < 32, told
-        assert after < 200, told
+        assert after - before < 20, told
+        assert after < 150, told
 
 
 def test_the_broker_process_holds_neither_arrow_nor_spark(tmp_path: Path, chroot: str) -> None:
@@ -108,22 +104,3 @@ def test_the_broker_process_holds_neither_arrow_nor_spark(tmp_path: Path, chroot
             wire.fetch("t", 0, 0)
         mapped = Path(f"/proc/{broker.pid}/maps").read_text()
         assert not [name for name in ("libarrow", "numpy", "pandas") if name in mapped]
-
-
-def test_the_command_that_runs_a_broker_imports_neither(tmp_path: Path) -> None:
-    code = (
-        "import sys\n"
-        "from spark_logbus.cli import main\n"
-        f"sys.argv = ['logbus', 'broker', '--config', {str(tmp_path / 'missing.toml')!r}]\n"
-        "try:\n    main()\n"
-        "except SystemExit:\n    pass\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], 'spark_logbus.broker' in "
-        "sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] True", done.stdout + done.stderr
-
-
-def test_the_sizes_here_are_those_of_record_batches() -> None:
-    data = mixed_batches()[0]
-    assert fmt.CRC.unpack_from(data, fmt.CRC_AT)[0] == checksum(data)

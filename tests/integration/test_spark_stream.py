@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
@@ -201,8 +200,8 @@ def test_a_checkpoint_of_a_newer_release(logbus: Logbus, streams: Streams) -> No
         streams.run(subscribe=topic)
 
 
-def test_stop_returns_promptly_and_the_source_process_goes(
-    spark: SparkSession, logbus: Logbus, streams: Streams
+def test_a_stopped_query_is_over_at_once_although_records_keep_coming(
+    logbus: Logbus, streams: Streams
 ) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(1))
@@ -211,3 +210,4 @@ def test_stop_returns_promptly_and_the_source_process_goes(
     wait_until(lambda: streams.rows, deadline_s=60, message="the first record")
     query.stop()
     assert not query.isActive
+    assert query.exception() is None

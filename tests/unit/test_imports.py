@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,23 @@ def test_a_broker_brings_kazoo_but_neither_arrow_nor_spark() -> None:
     code = f"import sys, spark_logbus.broker; print(*[m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() in ([], ["kazoo"])
+
+
+def test_the_broker_brings_only_zookeepers_client() -> None:
+    code = f"import sys, spark_logbus.broker; print(*[m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "kazoo"
+
+
+def test_the_command_that_runs_a_broker_brings_no_more(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from spark_logbus.cli import main\n"
+        f"sys.argv = ['logbus', 'broker', '--config', {str(tmp_path / 'missing.toml')!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        "assert 'spark_logbus.broker' in sys.modules\n"
+        f"print(*[m for m in {HEAVY} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "kazoo"

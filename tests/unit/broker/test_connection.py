@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.connection import Connection
 from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
@@ -82,7 +83,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
         armed.append((reads, writes))
 
     connection = Connection(
-        here, "peer", config=config, handle=handle, turns=Turns(arm), now=1000.0
+        here, "peer", config=config, handle=handle, turns=Turns(arm), buffers=Buffers(), now=1000.0
     )
     connection.handshake_done()
     with Wire(there) as wire:
@@ -249,6 +250,7 @@ def test_before_the_handshake_frames_are_small() -> None:
         config=NetworkConfig(max_handshake_bytes=100),
         handle=lambda *_: REPLY,
         turns=Turns(lambda *, reads, writes: None),
+        buffers=Buffers(),
         now=0.0,
     )
     with Wire(there) as wire:
@@ -410,6 +412,7 @@ def test_before_the_handshake_bytes_do_not_buy_time() -> None:
         config=NetworkConfig(),
         handle=lambda *_: REPLY,
         turns=Turns(lambda *, reads, writes: None),
+        buffers=Buffers(),
         now=0.0,
     )
     hello = request(Api.HANDSHAKE, HandshakeRequest(client_id="x" * 200))

@@ -109,8 +109,9 @@ def test_a_limit_of_long_max_is_a_limit() -> None:
         ({"subscribe": "t", "startingOffsets": "committed"}, "needs the option group"),
         ({"subscribe": "t", "endingOffsets": "earliest"}, "endingOffsets: .* earliest"),
         ({"subscribe": "t", "endingOffsets": '{"t":{"0":-2}}'}, "endingOffsets: .* earliest"),
-        ({"subscribe": "t", "endingOffsets": "committed", "group": "g"}, "endingOffsets"),
+        ({"subscribe": "t", "endingOffsets": "committed"}, "endingOffsets: committed is for"),
         ({"subscribe": "t", "group": "a/b"}, "Option group: 'a/b' cannot name a group"),
+        ({"subscribe": "t", "group": "g"}, "Option group: a batch read commits nothing"),
     ],
 )
 def test_batch_refusals_name_the_option(options: dict[str, str], said: str) -> None:

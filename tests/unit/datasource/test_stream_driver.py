@@ -77,7 +77,7 @@ class World:
     def generation(self) -> int:
         return self.group_generation
 
-    def rewound_since(self, generation: int) -> dict[TopicPartition, int]:
+    def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
         return self.rewinds
 
     def commit(

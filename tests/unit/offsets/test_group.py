@@ -60,9 +60,10 @@ def test_a_rewound_group_keeps_its_rewind() -> None:
 
 def test_rewinds_are_folded_the_latest_wins() -> None:
     group = progress(FakeOffsets())
-    assert group.rewound_since(0) == {T0: 7, U0: 9}
-    assert group.rewound_since(1) == {T0: 7}
-    assert group.rewound_since(3) == {}
+    assert group.rewound(after=0, up_to=3) == {T0: 7, U0: 9}
+    assert group.rewound(after=0, up_to=2) == {T0: 6, U0: 9}
+    assert group.rewound(after=1, up_to=3) == {T0: 7}
+    assert group.rewound(after=3, up_to=3) == {}
 
 
 def test_offsets_of_an_earlier_topic_of_that_name_do_not_count() -> None:

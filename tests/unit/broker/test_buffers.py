@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.broker.buffers import Buffers
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20, (1 << 20) + 1])
+def test_a_buffer_has_the_size_that_was_asked_for(size: int) -> None:
+    buffers = Buffers()
+    for _ in range(2):
+        view = buffers.take(size)
+        assert len(view) == size
+        assert not view.readonly
+        buffers.give(view)
+
+
+def test_a_buffer_is_used_again_for_sizes_like_its_own() -> None:
+    buffers = Buffers()
+    first = buffers.take(1_000_000)
+    memory = first.obj
+    buffers.give(first)
+    assert buffers.take(990_000).obj is memory
+    assert buffers.take(990_000).obj is not memory, "it is in use"
+    buffers.give(first)
+    assert buffers.take(500_000).obj is not memory, "too large"
+
+
+def test_what_lies_ready_is_bounded() -> None:
+    buffers = Buffers()
+    views = [buffers.take(16 << 20) for _ in range(4)]
+    for view in views:
+        buffers.give(view)
+    assert buffers._idle_bytes == 32 << 20
+
+
+def test_memory_of_others_is_not_kept() -> None:
+    buffers = Buffers()
+    buffers.give(memoryview(bytes(1 << 20)))
+    buffers.give(memoryview(b""))
+    assert buffers._idle_bytes == 0
