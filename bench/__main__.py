@@ -9,6 +9,7 @@ import sys
 BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
+    "network": "the broker's threads, against a thread for each connection and asyncio",
     "record": "encode, verify and decode one record batch",
 }
 

@@ -82,11 +82,13 @@ class Connection:
 
     def turn(self, now: float, *, may_send_slices: bool) -> None:
         """Do what can be done now: send, then receive and start requests, then send again."""
-        if not self._send(now, may_send_slices):
+        if (self._outbound or self._slots) and not self._send(now, may_send_slices):
             return
         for _ in range(_TURN_FRAMES):
-            if not self._may_receive() or not self._receive(now):
+            frame = self._receive(now) if self._may_receive() else None
+            if frame is None:
                 break
+            self._start(frame)
         self._send(now, may_send_slices)
 
     @property
@@ -159,34 +161,30 @@ class Connection:
             and len(self._slots) < self._config.max_in_flight
         )
 
-    def _receive(self, now: float) -> bool:
-        """Receive until one frame was started; False when the socket has nothing more."""
-        while True:
-            try:
-                count = self.sock.recv_into(self._reader.buffer())
-            except BlockingIOError:
-                if self._deserted:
-                    self.close()
-                return False
-            except OSError:
-                self.close()
-                return False
-            if count == 0:
-                self.close()
-                return False
-            self._last_progress = now
-            try:
-                frame = self._reader.advance(count)
-            except LogbusError as error:
-                self._refuse(error)
-                return False
-            if frame is not None:
-                self._start(frame)
-                return True
+    def _receive(self, now: float) -> Frame | None:
+        """The next frame, or None when that is not there yet, or never will be."""
+        reader, receive = self._reader, self.sock.recv_into
+        try:
+            while count := receive(reader.buffer()):
+                self._last_progress = now
+                frame = reader.advance(count)
+                if frame is not None:
+                    return frame
+        except BlockingIOError:
+            if not self._deserted:
+                return None
+        except OSError:
+            pass  # the other end is gone, like one that has closed
+        except LogbusError as error:
+            self._refuse(error)
+            return None
+        self.close()
+        return None
 
     def _start(self, frame: Frame) -> None:
         answer = self._handle(self, frame)
-        self._buffers.give(frame.payload)
+        if frame.payload:
+            self._buffers.give(frame.payload)
         if answer is NoReply.WANTED or self._deserted:
             return
         if answer is NoReply.POSSIBLE:
@@ -211,7 +209,7 @@ class Connection:
 
     def _queue_answers(self) -> None:
         """Move the answers that can be had, in order, to what is to be sent."""
-        heads = bytearray()  # of consecutive responses, which leave in one system call
+        heads = b""  # of consecutive responses, which leave in one system call
         while self._slots and (reply := self._slots[0].resolve()) is not None:
             slot = self._slots.popleft()
             heads += frame_head(
@@ -224,7 +222,7 @@ class Connection:
             if reply.slices:
                 self._outbound.append(memoryview(heads))
                 self._outbound.extend(reply.slices)
-                heads = bytearray()
+                heads = b""
         if heads:
             self._outbound.append(memoryview(heads))
 
@@ -232,34 +230,34 @@ class Connection:
         """Send what can be sent; False when something is left over, or the end has come."""
         budget = _TURN_BYTES
         while not self.closed:
-            if not self._outbound:
+            if self._slots and not self._outbound:
                 self._queue_answers()
             if not self._outbound:
                 if self._ends_when_sent and not self._slots:
                     self.close()
                 return not self.closed
             head = self._outbound[0]
-            if budget <= 0 or (self.at_slice and not may_send_slices):
+            if budget <= 0 or (isinstance(head, LogSlice) and not may_send_slices):
                 return False
             try:
                 if isinstance(head, LogSlice):
-                    sent = self._send_slice(head)
+                    budget -= self._send_slice(head)
                 else:
-                    sent = self._send_bytes(head)
+                    budget -= self._send_bytes(head)
             except BlockingIOError:
                 return False
             except OSError:
                 self.close()
                 return False
             self._last_progress = now
-            budget -= sent
         return False
 
     def _send_bytes(self, data: memoryview) -> int:
         # MSG_MORE: a response head is followed by its payload at once, so let them share a
         # packet; the last part of a response is sent without it.
         flags = socket.MSG_MORE if len(self._outbound) > 1 else 0
-        sent = self.sock.send(data[self._sent_of_head :], flags)
+        rest = data[self._sent_of_head :] if self._sent_of_head else data
+        sent = self.sock.send(rest, flags)
         self._account(sent, total=len(data))
         return sent
 

@@ -140,9 +140,8 @@ class Network:
         """One turn of the connection, and of others that wait for a thread to send slices."""
         if not connection.turns.take():
             return
-        if gone:
-            connection.check_peer()
-        if connection.at_slice or not self._work(connection, may_send_slices=False):
+        at_slice = connection.at_slice and not gone
+        if at_slice or not self._work(connection, may_send_slices=False, gone=gone):
             if not self._lanes.enter(connection):
                 return
             sending: Connection | None = connection
@@ -150,9 +149,11 @@ class Network:
                 self._work(sending, may_send_slices=True)
                 sending = self._lanes.leave()
 
-    def _work(self, connection: Connection, *, may_send_slices: bool) -> bool:
+    def _work(self, connection: Connection, *, may_send_slices: bool, gone: bool = False) -> bool:
         """Give it its turn and end that; False if it has it still, and wants to send slices."""
         try:
+            if gone:
+                connection.check_peer()
             connection.turn(self._clock.monotonic(), may_send_slices=may_send_slices)
             if connection.closed:
                 self._drop(connection)

@@ -7,10 +7,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from spark_logbus import __version__
 from spark_logbus.cli import broker, consume, dump, groups, produce, topics, up
+from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
 
 app = typer.Typer(
@@ -56,5 +56,7 @@ def main() -> None:
     try:
         app()
     except LogbusError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        out = console(stderr=True)
+        out.print("Error:", style="bold red", end=" ")
+        out.print(str(error))
         sys.exit(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
 
 if TYPE_CHECKING:
-    from spark_logbus.client import Admin, Cluster, FetchedBatch
+    from spark_logbus.client import Admin, Cluster, FetchedBatch, TopicDescription
     from spark_logbus.model import OffsetSpec, TopicPartition
 
 
@@ -20,7 +21,9 @@ def consume(
     topic: str,
     partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
     start: Annotated[str, typer.Option(help="earliest, latest, or an offset.")] = "earliest",
-    limit: Annotated[int | None, typer.Option("--max", help="Stop after so many records.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--max", help="Stop after so many records.", min=1)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records.")] = False,
     metadata: Annotated[
         bool, typer.Option(help="Partition, offset, timestamp and key before each value.")
@@ -35,16 +38,26 @@ def consume(
         partitions = _partitions(admin, topic, partition)
         starts = _positions(admin, partitions, start)
         reader = _follow(cluster, starts) if follow else _until_now(cluster, admin, starts)
-        printed = 0
         try:
-            for batch in reader:
-                for line in _lines(batch, metadata=metadata):
-                    if limit is not None and printed >= limit:
-                        return
-                    sys.stdout.buffer.write(line)
-                    printed += 1
-                sys.stdout.buffer.flush()
-        except (KeyboardInterrupt, BrokenPipeError):
+            _print(reader, limit, metadata=metadata)
+        except KeyboardInterrupt:
+            return
+        except BrokenPipeError:
+            # Whoever read has enough. Python flushes once more at its exit: to nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(reader: Iterator[FetchedBatch], limit: int | None, *, metadata: bool) -> None:
+    out = sys.stdout.buffer
+    printed = 0
+    for batch in reader:
+        lines = _lines(batch, metadata=metadata)
+        if limit is not None:
+            lines = lines[: limit - printed]
+        out.writelines(lines)
+        out.flush()
+        printed += len(lines)
+        if printed == limit:
             return
 
 
@@ -55,11 +68,16 @@ def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPa
     known = {t.name: t for t in admin.topics()}
     if topic not in known or (partition is not None and partition not in known[topic].partitions):
         wanted = topic if partition is None else f"{topic}-{partition}"
-        raise UnknownTopicError(
-            f"The cluster has no {wanted}; its topics: {', '.join(sorted(known)) or 'none'}."
-        )
+        raise UnknownTopicError(f"The cluster has no {wanted}; it has: {_named(known, topic)}.")
     numbers = known[topic].partitions if partition is None else [partition]
     return [TopicPartition(topic, number) for number in sorted(numbers)]
+
+
+def _named(known: Mapping[str, TopicDescription], topic: str) -> str:
+    """The partitions of the topic if it is there, else all topics."""
+    if topic in known:
+        return ", ".join(f"{topic}-{number}" for number in sorted(known[topic].partitions))
+    return ", ".join(sorted(known)) or "no topics"
 
 
 def _positions(
@@ -69,12 +87,41 @@ def _positions(
     from spark_logbus.model import Earliest, Latest
 
     if start.isdecimal():
-        return dict.fromkeys(partitions, int(start))
+        return _from_offset(admin, partitions, int(start))
     kinds: dict[str, OffsetSpec] = {"earliest": Earliest(), "latest": Latest()}
     if start not in kinds:
         raise InvalidRequestError(f"--start is {start!r}; use earliest, latest or an offset.")
     found = admin.list_offsets(dict.fromkeys(partitions, kinds[start]))
     return {tp: offset or 0 for tp, offset in found.items()}
+
+
+def _from_offset(
+    admin: Admin, partitions: list[TopicPartition], offset: int
+) -> dict[TopicPartition, int]:
+    """That offset in all partitions that have it; in those that end before it, their end."""
+    from spark_logbus.errors import OffsetOutOfRangeError
+    from spark_logbus.model import Earliest, Latest
+
+    firsts = admin.list_offsets(dict.fromkeys(partitions, Earliest()))
+    ends = {
+        tp: end or 0 for tp, end in admin.list_offsets(dict.fromkeys(partitions, Latest())).items()
+    }
+    if offset > max(ends.values()):
+        raise OffsetOutOfRangeError(
+            f"--start is {offset:,}, but the last offset is {max(ends.values()) - 1:,} "
+            f"({_shown(ends)}). Use a smaller one, or latest."
+        )
+    early = {tp: first for tp, first in firsts.items() if first is not None and offset < first}
+    if early:
+        raise OffsetOutOfRangeError(
+            f"--start is {offset:,}, but retention deleted what was before {_shown(early)}. Use a "
+            "larger one, or earliest."
+        )
+    return {tp: min(offset, end) for tp, end in ends.items()}
+
+
+def _shown(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{tp}: {offset:,}" for tp, offset in sorted(offsets.items()))
 
 
 def _until_now(

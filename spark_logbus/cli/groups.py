@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.output import console, plural, table, utc
 
 if TYPE_CHECKING:
     from spark_logbus.coordination import Session
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe and rewind consumer groups.", no_args_is_help=True)
 
+_MAX_OFFSET = 2**63 - 1
+_MAX_DURATION_US = 36_500 * 86_400_000_000  # from now back to before there were computers
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
@@ -39,18 +41,19 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
 
     with _session(zookeeper) as session:
         offsets, rewinds = GroupOffsets(session), GroupRewinds(session)
-        table = Table("group", "topics", "partitions", "rewinds", "last commit")
+        numbers = ("partitions", "rewinds")
+        rows = table("group", "topics", *numbers, "last commit (UTC)", numbers=numbers)
         for group in offsets.groups():
             committed = offsets.committed(group)
             last = max((entry.committed_at_us for entry in committed.values()), default=None)
-            table.add_row(
+            rows.add_row(
                 group,
                 ", ".join(sorted({tp.topic for tp in committed})),
                 str(len(committed)),
                 str(rewinds.generation(group)),
-                _when(last) if last is not None else "-",
+                utc(last) if last is not None else "-",
             )
-    Console().print(table)
+    console().print(rows if rows.rows else "No consumer group has committed offsets.")
 
 
 @app.command("describe")
@@ -60,7 +63,7 @@ def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     from spark_logbus.coordination import GroupOffsets, GroupRewinds
     from spark_logbus.model import Latest
 
-    console = Console()
+    out = console()
     with _session(zookeeper) as session, connected(zookeeper) as cluster:
         committed = GroupOffsets(session).committed(group)
         if not committed:
@@ -68,26 +71,25 @@ def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
         known = Admin(cluster).describe(sorted({tp.topic for tp in committed}), ends=False)
         alive = [tp for tp in committed if tp.topic in known]
         ends = Admin(cluster).list_offsets({tp: Latest() for tp in alive})
-        table = Table("topic", "partition", "committed", "high watermark", "lag", "by", "at")
-        for column in (1, 2, 3, 4):
-            table.columns[column].justify = "right"
+        numbers = ("partition", "committed", "high watermark", "lag")
+        rows = table("topic", *numbers, "by", "at (UTC)", numbers=numbers)
+        rows.columns[-1].no_wrap = True
         for tp, entry in sorted(committed.items()):
             end = ends.get(tp)
-            table.add_row(
+            rows.add_row(
                 tp.topic,
                 str(tp.partition),
                 f"{entry.offset:,}",
                 "topic deleted" if end is None else f"{end:,}",
                 "-" if end is None else f"{max(0, end - entry.offset):,}",
                 entry.by,
-                _when(entry.committed_at_us),
+                utc(entry.committed_at_us),
             )
-        console.print(table)
+        out.print(rows)
         for rewind in GroupRewinds(session).history(group):
-            console.print(
+            out.print(
                 f"Rewind {rewind.generation}: {rewind.why}, by {rewind.by} at "
-                f"{_when(rewind.when_us)}.",
-                highlight=False,
+                f"{utc(rewind.when_us)} UTC."
             )
 
 
@@ -98,14 +100,18 @@ def rewind(
         list[str] | None,
         typer.Option(help="Only these topics; default: all that the group has committed."),
     ] = None,
-    to_offset: Annotated[int | None, typer.Option(help="This offset in every partition.")] = None,
+    to_offset: Annotated[
+        int | None, typer.Option(help="This offset in every partition.", min=0, max=_MAX_OFFSET)
+    ] = None,
     to_time: Annotated[
         str | None, typer.Option(help="The first record at or after it, e.g. 2013-12-01T00:00Z.")
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option(help="Back from now: 90s, 10m, 6h, 7d.")
     ] = None,
-    by_count: Annotated[int | None, typer.Option(help="So many records in each partition.")] = None,
+    by_count: Annotated[
+        int | None, typer.Option(help="Back by so many records in each partition.", min=0)
+    ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
     execute: Annotated[
@@ -124,7 +130,7 @@ def rewind(
     from spark_logbus.offsets.selection import Topics
 
     target = _target(to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
-    console = Console()
+    out = console()
     with _session(zookeeper) as session, connected(zookeeper) as cluster:
         groups = GroupOffsets(session)
         topics = topic or sorted({tp.topic for tp in groups.committed(group)})
@@ -140,13 +146,15 @@ def rewind(
             snapshot=snapshot,
             now_us=SystemClock().now_us,
         )
-        console.print(_plan_table(plan))
-        total = f"{plan.records_to_read_again:,} records will be read again."
+        out.print(_plan_table(plan))
+        if any(row.clamped for row in plan.rows):
+            out.print("* cut to what the log holds")
+        total = f"{plural(plan.records_to_read_again, 'record')} will be read again."
         if not execute:
-            console.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
+            out.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
             return
-        done = apply(plan, rewinds=GroupRewinds(session), by=getpass.getuser())
-        console.print(f"Rewind {done.generation} of group {group} is recorded: {total}")
+        done = apply(plan, rewinds=GroupRewinds(session), by=_user())
+        out.print(f"Rewind {done.generation} of group {group} is recorded: {total}")
 
 
 def _refuse_unknown(group: str, known: list[str]) -> None:
@@ -159,23 +167,19 @@ def _refuse_unknown(group: str, known: list[str]) -> None:
 
 
 def _plan_table(plan: RewindPlan) -> Table:
-    table = Table(
-        "topic", "partition", "log start", "high watermark", "committed", "new", "change",
-        title=f"Rewind {plan.group} {plan.target}",
-    )  # fmt: skip
-    for column in range(1, 7):
-        table.columns[column].justify = "right"
+    numbers = ("partition", "log start", "high watermark", "committed", "new", "change")
+    rows = table("topic", *numbers, numbers=numbers, title=f"Rewind {plan.group} {plan.target}")
     for row in plan.rows:
-        table.add_row(
+        rows.add_row(
             row.topic_partition.topic,
             str(row.topic_partition.partition),
             f"{row.span.start:,}",
             f"{row.span.end:,}",
             "-" if row.committed is None else f"{row.committed:,}",
-            f"{row.new_offset:,}" + (" (cut to the log)" if row.clamped else ""),
+            f"{row.new_offset:,}" + (" *" if row.clamped else ""),
             f"{row.change:+,}",
         )
-    return table
+    return rows
 
 
 def _target(
@@ -227,11 +231,19 @@ def _parse_time(text: str) -> int:
 def _parse_duration(text: str) -> int:
     from spark_logbus.errors import InvalidRequestError
 
-    match = re.fullmatch(r"(\d+)([smhd])", text)
+    match = re.fullmatch(r"([0-9]+)([smhd])", text)
     if match is None:
         raise InvalidRequestError(f"--by-duration is {text!r}; use a number and s, m, h or d.")
-    return int(match[1]) * _UNITS_US[match[2]]
+    duration_us = int(match[1]) * _UNITS_US[match[2]]
+    if duration_us > _MAX_DURATION_US:
+        raise InvalidRequestError(
+            f"--by-duration is {text!r}; use at most 36500d, or --to-earliest."
+        )
+    return duration_us
 
 
-def _when(time_us: int) -> str:
-    return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no entry
+        return "unknown"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.output import console, plural
 
 
 def produce(
@@ -55,8 +55,8 @@ def produce(
         if last is not None:
             last.result()
     seconds = time.monotonic() - started
-    Console(stderr=True).print(
-        f"Published {count:,} records to {topic} in {seconds:.1f} s.", highlight=False
+    console(stderr=True).print(
+        f"Published {plural(count, 'record')} to {topic} in {seconds:.1f} s."
     )
 
 
@@ -83,12 +83,14 @@ def _lines(file: Path | None) -> Iterator[BinaryIO]:
 
 
 def _progress() -> Progress:
+    out = console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} records"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=out,
+        disable=not out.is_terminal,
         transient=True,
     )

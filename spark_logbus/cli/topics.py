@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.output import console, human_bytes, plural, table
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 
@@ -38,14 +38,13 @@ def create(
     """Create a topic and wait until its partitions can be used."""
     from spark_logbus.client import Admin
 
+    wanted = _parse_config(config or [])
     with connected(zookeeper) as cluster:
-        Admin(cluster).create_topic(
-            name,
-            partitions=partitions,
-            config=_parse_config(config or []),
-            if_not_exists=if_not_exists,
-        )
-    Console().print(f"Topic {name} is ready with {partitions} partition(s).", highlight=False)
+        admin = Admin(cluster)
+        admin.create_topic(name, partitions=partitions, config=wanted, if_not_exists=if_not_exists)
+        # With --if-not-exists it may have been there, and with another number.
+        found = len(admin.describe([name], ends=False)[name].partitions)
+    console().print(f"Topic {name} is ready with {plural(found, 'partition')}.")
 
 
 @app.command("list")
@@ -55,51 +54,51 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
 
     with connected(zookeeper) as cluster:
         described = Admin(cluster).describe(None, ends=True)
-    table = Table("topic", "partitions", "records", "size", "offline")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    if not described:
+        console().print("There are no topics; make one with `logbus topics create`.")
+        return
+    numbers = ("partitions", "records", "size", "offline")
+    rows = table("topic", *numbers, numbers=numbers)
     for name in sorted(described):
         ends = [partition.ends for partition in described[name].partitions.values()]
         known = [end for end in ends if end is not None]
         records = sum(end.high_watermark - end.log_start_offset for end in known)
         size = sum(end.size_bytes for end in known)
         offline = len(ends) - len(known)
-        table.add_row(
+        rows.add_row(
             name,
             f"{len(ends)}",
             f"{records:,}",
             human_bytes(size),
             f"{offline}" if offline else "-",
         )
-    Console().print(table)
+    console().print(rows)
 
 
 @app.command("describe")
 def describe(name: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     """A topic's partitions: leaders, offsets and sizes."""
     from spark_logbus.client import Admin
-    from spark_logbus.errors import UnknownTopicError
 
     with connected(zookeeper) as cluster:
-        described = Admin(cluster).describe([name], ends=True).get(name)
-    if described is None:
-        raise UnknownTopicError(f"There is no topic {name!r}; `logbus topics list` shows all.")
-    table = Table("partition", "leader", "log start", "high watermark", "size", title=name)
-    for column in (0, 2, 3, 4):
-        table.columns[column].justify = "right"
+        described = Admin(cluster).describe([name], ends=True)[name]
+    numbers = ("partition", "log start", "high watermark", "size")
+    rows = table(
+        "partition", "leader", "log start", "high watermark", "size", numbers=numbers, title=name
+    )
     for number, partition in sorted(described.partitions.items()):
         ends = partition.ends
-        table.add_row(
+        rows.add_row(
             str(number),
-            str(partition.leader) if partition.leader else "[red]none[/]",
+            str(partition.leader) if partition.leader else Text("none", style="red"),
             f"{ends.log_start_offset:,}" if ends else "?",
             f"{ends.high_watermark:,}" if ends else "?",
             human_bytes(ends.size_bytes) if ends else "?",
         )
-    console = Console()
-    console.print(table)
+    out = console()
+    out.print(rows)
     for key, value in sorted(described.config.items()):
-        console.print(f"  {key} = {value}", highlight=False)
+        out.print(f"  {key} = {value}")
 
 
 @app.command("delete")
@@ -115,12 +114,4 @@ def delete(
         typer.confirm(f"Delete topic {name} and all its records?", abort=True)
     with connected(zookeeper) as cluster:
         Admin(cluster).delete_topic(name)
-    Console().print(f"Topic {name} is deleted.", highlight=False)
-
-
-def human_bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    console().print(f"Topic {name} is deleted.")

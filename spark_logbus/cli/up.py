@@ -6,17 +6,28 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
+
+from spark_logbus.cli.output import console, plural
+
+if TYPE_CHECKING:
+    from spark_logbus.cluster import EmbeddedCluster
 
 _CHECK_S = 1.0
 
 
 def up(
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=1)] = 1,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            help="How many brokers; default: as many as ran here before, else one.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path("logbus-data"),
     zookeeper_port: Annotated[
         int, typer.Option(help="ZooKeeper's port; 0: that of the last run, else any free one.")
@@ -25,52 +36,66 @@ def up(
     """Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them. The data stays."""
     from spark_logbus.cluster import EmbeddedCluster
 
-    console = Console()
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    cluster = EmbeddedCluster(data, brokers=brokers, zookeeper_port=zookeeper_port)
-    with console.status(f"Starting ZooKeeper and {brokers} broker(s) in {data} ..."):
-        cluster.start()
+    out = console()
+    before = len(list(data.glob("broker-[0-9]*")))
+    count = brokers or before or 1
+    cluster = EmbeddedCluster(data, brokers=count, zookeeper_port=zookeeper_port)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        addresses = "\n".join(
-            f"broker {broker.broker_id}   {broker.address}  (log: {broker.log_file})"
-            for broker in cluster.brokers
-        )
-        console.print(
-            Panel(
-                f"ZooKeeper  {cluster.zookeeper}\n{addresses}\n\n"
-                f"In this or another shell:\n"
-                f"  export LOGBUS_ZOOKEEPER={cluster.zookeeper}\n"
-                f"  logbus topics create events --partitions 4\n"
-                f"In a notebook:\n"
-                f'  spark.read.format("logbus").option("zookeeper", "{cluster.zookeeper}")'
-                f'.option("subscribe", "events").load()\n\n'
-                "Ctrl-C stops the cluster; its data stays.",
-                title="logbus is up",
-                expand=False,
-            ),
-            soft_wrap=True,
-        )
-        _watch(cluster.brokers, stop, console)
+        with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
+            cluster.start()
+        _greet(out, cluster)
+        if count < before:
+            out.print(
+                f"{data} holds the records of {before} brokers, and only {count} run: partitions "
+                "of the others cannot be reached.",
+                style="bold red",
+            )
+        _watch(out, cluster)
+    except KeyboardInterrupt:
+        pass
     finally:
-        with console.status("Stopping ..."):
+        # Once is enough: a second Ctrl-C would break off the orderly end of the first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with out.status("Stopping ..."):
             cluster.stop()
-    console.print("Stopped.")
+    out.print("Stopped.")
 
 
-def _watch(brokers: list, stop: threading.Event, console: Console) -> None:  # type: ignore[type-arg]
-    """Wait for the signal; say it once when a broker has died meanwhile."""
-    reported: set[int] = set()
-    while not stop.wait(_CHECK_S):
-        for broker in brokers:
-            if not broker.running and broker.broker_id not in reported:
-                reported.add(broker.broker_id)
-                console.print(
-                    f"[bold red]Broker {broker.broker_id} has died;[/] see {broker.log_file}. "
-                    "Its partitions cannot be reached until you restart `logbus up`."
-                )
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM, made the same as Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def _greet(out: Console, cluster: EmbeddedCluster) -> None:
+    out.print("logbus is up", style="bold")
+    out.print(f"ZooKeeper  {cluster.zookeeper}")
+    for broker in cluster.brokers:
+        out.print(f"broker {broker.broker_id}   {broker.address}  (log: {broker.log_file})")
+    out.print(
+        "\nIn another shell:\n"
+        f"  export LOGBUS_ZOOKEEPER={cluster.zookeeper}\n"
+        "  logbus topics create events --partitions 4\n\n"
+        "In a notebook started from that shell:\n"
+        '  spark.read.format("logbus").option("subscribe", "events").load()\n\n'
+        "Ctrl-C stops the cluster; its data stays.\n"
+    )
+
+
+def _watch(out: Console, cluster: EmbeddedCluster) -> NoReturn:
+    """Say it once when a server has died; ends with KeyboardInterrupt."""
+    reported: set[str] = set()
+    pause = threading.Event()  # never set
+    while True:
+        pause.wait(_CHECK_S)
+        dead = {
+            f"Broker {broker.broker_id} has died (see {broker.log_file}); its partitions"
+            for broker in cluster.brokers
+            if not broker.running
+        }
+        if not cluster.zookeeper_server.running:
+            dead.add("ZooKeeper has died (see zookeeper.log); topics and groups")
+        for what in sorted(dead - reported):
+            out.print(f"{what} cannot be reached until you restart `logbus up`.", style="bold red")
+        reported |= dead

@@ -169,7 +169,9 @@ def check(acknowledged: dict[Record, Place], found: dict[Place, Record]) -> None
 
 
 def acknowledged_by(publishers: list[Publisher]) -> dict[Record, Place]:
-    return {record: place for each in publishers for record, place in each.acknowledged.items()}
+    return {
+        record: place for each in publishers for record, place in list(each.acknowledged.items())
+    }
 
 
 def crash_and_check(tmp_path: Path, zookeeper: str, *, rounds: int, seed: int) -> None:

@@ -219,6 +219,17 @@ def test_a_second_broker_with_the_same_id_is_refused(
         create_topic(wire, "t")
 
 
+def test_a_broker_whose_id_was_taken_serves_nothing(broker: Broker, wire: Wire) -> None:
+    with connect(broker) as reader:
+        reader.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))
+        wait_until(lambda: broker._network is not None and broker._network.waiting() > 0)
+        broker._lost_identity(BrokerIdInUseError("Broker id 1 is taken."))
+        reader.answer(Api.FETCH, FetchResponse)
+    data = record_batch()
+    with pytest.raises(NotLeaderError, match="serves nothing any more"):
+        wire.append("t", 0, data)
+
+
 def test_a_data_directory_of_another_broker_is_refused_untouched(
     tmp_path: Path, chroot: str
 ) -> None:

@@ -13,7 +13,7 @@ from spark_logbus.datasource.termination import call_on_sigterm
 PROGRAM = """
 import signal, sys, threading
 from spark_logbus.datasource import termination
-termination._LIMIT_S = 0.2
+termination._LIMIT_S = {limit_s}
 lock = threading.Lock()
 
 def clean_up():
@@ -28,10 +28,14 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("clean_up", ["pass", "lock.acquire()", "raise SystemExit(7)"])
-def test_sigterm_cleans_up_within_a_bound(clean_up: str) -> None:
+@pytest.mark.parametrize(
+    ("clean_up", "limit_s"),
+    # The second never ends by itself: its limit is what the test waits for.
+    [("pass", 20.0), ("lock.acquire()", 2.0), ("raise SystemExit(7)", 20.0)],
+)
+def test_sigterm_cleans_up_within_a_bound(clean_up: str, limit_s: float) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(clean_up=clean_up)],
+        [sys.executable, "-c", PROGRAM.format(clean_up=clean_up, limit_s=limit_s)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
