@@ -40,7 +40,8 @@ def up(
     before = len(list(data.glob("broker-[0-9]*")))
     count = brokers or before or 1
     cluster = EmbeddedCluster(data, brokers=count, zookeeper_port=zookeeper_port)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell may have it ignored in "up &"
+        signal.signal(number, _interrupt)
     try:
         with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
             cluster.start()
@@ -56,15 +57,14 @@ def up(
         pass
     finally:
         # Once is enough: a second Ctrl-C would break off the orderly end of the first.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         with out.status("Stopping ..."):
             cluster.stop()
     out.print("Stopped.")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM, made the same as Ctrl-C."""
     raise KeyboardInterrupt
 
 

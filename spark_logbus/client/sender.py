@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -117,19 +118,20 @@ class Sender:
         self._settler.give_up_late(now, link_error=self._links.last_error)
         self._time_out(now)
         self._fill_requests(now)
-        for key, _ in self._selector.select(self._sleep_s()):
+        for key, _ in self._selector.select(self._sleep_s(now)):
             if key.data is None:
                 self._drain_wakes()
             else:
                 self._progress(key.data)
 
-    def _sleep_s(self) -> float:
-        now = self._cluster.clock.monotonic()
+    def _sleep_s(self, turn_began: float) -> float:
         with self._lock:
             events = [*self._accumulator.events(), *self._links.events()]
-        # What was due before this turn was done in it, or waits for a socket or a helper.
-        soonest = min((at for at in events if at > now), default=now + _LONGEST_SLEEP_S)
-        return min(soonest - now, _LONGEST_SLEEP_S)
+        # What was due when this turn began was done in it, or waits for a socket or a helper.
+        # What has come due since was not seen by all of it.
+        soonest = min((at for at in events if at > turn_began), default=math.inf)
+        left_s = soonest - self._cluster.clock.monotonic()
+        return min(max(0.0, left_s), _LONGEST_SLEEP_S)
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -128,7 +128,9 @@ def stop_takes(broker: BrokerProcess) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_a_broker_stops_cleanly_without_zookeeper(tmp_path: Path, how: signal.Signals) -> None:
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper:
         directory = tmp_path / "broker"
@@ -153,7 +155,7 @@ def test_a_broker_stops_cleanly_without_zookeeper(tmp_path: Path, how: signal.Si
 
 
 def test_appends_and_fetches_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
-    outage_s = 8.0  # twice the brokers' session
+    outage_s = 5.0  # longer than the broker's session
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper:
         directory = tmp_path / "broker"
         with (
@@ -190,10 +192,3 @@ def test_appends_and_fetches_go_on_while_zookeeper_is_away(tmp_path: Path) -> No
                 return [each.broker_id for each in response.brokers] == [1]
 
             wait_until(registered)
-
-
-def test_a_broker_starts_with_files_that_a_power_loss_emptied(tmp_path: Path, chroot: str) -> None:
-    with broker_process(tmp_path, chroot) as broker:
-        broker.kill()
-        (tmp_path / "data" / "broker.port").write_text("")
-        broker.start()

@@ -23,7 +23,7 @@ from spark_logbus.record import split
 from tests.helpers import wait_until
 from tests.unit.broker.wire import Wire
 
-SESSION_MS = 4_000
+SESSION_MS = 1_000
 
 
 @contextmanager

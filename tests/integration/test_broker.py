@@ -259,6 +259,16 @@ def test_a_broker_comes_back_on_its_port_with_its_records(tmp_path: Path, chroot
             assert partition.topics[0].partitions[0].leader_epoch == 1
 
 
+def test_a_port_file_that_a_power_loss_emptied_does_not_stop_it(
+    tmp_path: Path, chroot: str
+) -> None:
+    with broker_here(tmp_path, chroot):
+        pass
+    (tmp_path / "broker.port").write_text("")
+    with broker_here(tmp_path, chroot) as broker:
+        assert (tmp_path / "broker.port").read_text() == f"{broker.address.port}\n"
+
+
 def test_waiting_fetches_do_not_hold_up_a_stop(tmp_path: Path, chroot: str) -> None:
     with broker_here(
         tmp_path, chroot, network=NetworkConfig(drain_timeout_ms=60_000)
