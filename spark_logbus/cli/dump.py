@@ -40,7 +40,6 @@ def dump(
 
     numbers = ("position", "offsets", "records", "bytes", "epoch")
     rows = table(*numbers, "newest record (UTC)", "check", numbers=numbers)
-    rows.columns[1].no_wrap = rows.columns[5].no_wrap = True
     out = console()
     damaged: list[str] = []
     try:
@@ -54,6 +53,8 @@ def dump(
                 rows.add_row(*_row(piece))
                 if piece.damage is not None:
                     damaged.append(f"Position {piece.position:,}: {piece.damage}")
+    except BrokenPipeError:  # of standard output, not of the file
+        raise
     except OSError as error:
         raise InvalidRequestError(f"Cannot read {segment}: {error.strerror}.") from error
     out.print(rows if rows.rows else f"{segment} is empty.")

@@ -28,7 +28,9 @@ def table(*columns: str, numbers: Collection[str] = (), title: str | None = None
     """An empty table; the columns ``numbers`` are set flush right."""
     made = Table(title=title)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left")
+        # In a narrow terminal heads are broken between words, never cut.
+        words = max(map(len, column.split()))
+        made.add_column(column, justify="right" if column in numbers else "left", min_width=words)
     return made
 
 

@@ -1,0 +1,300 @@
+"""The verbs against a real cluster, as a user types them, right and wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_logbus.cli import main
+from spark_logbus.model import TopicPartition
+from tests.integration.spark_fixtures import Logbus
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one message of a command that failed."""
+        assert self.code == 1, self
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        lines = self.err.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("Error: ")
+        return lines[0]
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def command(
+    logbus: Logbus, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """Runs ``logbus <words>`` in this process, against the cluster of the tests."""
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", logbus.zookeeper)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(*words: str, stdin: bytes = b"") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["logbus", *words])
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.stdout.flush()
+        shown = capfd.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture
+def topic(logbus: Logbus) -> str:
+    """Two partitions: a, b, c at offsets 0 to 2 of partition 0, d at 0 of partition 1."""
+    name = logbus.topic(partitions=2)
+    logbus.produce(name, ["a", "b", "c"], partition=0, timestamp_us=1_000_000)
+    logbus.produce(name, ["d"], partition=1, timestamp_us=2_000_000)
+    return name
+
+
+# -- topics -------------------------------------------------------------------------------
+
+
+def test_a_topic_from_creation_to_deletion(command: Command) -> None:
+    made = command("topics", "create", "t1", "--partitions", "3", "--config", "retention.ms=-1")
+    assert made == Ended(0, "Topic t1 is ready with 3 partitions.\n", "")
+    assert "exists already, with 3 partitions" in command("topics", "create", "t1").refusal
+    again = command("topics", "create", "t1", "--partitions", "5", "--if-not-exists")
+    assert again.out == "Topic t1 is ready with 3 partitions.\n"  # not with 5
+    assert re.search(r"t1 +│ +3 │ +0 │ +0 B │ +- │", command("topics", "list").out)
+    described = command("topics", "describe", "t1").out
+    assert len(re.findall(r"broker [12] at 127\.0\.0\.1:\d+ │ +0 │ +0 │ +0 B", described)) == 3
+    assert "  retention.ms = -1\n" in described
+    assert command("topics", "delete", "t1", "--yes").out == "Topic t1 is deleted.\n"
+    assert "no topic 't1'" in command("topics", "describe", "t1").refusal
+    assert "no topic 't1'" in command("topics", "delete", "t1", "--yes").refusal
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["bad/name"], "'bad/name' cannot name a topic; use letters"),
+        (["x" * 300], "300 characters; use at most 249"),
+        (["x", "--config", "retention.ms"], "--config takes key=value, got 'retention.ms'"),
+        (["x", "--config", "no.such=1"], "no key 'no.such'; use "),
+        (["x", "--config", "retention.ms=soon"], "retention.ms to 'soon'; set it to"),
+    ],
+)
+def test_topics_that_cannot_be_created(command: Command, words: list[str], named: str) -> None:
+    assert named in command("topics", "create", *words).refusal
+
+
+# -- produce and consume ------------------------------------------------------------------
+
+
+def test_lines_with_keys_from_a_file(command: Command, logbus: Logbus, tmp_path: Path) -> None:
+    name = logbus.topic()
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"k=1\nno key\r\n\n=x=y\nlast")
+    done = command("produce", name, str(lines), "--key-separator", "=")
+    assert done.out == ""
+    assert re.fullmatch(rf"Published 5 records to {name} in \d+\.\d s\.\n", done.err)
+    shown = command("consume", name, "--metadata").out.splitlines()
+    columns = [line.split("\t") for line in shown]
+    assert [(c[0], c[1], c[3], c[4]) for c in columns] == [
+        ("0", "0", "k", "1"),
+        ("0", "1", "-", "no key"),
+        ("0", "2", "-", ""),
+        ("0", "3", "", "x=y"),
+        ("0", "4", "-", "last"),
+    ]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", columns[0][2])
+
+
+def test_lines_from_standard_input(command: Command, logbus: Logbus) -> None:
+    name = logbus.topic()
+    command("produce", name, stdin=b"1\n2\n")
+    assert "Published 0 records" in command("produce", name).err
+    assert command("consume", name).out == "1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "a\nb\nc\nd\n"),
+        (["--partition", "1"], "d\n"),
+        (["--max", "2"], "a\nb\n"),
+        (["--max", "4"], "a\nb\nc\nd\n"),
+        (["--start", "latest"], ""),
+        (["--start", "2"], "c\n"),  # partition 1 ends before it
+        (["--start", "3", "--partition", "0"], ""),  # its end
+        (["--follow", "--max", "2", "--partition", "0"], "a\nb\n"),
+    ],
+)
+def test_what_is_consumed(command: Command, topic: str, options: list[str], expected: str) -> None:
+    assert command("consume", topic, *options) == Ended(0, expected, "")
+
+
+def test_wrong_input_of_consume(command: Command, topic: str) -> None:
+    assert "no no-such; it has: " in command("consume", "no-such").refusal
+    wrong = command("consume", topic, "--partition", "9").refusal
+    assert f"no {topic}-9; it has: {topic}-0, {topic}-1." in wrong
+    assert (
+        "'soon'; use earliest, latest or an offset"
+        in command("consume", topic, "--start", "soon").refusal
+    )
+    assert "'-5'; use earliest" in command("consume", topic, "--start", "-5").refusal
+    beyond = command("consume", topic, "--start", "4").refusal
+    assert f"--start is 4, but the last offset is 2 ({topic}-0: 3, {topic}-1: 1)" in beyond
+
+
+def test_wrong_input_of_produce(command: Command, topic: str, tmp_path: Path) -> None:
+    assert "no topic 'no-such'; create it" in command("produce", "no-such", stdin=b"x\n").refusal
+    missing = tmp_path / "missing"
+    assert f"Cannot read {missing}: No such file" in command("produce", topic, str(missing)).refusal
+    assert "Is a directory" in command("produce", topic, str(tmp_path)).refusal
+    assert (
+        "'all'; use none, written or flushed" in command("produce", topic, "--acks", "all").refusal
+    )
+
+
+def test_a_reader_that_has_enough(logbus: Logbus) -> None:
+    """As ``logbus consume ... | head -1``: no message, though most is never read."""
+    name = logbus.topic()
+    logbus.produce(name, [f"record {number} {'x' * 100}" for number in range(20_000)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark_logbus.cli", "consume", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LOGBUS_ZOOKEEPER": logbus.zookeeper},
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"record 0 ")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+# -- groups -------------------------------------------------------------------------------
+
+
+def rewound(shown: str) -> dict[int, int]:
+    """The column ``new`` of a rewind's table, per partition."""
+    rows = re.findall(r"│ +(\d+) │ +\d+ │ +\d+ │ +[\d-]+ │ +(\d+)(?: \*)? │ +[+-]\d+ │", shown)
+    return {int(partition): int(new) for partition, new in rows}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (["--to-offset", "1"], {0: 1, 1: 1}),
+        (["--to-time", "1970-01-01T00:00:02Z"], {0: 3, 1: 0}),
+        (["--by-duration", "36500d"], {0: 0, 1: 0}),
+        (["--by-count", "2"], {0: 1, 1: 0}),
+        (["--to-earliest"], {0: 0, 1: 0}),
+        (["--to-latest"], {0: 3, 1: 1}),
+    ],
+)
+def test_rewinds(
+    command: Command, logbus: Logbus, topic: str, target: list[str], expected: dict[int, int]
+) -> None:
+    group = f"group-of-{topic}"
+    logbus.rewind(group, {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 1})
+    dry = command("groups", "rewind", group, *target)
+    assert rewound(dry.out) == expected
+    assert "Nothing was changed; add --execute to do it." in dry.out
+    assert set(logbus.committed(group).values()) == {3, 1}
+    done = command("groups", "rewind", group, *target, "--execute")
+    assert rewound(done.out) == expected
+    again = 4 - sum(expected.values())
+    noun = "record" if again == 1 else "records"
+    assert f"Rewind 2 of group {group} is recorded: {again} {noun} will be read again." in done.out
+    assert {tp.partition: at for tp, at in logbus.committed(group).items()} == expected
+
+
+def test_a_rewind_says_where_the_log_cuts_it(command: Command, topic: str) -> None:
+    done = command("groups", "rewind", "new-group", "--topic", topic, "--to-offset", "2")
+    assert "1 *" in done.out
+    assert "* cut to what the log holds" in done.out
+
+
+def test_a_group_is_listed_and_described(command: Command, logbus: Logbus, topic: str) -> None:
+    logbus.rewind("readers", {TopicPartition(topic, 0): 1, TopicPartition("gone", 0): 7})
+    assert re.search(rf"readers +│ gone, {topic} +│ +2 │ +1 │", command("groups", "list").out)
+    described = command("groups", "describe", "readers").out
+    assert re.search(rf"{topic} +│ +0 │ +1 │ +3 │ +2 │", described)
+    assert re.search(r"gone +│ +0 │ +7 │ +topic deleted │ +- │", described)
+    assert "Rewind 1: test, by test at " in described
+
+
+def test_wrong_input_of_groups(command: Command, topic: str) -> None:
+    assert (
+        "'nobody' has committed no offsets; groups that have: "
+        in command("groups", "describe", "nobody").refusal
+    )
+    assert (
+        "'nobody' has committed no offsets"
+        in command("groups", "rewind", "nobody", "--to-earliest").refusal
+    )
+    assert (
+        "no topic no-such"
+        in command("groups", "rewind", "nobody", "--topic", "no-such", "--to-earliest").refusal
+    )
+    assert "'a/b' cannot name a group" in command("groups", "describe", "a/b").refusal
+    assert "got 0 of them" in command("groups", "rewind", "nobody", "--topic", topic).refusal
+
+
+# -- all verbs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-verb"],
+        ["topics", "create"],
+        ["topics", "create", "x", "--partitions", "0"],
+        ["topics", "create", "x", "--partitions", "many"],
+        ["consume", "x", "--max", "0"],
+        ["consume", "x", "--max", "-1"],
+        ["groups", "rewind", "g", "--to-offset", "-5"],
+        ["groups", "rewind", "g", "--to-offset", str(2**63)],
+        ["groups", "rewind", "g", "--by-count", "-1"],
+        ["dump", "x", "--max", "0"],
+        ["up", "--brokers", "0"],
+        ["broker"],
+    ],
+)
+def test_usage_errors(command: Command, words: list[str]) -> None:
+    ended = command(*words)
+    assert ended.code == 2
+    assert "Usage: logbus" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("address", ["", "a b", "host:port", "localhost:2181/../x"])
+def test_addresses_that_are_none(command: Command, address: str) -> None:
+    assert repr(address) in command("topics", "list", "--zookeeper", address).refusal
+
+
+def test_a_chroot_without_brokers(command: Command, chroot: str) -> None:
+    refusal = command("topics", "list", "--zookeeper", chroot).refusal
+    assert f"No broker is registered in ZooKeeper at {chroot}" in refusal
+    empty = command("groups", "list", "--zookeeper", chroot)
+    assert empty == Ended(0, "No consumer group has committed offsets.\n", "")
