@@ -54,7 +54,7 @@ def _options(
 def main() -> None:
     """Run the command line; an error of logbus is one readable message and exit code 1."""
     try:
-        app()
+        app(prog_name="logbus")
     except LogbusError as error:
         out = console(stderr=True)
         out.print("Error:", style="bold red", end=" ")

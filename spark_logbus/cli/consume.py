@@ -155,11 +155,12 @@ def _lines(batch: FetchedBatch, *, metadata: bool) -> list[bytes]:
     times = batch.arrow_batch.column("timestamp").to_pylist()
     offsets = batch.offsets().to_pylist()
     partition = batch.topic_partition.partition
-    return [
-        f"{partition}\t{offset}\t{_iso(time)}\t".encode() + (key or b"-") + b"\t" + (value or b"")
-        + b"\n"
-        for offset, time, key, value in zip(offsets, times, keys, values, strict=True)
-    ]  # fmt: skip
+    lines = []
+    for offset, time, key, value in zip(offsets, times, keys, values, strict=True):
+        position = f"{partition}\t{offset}\t{_iso(time)}".encode()
+        shown = b"-" if key is None else key
+        lines.append(b"\t".join((position, shown, value or b"")) + b"\n")
+    return lines
 
 
 def _iso(time: dt.datetime) -> str:

@@ -68,9 +68,10 @@ def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
         committed = GroupOffsets(session).committed(group)
         if not committed:
             _refuse_unknown(group, GroupOffsets(session).groups())
-        known = Admin(cluster).describe(sorted({tp.topic for tp in committed}), ends=False)
-        alive = [tp for tp in committed if tp.topic in known]
-        ends = Admin(cluster).list_offsets({tp: Latest() for tp in alive})
+        admin = Admin(cluster)
+        known = {topic.name: topic.partitions for topic in admin.topics()}
+        alive = [tp for tp in committed if tp.partition in known.get(tp.topic, ())]
+        ends = admin.list_offsets({tp: Latest() for tp in alive})
         numbers = ("partition", "committed", "high watermark", "lag")
         rows = table("topic", *numbers, "by", "at (UTC)", numbers=numbers)
         rows.columns[-1].no_wrap = True

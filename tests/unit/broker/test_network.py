@@ -177,6 +177,24 @@ def test_wake_ups_in_the_middle_of_turns_are_not_lost() -> None:
         assert [wire.receive().correlation for _ in range(300)] == list(range(1, 301))
 
 
+def test_a_wake_up_after_the_last_look_of_a_turn_is_not_lost() -> None:
+    class AlmostReady(Deferred):
+        looks = 0
+
+        def poll(self) -> Reply | None:
+            self.looks += 1
+            if self.looks >= 5:
+                return OK
+            self.wake()  # the turn has looked, and goes away with nothing
+            return None
+
+    def handle(*_: object) -> Answer:
+        return AlmostReady(deadline=time.monotonic() + 3600)
+
+    with serving(handle) as network, connect(network) as wire:
+        ask(wire)
+
+
 def test_a_busy_connection_keeps_no_second_thread() -> None:
     """Wake-ups of a connection that a thread works on must not bring others to wait for it."""
     working, go_on = threading.Event(), threading.Event()

@@ -18,7 +18,7 @@ Dump = Callable[..., tuple[int, str]]
 def record_batch(base_offset: int, *values: bytes | None) -> bytes:
     builder = ArrowBatchBuilder()
     for value in values:
-        builder.add(value, key=b"k", timestamp_us=1_357_016_400_000_000)
+        builder.add(value=value, key=b"k", timestamp_us=1_357_016_400_000_000, headers=None)
     made = bytearray(encode(builder.build()))
     stamp(made, base_offset=base_offset, leader_epoch=0, append_time_us=0)
     return bytes(made)

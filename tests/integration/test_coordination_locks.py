@@ -1,0 +1,94 @@
+"""Locks: one holder at a time, gone with its session, and found out when lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_logbus.coordination import Lock, Session
+from spark_logbus.errors import LockHeldError
+from tests.helpers import wait_until
+from tests.integration.coordination_tools import expire
+
+NAME = "load file:/data/warehouse/clicks"
+
+
+@pytest.fixture
+def sessions(chroot: str) -> Iterator[tuple[Session, Session]]:
+    with Session(chroot, client_name="one") as one, Session(chroot, client_name="two") as two:
+        yield one, two
+
+
+def test_the_second_is_told_who_holds_it(sessions: tuple[Session, Session]) -> None:
+    one, two = sessions
+    with Lock(one, NAME, holder="the nightly load"):
+        with pytest.raises(LockHeldError, match=f"'{NAME}' is locked by the nightly load. Wait"):
+            Lock(two, NAME, holder="another").acquire()
+    with Lock(two, NAME, holder="another") as lock:
+        lock.check()
+
+
+def test_other_names_are_other_locks(sessions: tuple[Session, Session]) -> None:
+    one, two = sessions
+    with Lock(one, NAME, holder="a"), Lock(two, NAME + "2", holder="b") as lock:
+        lock.check()
+
+
+def test_two_locks_of_one_session_exclude_each_other(sessions: tuple[Session, Session]) -> None:
+    one, _ = sessions
+    with Lock(one, NAME, holder="a") as lock, pytest.raises(LockHeldError, match="locked by a"):
+        Lock(one, NAME, holder="b").acquire()
+    with pytest.raises(LockHeldError):
+        lock.check()
+
+
+def test_it_is_let_go_when_the_work_fails(sessions: tuple[Session, Session]) -> None:
+    one, two = sessions
+    with pytest.raises(ZeroDivisionError), Lock(one, NAME, holder="a"):
+        raise ZeroDivisionError
+    with Lock(two, NAME, holder="b"):
+        pass
+
+
+def test_releasing_twice_does_not_free_the_next_holders(
+    sessions: tuple[Session, Session],
+) -> None:
+    one, two = sessions
+    first = Lock(one, NAME, holder="a")
+    first.acquire()
+    first.release()
+    with Lock(two, NAME, holder="b") as second:
+        first.release()
+        second.check()
+
+
+def test_a_holder_whose_session_ended_lets_go(chroot: str) -> None:
+    with Session(chroot, client_name="one") as one:
+        Lock(one, NAME, holder="a").acquire()
+    with Session(chroot, client_name="two") as two, Lock(two, NAME, holder="b") as lock:
+        lock.check()
+
+
+def test_a_holder_whose_session_expired_finds_out(
+    sessions: tuple[Session, Session],
+) -> None:
+    """What a load asks before it commits: it may have slept through its session."""
+    one, two = sessions
+    lock = Lock(one, NAME, holder="the sleeper")
+    lock.acquire()
+    expire(one)
+    wait_until(lambda: _acquired(two), message="the lock to be free")
+    with pytest.raises(LockHeldError, match="locked by another"):
+        lock.check()
+    lock.release()  # takes nothing from the new holder
+    with pytest.raises(LockHeldError):
+        Lock(one, NAME, holder="x").acquire()
+
+
+def _acquired(session: Session) -> bool:
+    try:
+        Lock(session, NAME, holder="another").acquire()
+    except LockHeldError:
+        return False
+    return True
