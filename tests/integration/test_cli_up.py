@@ -182,20 +182,5 @@ def kept(zookeeper: str) -> int:
         return sum(p.ends.high_watermark for p in partitions if p.ends is not None)
 
 
-def test_a_directory_belongs_to_one_run_and_deaths_are_told(directory: Path) -> None:
-    up = Up(directory).ready()
-    second = Up(directory.with_name("data"))
-    second.output = directory.with_name("second.out")
-    assert second.process.wait(DEADLINE_S) == 1
-
-    broker = next(pid for pid in up.children() if b"broker.toml" in command_of(pid))
-    os.kill(broker, signal.SIGKILL)
-    wait_until(lambda: "Broker 1 has died" in up.shown, message="the death to be told")
-    zookeeper = next(pid for pid in up.children() if b"java" in command_of(pid))
-    os.kill(zookeeper, signal.SIGKILL)
-    wait_until(lambda: "ZooKeeper has died" in up.shown, message="the death to be told")
-    assert up.end(signal.SIGTERM) == 0
-
-
 def command_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()

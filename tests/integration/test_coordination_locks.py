@@ -22,9 +22,12 @@ def sessions(chroot: str) -> Iterator[tuple[Session, Session]]:
 
 def test_the_second_is_told_who_holds_it(sessions: tuple[Session, Session]) -> None:
     one, two = sessions
-    with Lock(one, NAME, holder="the nightly load"):
-        with pytest.raises(LockHeldError, match=f"'{NAME}' is locked by the nightly load. Wait"):
-            Lock(two, NAME, holder="another").acquire()
+    told = f"'{NAME}' is locked by the nightly load. Wait"
+    with (
+        Lock(one, NAME, holder="the nightly load"),
+        pytest.raises(LockHeldError, match=told),
+    ):
+        Lock(two, NAME, holder="another").acquire()
     with Lock(two, NAME, holder="another") as lock:
         lock.check()
 

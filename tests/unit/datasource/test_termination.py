@@ -10,20 +10,21 @@ import pytest
 
 from spark_logbus.datasource.termination import call_on_sigterm
 
-PROGRAM = """
-import signal, sys, threading
+PROGRAM = r"""
+import os, signal, sys, threading
 from spark_logbus.datasource import termination
 termination._LIMIT_S = {limit_s}
 lock = threading.Lock()
 
 def clean_up():
-    print("cleaning", flush=True)
+    os.write(1, b"cleaning\n")
     {clean_up}
 
 assert termination.call_on_sigterm(clean_up)
 assert not termination.call_on_sigterm(clean_up)
 lock.acquire()  # what the main thread may hold when the signal comes
-print("ready", flush=True)
+# Not print: the signal may come while it holds the lock of standard output.
+os.write(1, b"ready\n")
 sys.stdin.read()
 """
 
