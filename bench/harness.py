@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,7 @@ def cluster(*, brokers: int = 1, tcp_only: bool = False) -> Iterator[EmbeddedClu
 def spark_session(*, cores: int = 2) -> Iterator[SparkSession]:
     """A local session whose Python workers can import this package."""
     ensure_java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     spark = (

@@ -12,18 +12,20 @@ from bench.harness import Contender, cluster, console, in_turn, print_ratios, sp
 from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
 
 TARGET = 0.80
-PIECE = 5_000  # records of one arrow batch that the producer is given: about 1 MiB
 
 
-def fill(zookeeper: str, *, records: int, value_bytes: int, partitions: int) -> None:
-    """A topic of ``records`` values, spread evenly."""
+def fill(
+    zookeeper: str, *, records: int, value_bytes: int, partitions: int, piece: int = 50_000
+) -> None:
+    """A topic of ``records`` values, spread evenly; ``piece`` of them are one arrow batch that the
+    producer is given, and cuts into record batches of at most 4 MiB."""
     with Cluster.connect(Bootstrap.from_zookeeper(zookeeper)) as client:
         Admin(client).create_topic("bench", partitions=partitions)
-        values = pa.array([b"v" * value_bytes] * PIECE, pa.binary())
-        piece = pa.RecordBatch.from_arrays([values], names=["value"])
+        values = pa.array([b"v" * value_bytes] * piece, pa.binary())
+        arrow_batch = pa.RecordBatch.from_arrays([values], names=["value"])
         with Producer(client) as producer:
-            for number in range(records // PIECE):
-                producer.send_arrow("bench", piece, partition=number % partitions)
+            for number in range(records // piece):
+                producer.send_arrow("bench", arrow_batch, partition=number % partitions)
             producer.flush()
 
 
@@ -71,6 +73,9 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--piece", type=int, default=50_000, help="records of an arrow batch given to the producer"
+    )
     parser.add_argument("--tcp", action="store_true", help="no UNIX socket, as if far away")
     arguments = parser.parse_args()
     with cluster(tcp_only=arguments.tcp) as running, spark_session() as spark:
@@ -81,6 +86,7 @@ def main() -> None:
                 records=arguments.records,
                 value_bytes=arguments.value_bytes,
                 partitions=arguments.partitions,
+                piece=arguments.piece,
             )
         count = (
             spark.read.format("logbus")

@@ -1,0 +1,59 @@
+"""A load in a process of its own that SIGKILLs itself at a step: the tests' hook, not the load's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_logbus.load import LoadConfig, run_load
+from spark_logbus.load.hadoop import HadoopDirectory
+from spark_logbus.load.warehouse import Warehouse
+
+DATES_MOVED = 2
+
+
+def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    _arm(step)
+    run_load(spark, LoadConfig(topic, warehouse, zookeeper))
+
+
+def _arm(step: str) -> None:
+    rename = HadoopDirectory.rename
+    moved = 0
+
+    def die(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_half_way(self: HadoopDirectory, source: str, target: str) -> None:
+        nonlocal moved
+        if moved == DATES_MOVED:
+            die()
+        rename(self, source, target)
+        moved += 1
+
+    match step:
+        case "before the commit":
+            Warehouse.commit = die  # type: ignore[method-assign]
+        case "before publishing":
+            Warehouse.publish = die  # type: ignore[method-assign]
+        case "while publishing":
+            HadoopDirectory.rename = die_half_way  # type: ignore[method-assign]
+        case _:
+            raise AssertionError(step)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
