@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import LockHeldError
-from spark_logbus.load import Loaded, LoadConfig, run_load
+from spark_logbus.load import LoadConfig, Loaded, run_load
 from tests.helpers import wait_until
 from tests.integration import load_driver_program
 from tests.integration.spark_fixtures import PROJECT, Logbus
@@ -45,6 +45,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
 
     config = LoadConfig(topic, str(tmp_path), logbus.zookeeper)
     again = wait_until(lambda: _unless_locked(spark, config), message="the dead load's lock to go")
+    assert again is not None
     assert again.commit is not None
     assert again.commit.number == (1 if step == "before the commit" else 2)
 
@@ -59,6 +60,5 @@ def _unless_locked(spark: SparkSession, config: LoadConfig) -> Loaded | None:
     """None while the session of the killed load still holds its lock."""
     try:
         return run_load(spark, config)
-    except LockHeldError as held:
-        assert "if it was killed, its lock goes" in held.message
+    except LockHeldError:
         return None
