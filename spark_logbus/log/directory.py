@@ -38,6 +38,7 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.producers import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
@@ -71,7 +72,11 @@ class LogDirectory:
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         environment = LogEnvironment(
-            files, self._clock, self._flusher, OpenSegments(_OPEN_SEALED_SEGMENTS)
+            files,
+            self._clock,
+            self._flusher,
+            OpenSegments(_OPEN_SEALED_SEGMENTS),
+            ProducerCount(),
         )
         self._changing = threading.Lock()  # ensure, remove, close
         self._maintaining = threading.Lock()

@@ -31,7 +31,7 @@ from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.incoming import Incoming, check_incoming
-from spark_logbus.log.producers import ProducerStates
+from spark_logbus.log.producers import ProducerCount, ProducerStates
 from spark_logbus.log.segment import (
     ActiveSegment,
     OpenSegments,
@@ -69,6 +69,7 @@ class LogEnvironment:
     clock: Clock
     flusher: FlushScheduler
     pool: OpenSegments
+    producers: ProducerCount
 
 
 class Tail(NamedTuple):
@@ -280,6 +281,7 @@ class LogWriter:
                 )  # fmt: skip
             except LogbusError:
                 flushed = False
+            self._producers.forget_all()
             self._state.stop(error)
         self._state.tell()
         return flushed
