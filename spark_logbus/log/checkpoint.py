@@ -25,6 +25,7 @@ _CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
 _LIMIT_BYTES: Final = 256 << 20
+_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,27 @@ def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, 
     lines = _read(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE)
     entries = {}
     for line in lines or ():
-        name, topic_id, log_start_offset, recovery_point = line.split(" ")
-        topic_partition = names.parse_log_directory(name)
-        if topic_partition is not None:
-            entries[topic_partition] = LogCheckpoint(
-                topic_partition, topic_id, int(log_start_offset), int(recovery_point)
-            )
+        entry = _parse_entry(line)
+        if entry is None:
+            logger.warning("The checkpoint in %s has the line %r, which says nothing; the log "
+                           "that it was for is scanned as a whole.", directory, line)  # fmt: skip
+        else:
+            entries[entry.topic_partition] = entry
     return entries
+
+
+def _parse_entry(line: str) -> LogCheckpoint | None:
+    words = line.split(" ")
+    topic_partition = names.parse_log_directory(words[0])
+    if topic_partition is None or len(words) != 4:
+        return None
+    try:
+        log_start_offset, recovery_point = int(words[2]), int(words[3])
+    except ValueError:
+        return None
+    if not 0 <= log_start_offset <= recovery_point <= _MAX_OFFSET:
+        return None
+    return LogCheckpoint(topic_partition, words[1], log_start_offset, recovery_point)
 
 
 def write_clean_marker(files: FileSystem, directory: Path) -> None:
@@ -96,7 +111,7 @@ def write_partition_metadata(
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
     lines = _read(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
-    if lines is None:
+    if lines is None or len(lines) != 3 or not lines[1].isdecimal():
         return None
     topic, partition, topic_id = lines
     return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)
