@@ -135,6 +135,7 @@ def _result(partition: AppendPartition, outcome: Appended | LogbusError | None) 
             partition.partition,
             base_offset=outcome.base_offset,
             append_time_us=outcome.append_time_us,
+            base_offsets=list(outcome.base_offsets),
         )
     if outcome is None:
         outcome = RequestTimeoutError(

@@ -37,7 +37,7 @@ from tests.integration.broker_tools import SESSION_MS, connect, create_topic, is
 from tests.unit.broker.wire import Wire
 
 # Whether a producer that repeats may leave a record twice: without idempotence it may.
-DUPLICATES: Final = True
+DUPLICATES: Final = False
 # Small, so that crashes meet rolls, retired indexes and batches of several requests too.
 _BROKER = {"zookeeper_session_ms": SESSION_MS}
 _LOG = {"segment_bytes": 1 << 20, "index_interval_bytes": 256}
