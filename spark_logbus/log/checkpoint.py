@@ -17,13 +17,13 @@ from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
+from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
-_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _parse_entry(line: str) -> LogCheckpoint | None:
         log_start_offset, recovery_point = int(words[2]), int(words[3])
     except ValueError:
         return None
-    if not 0 <= log_start_offset <= recovery_point <= _MAX_OFFSET:
+    if not 0 <= log_start_offset <= recovery_point <= fmt.MAX_OFFSET:
         return None
     return LogCheckpoint(topic_partition, words[1], log_start_offset, recovery_point)
 

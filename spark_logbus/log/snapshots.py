@@ -139,9 +139,13 @@ def _read(files: FileSystem, path: Path, topic_partition: TopicPartition) -> Pro
     if lines is None:
         return None
     states = ProducerStates(topic_partition)
-    for line in lines:
-        producer_id, epoch, last_append_us, runs = line.split(" ")
-        producer = Producer(int(epoch), int(last_append_us))
-        producer.runs.extend(Run(*map(int, run.split(":"))) for run in runs.split(","))
-        states.restore(int(producer_id), producer)
+    try:
+        for line in lines:
+            producer_id, epoch, last_append_us, runs = line.split(" ")
+            producer = Producer(int(epoch), int(last_append_us))
+            producer.runs.extend(Run(*map(int, run.split(":"))) for run in runs.split(","))
+            states.restore(int(producer_id), producer)
+    except (ValueError, TypeError):
+        logger.warning("%s says nothing about producers and is ignored.", path)
+        return None
     return states

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import struct
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,8 @@ from spark_logbus.errors import (
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.log import files as names
 from spark_logbus.model import TopicPartition
-from spark_logbus.record import HEADER_SIZE, split
+from spark_logbus.record import HEADER_SIZE, checksum, split
+from spark_logbus.record import format as fmt
 from tests.fault.log.material import TP, Broker, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 from tests.fuzz.harness import main
@@ -36,6 +38,7 @@ CONFIG = LogConfig(
 )
 NUMBERS = (0, 1, 2, 5, 17, 40, 41, -1, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63))
 MOST_READS = 400
+PRODUCER_AT = 56  # id, epoch and sequence in the header
 # A record batch does not say of which log it is: a file that is copied there whole is believed.
 FOREIGN = b"of the other log"
 
@@ -54,7 +57,11 @@ def original() -> tuple[Image, Served]:
         payload = b"record batch %02d" % number + bytes([number]) * (40 * (number % 7))
         payload += bytes(-len(payload) % 8)
         appended[broker.log().ends().log_end_offset] = payload
-        broker.append(record_batch(1 + number % 3, payload=payload))
+        data = record_batch(1 + number % 3, payload=payload)
+        if number % 4 == 0:  # every now and then a record batch of an idempotent producer
+            struct.pack_into("<qhi", data, PRODUCER_AT, number, 0, 0)
+            fmt.CRC.pack_into(data, fmt.CRC_AT, checksum(data))
+        broker.append(data)
     broker.log(OTHER).append(record_batch(4, payload=FOREIGN), leader_epoch=1)
     broker.directory.close()
     return image_of(disk, ROOT), appended
@@ -122,10 +129,10 @@ def damage_names(dice: random.Random, image: Image) -> None:
             )
         case 2 if segments:
             path = dice.choice(sorted(segments))
-            base = dice.choice((*NUMBERS[:6], (names.parse_segment(path.name) or 0) + 1))
+            base = dice.choice((*NUMBERS, (names.parse_segment(path.name) or 0) + 1))
             image[path.with_name(names.segment(base))] = image.pop(path)
         case 3:
-            base = dice.choice(NUMBERS[:6])
+            base = dice.choice(NUMBERS)
             name = dice.choice((names.segment(base), names.index(base)))
             image[ROOT / str(TP) / name] = image[path]
         case _:
@@ -134,7 +141,7 @@ def damage_names(dice: random.Random, image: Image) -> None:
 
 def lie_in_a_text_file(dice: random.Random, image: Image) -> None:
     """Other numbers or words under a right checksum, as a defect of ours would write them."""
-    text_files = [path for path in image if b"crc32c " in image[path] and path.suffix == ""]
+    text_files = [path for path in image if b"crc32c " in image[path]]
     if not text_files:
         return
     path = dice.choice(sorted(text_files))
