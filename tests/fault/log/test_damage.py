@@ -227,3 +227,22 @@ def test_damage_is_known_again_after_a_crash_though_an_index_of_better_days_was_
         disk.crash()
         broker.start()
         assert broker.log().damaged == (OffsetRange(TP, 2, 4),)
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 5 * SIZE], ids=["active", "sealed"])
+def test_damage_over_the_end_of_one_record_batch_and_the_offset_of_the_next(
+    segment_bytes: int,
+) -> None:
+    broker = broker_with(8, segment_bytes=segment_bytes)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    disk.crash(AllSurvives())
+    path = DIRECTORY / names.segment(0)
+    for position in (2 * SIZE - 1, 2 * SIZE + 4):  # the offset grows by 2 to the 36
+        disk.flip(path, position)
+    disk.remove(Path("/data/checkpoint"))
+    broker.start()
+    log = broker.log()
+    assert log.damaged == (OffsetRange(TP, 2, 6),)
+    assert log.ends().log_end_offset == 16
+    assert offsets_from(log, 6) == [6, 8, 10, 12, 14]
