@@ -227,9 +227,9 @@ def attempt(dice: random.Random) -> str:
 
 
 def unsure(log: PartitionLog) -> int | None:
-    """Where record batches go on behind the last damage. If there is but one,
+    """Where record batches go on behind the last damage.
 
-    no checksum covers its offset and no other record batch confirms it.
+    No checksum covers the offset of the one there; if it is the last, no other confirms it.
     """
     holes = log.damaged
     return holes[-1].end if holes else None

@@ -89,10 +89,10 @@ def test_a_periodic_flush_loses_no_more_than_its_window_and_a_prefix_survives(
         broker.append(record_batch(1, payload=b"record batch %d" % number), flush=False)
         appended_at.append(broker.clock.seconds)
         broker.clock.advance(0.1)
-        for due, log in list(broker.flusher.timers):
+        for due, flushable in list(broker.flusher.timers):
             if due <= broker.clock.seconds:
-                broker.flusher.timers.remove((due, log))
-                log.flush_if_due()
+                broker.flusher.timers.remove((due, flushable))
+                flushable.flush_if_due()
     seen = broker.log().ends().high_watermark
     assert seen > 50
     cut_at = broker.clock.seconds
