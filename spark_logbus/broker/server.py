@@ -31,7 +31,7 @@ from spark_logbus.errors import (
     NotLeaderError,
     StorageError,
 )
-from spark_logbus.log import LogDirectory
+from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,17 @@ class Broker:
     clean marker; a ZooKeeper that does not answer holds that up by no more than seconds.
     """
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        files: FileSystem = OS_FILES,
+    ) -> None:
         clock = clock or SystemClock()
         self.config = config
         self._clock = clock
-        self._logs = LogDirectory(config.data_dir, defaults=config.log, clock=clock)
+        self._logs = LogDirectory(config.data_dir, defaults=config.log, clock=clock, files=files)
         self._session = Session(
             config.zookeeper,
             client_name=f"broker-{config.id}",

@@ -7,6 +7,7 @@ a checkpoint every segment is scanned, and without the marker those behind the r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
+from spark_logbus.record import format as fmt
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
@@ -52,13 +56,27 @@ def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, 
     lines = read_checked_text(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE)
     entries = {}
     for line in lines or ():
-        name, topic_id, log_start_offset, recovery_point = line.split(" ")
-        topic_partition = names.parse_log_directory(name)
-        if topic_partition is not None:
-            entries[topic_partition] = LogCheckpoint(
-                topic_partition, topic_id, int(log_start_offset), int(recovery_point)
-            )
+        entry = _parse_entry(line)
+        if entry is None:
+            logger.warning("The checkpoint in %s has the line %r, which says nothing; the log "
+                           "that it was for is scanned as a whole.", directory, line)  # fmt: skip
+        else:
+            entries[entry.topic_partition] = entry
     return entries
+
+
+def _parse_entry(line: str) -> LogCheckpoint | None:
+    words = line.split(" ")
+    topic_partition = names.parse_log_directory(words[0])
+    if topic_partition is None or len(words) != 4:
+        return None
+    try:
+        log_start_offset, recovery_point = int(words[2]), int(words[3])
+    except ValueError:
+        return None
+    if not 0 <= log_start_offset <= recovery_point <= fmt.MAX_OFFSET:
+        return None
+    return LogCheckpoint(topic_partition, words[1], log_start_offset, recovery_point)
 
 
 def write_clean_marker(files: FileSystem, directory: Path) -> None:
@@ -90,7 +108,7 @@ def write_partition_metadata(
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
     lines = read_checked_text(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
-    if lines is None:
+    if lines is None or len(lines) != 3 or not lines[1].isdecimal():
         return None
     topic, partition, topic_id = lines
     return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)

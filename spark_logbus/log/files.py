@@ -26,6 +26,7 @@ import re
 from typing import Final
 
 from spark_logbus.model import TopicPartition
+from spark_logbus.record import format as fmt
 
 LOCK: Final = ".lock"
 CHECKPOINT: Final = "checkpoint"
@@ -93,7 +94,7 @@ def temporary(name: str) -> str:
 def parse_segment(name: str) -> int | None:
     """The base offset of the segment file ``name``; None for all other names."""
     match = _SEGMENT.fullmatch(name)
-    return int(match[1]) if match else None
+    return base if match and (base := int(match[1])) <= fmt.MAX_OFFSET else None
 
 
 def parse_index(name: str) -> int | None:

@@ -155,8 +155,7 @@ class SealedSegment:
         if holes != self._holes:
             log_damage(self.path, holes)
             self._holes = holes
-        elif not holes:
-            save_index(self._files, self.path, contents)
+        save_index(self._files, self.path, contents, holes)
         return Lookup(file, contents.index, holes)
 
 
@@ -191,12 +190,15 @@ def save_index(
 ) -> None:
     """Write the index file. A failure costs a scan at the next start, nothing else.
 
-    A damaged segment gets none, so that each start scans it and knows of the damage.
+    A damaged segment gets none, so that each start scans it and knows of the damage. That it has
+    none must last, or a crash would bring back the index of when the segment was whole.
     """
     path = index_path(segment_path)
     try:
         if files.exists(path):
             files.remove(path)
+            if holes:
+                files.sync_directory(path.parent)
         if not holes:
             files.open(path, create=True).pwrite(contents.index.encode(contents.summary()), 0)
     except OSError as error:

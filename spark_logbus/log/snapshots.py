@@ -132,8 +132,17 @@ def _restore(files: FileSystem, path: Path, states: ProducerStates) -> bool:
     except StorageError as error:
         logger.warning("%s", error)
         return False
-    for line in lines or ():
-        producer_id, epoch, last_append_us, runs = line.split(" ")
-        kept = tuple(Run(*map(int, run.split(":"))) for run in runs.split(","))
-        states.restore(int(producer_id), Producer(int(epoch), int(last_append_us), kept))
+    try:
+        found = [_parsed(line) for line in lines or ()]
+    except (ValueError, TypeError):
+        logger.warning("%s says nothing about producers and is ignored.", path)
+        return False
+    for producer_id, producer in found:
+        states.restore(producer_id, producer)
     return lines is not None
+
+
+def _parsed(line: str) -> tuple[int, Producer]:
+    producer_id, epoch, last_append_us, runs = line.split(" ")
+    kept = tuple(Run(*map(int, run.split(":"))) for run in runs.split(","))
+    return int(producer_id), Producer(int(epoch), int(last_append_us), kept)

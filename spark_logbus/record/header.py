@@ -139,8 +139,8 @@ def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
         return f"unknown payload layout {header.layout}"
     if header.batch_length < fmt.MAX_HEADER_OVERHEAD or header.size % fmt.ALIGNMENT:
         return f"impossible length {header.batch_length}"
-    if header.base_offset < 0:
-        return "negative base offset"
+    if not 0 <= header.base_offset <= fmt.MAX_OFFSET:
+        return "impossible base offset"
     if header.record_count < 1:
         return "no records"
     gaps_allowed = bool(attributes & fmt.HAS_OFFSET_DELTA)

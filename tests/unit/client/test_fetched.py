@@ -41,13 +41,28 @@ def test_walk_finds_whole_record_batches_and_leaves_the_cut_tail() -> None:
     [
         (stored(10, 5), 15),  # before what was asked for
         (stored(10, 5), 9),  # a hole at the start
-        (stored(10, 5) + stored(16, 1), 10),  # a hole between
-        (stored(10, 5) + stored(10, 5), 10),  # again the same
     ],
 )
 def test_walk_refuses_offsets_that_do_not_follow(data: bytes, position: int) -> None:
     with pytest.raises(CorruptRecordBatchError, match="expected a record batch"):
         list(walk(T0, memoryview(data), position=position))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [stored(16, 1), stored(10, 5), bytes(16) + stored(15, 1)[16:30] + b"\xff" * 100],
+    ids=["a hole", "again the same", "a damaged header"],
+)
+def test_walk_ends_before_what_does_not_follow(behind: bytes) -> None:
+    data = memoryview(stored(10, 5) + behind)
+    assert [raw.header.base_offset for raw in walk(T0, data, position=10)] == [10]
+
+
+def test_walk_names_the_partition_of_a_damaged_header() -> None:
+    data = bytearray(stored(10, 5))
+    data[26] ^= 0xFF
+    with pytest.raises(CorruptRecordBatchError, match=f"{T0} is damaged at offset 12"):
+        list(walk(T0, memoryview(data), position=12))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +94,7 @@ def test_decoded_verifies_the_checksum() -> None:
     data = bytearray(stored(10, 5))
     data[-1] ^= 1
     raw = RawBatch(parse_header(data), memoryview(data))
-    with pytest.raises(CorruptRecordBatchError, match="checksum"):
+    with pytest.raises(CorruptRecordBatchError, match=rf"{T0}\[10, 15\) are damaged.*checksum"):
         decoded(T0, raw, start=0, end=100)
 
 
