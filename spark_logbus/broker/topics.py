@@ -123,11 +123,9 @@ def altered(
     name: str, config: Mapping[str, str], *, put: Mapping[str, str], drop: Sequence[str]
 ) -> dict[str, str]:
     """``config`` with keys set and unset. Unsetting what is not set is no change, so that a
-    request whose answer was lost can be repeated; ConfigError for a key that does not exist."""
+    request whose answer was lost can be repeated."""
     for key in drop:
         if key in put:
             raise ConfigError(f"{key} of the topic {name!r} is to be both set and unset.")
-        if key not in config:
-            LogConfig.check_topic_key(key)
     kept = {key: value for key, value in config.items() if key not in drop}
     return {**kept, **put}

@@ -16,13 +16,12 @@ _SIZE: Final = "retention.bytes"
 
 
 def expiring(
-    admin: Admin, name: str, *, put: Mapping[str, str], drop: Collection[str]
+    admin: Admin, topic: TopicDescription, *, put: Mapping[str, str], drop: Collection[str]
 ) -> str | None:
     """A warning that records will be deleted soon after the change; None if none will.
 
     What counts is whole segments, so the figures are upper bounds.
     """
-    topic = admin.describe([name])[name]
     warnings = []
     limit = _number(put.get(_TIME))
     if _falls(topic, _TIME, limit) and (count := _older(admin, topic, limit or 0)):
@@ -35,7 +34,7 @@ def expiring(
         for key in (_TIME, _SIZE)
         if key in drop and topic.config.get(key) is not None
     ]
-    return f"Records of {name} will be deleted: {'; '.join(warnings)}." if warnings else None
+    return f"Records of {topic.name} will be deleted: {'; '.join(warnings)}." if warnings else None
 
 
 def _falls(topic: TopicDescription, key: str, limit: int | None) -> bool:

@@ -119,6 +119,7 @@ def alter(
 ) -> None:
     """Change a topic's configuration or add partitions, while it is in use."""
     from spark_logbus.client import Admin
+    from spark_logbus.config import refuse_unknown
 
     wanted = _parse_config(put or [], option="--set")
     unwanted = drop or []
@@ -127,7 +128,9 @@ def alter(
     out = console()
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
-        warning = expiring(admin, name, put=wanted, drop=unwanted)
+        topic = admin.describe([name])[name]
+        refuse_unknown(unwanted, topic.config, where=f"what topic {name} sets itself")
+        warning = expiring(admin, topic, put=wanted, drop=unwanted)
         if warning:
             console(stderr=True).print(warning, style="yellow")
             if not yes:

@@ -148,7 +148,8 @@ class Admin:
         timeout_ms: int = _CHANGE_TIMEOUT_MS,
     ) -> TopicAlteration:
         """Set and unset keys of the topic's configuration, or give it more partitions; wait until
-        every broker has heard of it. UnknownTopicError, ConfigError.
+        every broker has heard of it. UnknownTopicError, ConfigError. To drop a key that is not
+        set changes nothing.
 
         More partitions change where keys go: records of one key may then be in two partitions.
         """

@@ -70,18 +70,13 @@ class LogConfig:
         """
         changes: dict[str, Any] = {}
         for key, text in config.items():
-            cls.check_topic_key(key)
+            if key not in _TOPIC_KEYS:
+                near = difflib.get_close_matches(key, _TOPIC_KEYS, 1)
+                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_TOPIC_KEYS)}."
+                raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
             field, least, optional = _TOPIC_KEYS[key]
             changes[field] = _number(key, text, least=least, optional=optional)
         return replace(defaults, **changes)
-
-    @staticmethod
-    def check_topic_key(key: str) -> None:
-        """ConfigError for a key that no topic can have."""
-        if key not in _TOPIC_KEYS:
-            near = difflib.get_close_matches(key, _TOPIC_KEYS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_TOPIC_KEYS)}."
-            raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
 
 
 def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import Admin, Cluster, Producer
+from spark_logbus.client import Admin, ClientConfig, Cluster, Producer
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import (
     ConfigError,
@@ -23,7 +23,7 @@ from tests.unit.broker.wire import append_request
 
 BATCH = record_batch(payload=bytes(2000))
 SETTINGS = {
-    "broker": {"max_partitions_per_topic": 20, "max_partitions_per_broker": 40},
+    "broker": {"max_partitions_per_topic": 30, "max_partitions_per_broker": 40},
     "log": {"segment_bytes": 4096},
 }
 
@@ -108,8 +108,6 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_changed(admin: Admin) -> N
     admin.create_topic("t", partitions=2, config={"retention.ms": "5000"})
     with pytest.raises(ConfigError, match=r"did you mean retention\.ms"):
         admin.alter_topic("t", put={"segment.ms": "1000", "retention.sm": "1"})
-    with pytest.raises(ConfigError, match=r"did you mean segment\.ms"):
-        admin.alter_topic("t", drop=["segment.sm"])
     with pytest.raises(ConfigError, match="both set and unset"):
         admin.alter_topic("t", put={"segment.ms": "1000"}, drop=["segment.ms"])
     with pytest.raises(ConfigError, match="'a week'"):
@@ -117,16 +115,17 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_changed(admin: Admin) -> N
     with pytest.raises(ConfigError, match="has 2 partitions and cannot have 1"):
         admin.alter_topic("t", partitions=1)
     with pytest.raises(ConfigError, match="max_partitions_per_topic"):
-        admin.alter_topic("t", partitions=21)
+        admin.alter_topic("t", partitions=31)
     with pytest.raises(UnknownTopicError):
         admin.alter_topic("other", put={"retention.ms": "1"})
+    admin.alter_topic("t", drop=["segment.ms"])  # not set
     found = admin.describe(["t"])["t"]
     assert (found.config, len(found.partitions)) == ({"retention.ms": "5000"}, 2)
 
 
 def test_topics_and_partitions_are_limited(admin: Admin) -> None:
     with pytest.raises(ConfigError, match="max_partitions_per_topic"):
-        admin.create_topic("t", partitions=21)
+        admin.create_topic("t", partitions=31)
     admin.create_topic("t", partitions=20)
     admin.create_topic("u", partitions=19)
     with pytest.raises(ConfigError, match="max_partitions_per_broker"):
@@ -157,13 +156,15 @@ def test_partitions_that_are_added_are_led_and_used(
     broker: BrokerProcess, admin: Admin, chroot: str
 ) -> None:
     admin.create_topic("t", partitions=1)
-    with Cluster.from_zookeeper(chroot) as cluster, Producer(cluster) as producer:
+    config = ClientConfig(metadata_max_age_ms=1)
+    with Cluster.from_zookeeper(chroot, config) as cluster, Producer(cluster) as producer:
         assert producer.send("t", b"a").result(20).partition == 0
         done = admin.alter_topic("t", partitions=3)
         assert (done.partitions_before, done.partitions) == (1, 3)
         assert admin.alter_topic("t", partitions=3).partitions_before == 3
         assert Admin(cluster).describe(["t"])["t"].partitions.keys() == {0, 1, 2}
-        assert producer.send("t", b"b", partition=2).result(20).partition == 2
+        wait_until(lambda: producer.send("t", b"b").result(20).partition == 2)
+        assert producer.send("t", b"b", partition=1).result(20).partition == 1
     broker.stop()
     broker.start()
-    wait_until(lambda: high_watermarks(admin) == [1, 0, 1])
+    wait_until(lambda: len(marks := high_watermarks(admin)) == 3 and min(marks) >= 1)
