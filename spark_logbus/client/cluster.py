@@ -190,13 +190,15 @@ class Cluster:
         oldest = self.clock.monotonic() - self.config.metadata_max_age_ms / 1000
         return known if known is not None and known.learned_at >= oldest else None
 
-    def _learn(self, name: str, deadline: Deadline) -> KnownTopic:
-        # A broker hears of a new topic a moment after the one that created it, so only the
-        # word of all that answer is final.
-        def has_topic(response: MetadataResponse) -> bool:
-            return any(info.name == name for info in response.topics)
+    def _learn(self, name: str, deadline: Deadline, *, partition: int = 0) -> KnownTopic:
+        # A broker hears of a new topic or partition a moment after the one that made it, so only
+        # the word of all that answer is final.
+        def has_it(response: MetadataResponse) -> bool:
+            mine = [info for info in response.topics if info.name == name]
+            return bool(mine) and len(mine[0].partitions) > partition
 
-        if has_topic(self.ask_metadata([name], deadline=deadline, good=has_topic)):
+        response = self.ask_metadata([name], deadline=deadline, good=has_it)
+        if any(info.name == name for info in response.topics):
             return self._metadata.topics[name]
         with self._lock:
             self._metadata = self._metadata.without(name)
@@ -227,6 +229,8 @@ class Cluster:
         BrokerUnavailableError while no live broker leads it.
         """
         topic = self.topic(tp.topic, deadline)
+        if tp.partition not in topic.leaders:
+            topic = self._learn(tp.topic, deadline, partition=tp.partition)  # it may be new
         if tp.partition not in topic.leaders:
             raise UnknownTopicError(
                 f"Topic {tp.topic} has the partitions 0 to {len(topic.leaders) - 1}, "
