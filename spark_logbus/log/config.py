@@ -22,7 +22,15 @@ _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "flush.messages": ("flush_records", 1, True),
     "flush.ms": ("flush_ms", 1, True),
     "max.message.bytes": ("max_record_batch_bytes", 128, False),
+    "min.compaction.lag.ms": ("min_compaction_lag_ms", 0, False),
+    "max.compaction.lag.ms": ("max_compaction_lag_ms", 1, True),
+    "delete.retention.ms": ("delete_retention_ms", 0, False),
 }
+# Topic keys with values that are no whole numbers.
+_POLICY_KEY: Final = "cleanup.policy"
+_RATIO_KEY: Final = "min.cleanable.dirty.ratio"
+_KNOWN_KEYS: Final = (*_TOPIC_KEYS, _POLICY_KEY, _RATIO_KEY)
+_POLICIES: Final = ("delete", "compact", "compact,delete")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +53,18 @@ class LogConfig:
     flush_ms: int | None = None
     # The largest record batch that an append may hold: what a reader must fit into memory.
     max_record_batch_bytes: int = 16 << 20
+    # What happens to old records: "delete" by retention, "compact" to the newest of each key,
+    # or "compact,delete" for both.
+    cleanup_policy: str = "delete"
+    # Compact once this share of the log's sealed bytes has come since the last time.
+    min_cleanable_dirty_ratio: float = 0.5
+    # No record is removed by compaction earlier than this after its append ...
+    min_compaction_lag_ms: int = 0
+    # ... and a log is compacted, whatever its share, this long after one; None sets no bound.
+    max_compaction_lag_ms: int | None = None
+    # Tombstones stay this long after the compaction that removed what they delete, so that a
+    # reader under way sees them.
+    delete_retention_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:
         for key, (field, least, optional) in _TOPIC_KEYS.items():
@@ -56,6 +76,36 @@ class LogConfig:
                     f"{field} ({key} of a topic) is {value!r}; "
                     f"set it to a whole number of at least {least}."
                 )
+
+        _check_policy(self.cleanup_policy, f"cleanup_policy ({_POLICY_KEY} of a topic)")
+        ratio = self.min_cleanable_dirty_ratio
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            raise ConfigError(
+                f"min_cleanable_dirty_ratio ({_RATIO_KEY} of a topic) is {ratio!r}; "
+                "set it to a number from 0 to 1."
+            )
+        longest = self.max_compaction_lag_ms
+        if longest is not None and longest < self.min_compaction_lag_ms:
+            raise ConfigError(
+                f"max_compaction_lag_ms (max.compaction.lag.ms of a topic) is {longest}, below "
+                f"min_compaction_lag_ms, {self.min_compaction_lag_ms}; raise the one or lower "
+                "the other."
+            )
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """When to roll: also early enough for compaction, which leaves the active segment out."""
+        if self.compacts and self.max_compaction_lag_ms is not None:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     @property
     def flushes_at_once(self) -> bool:
@@ -70,10 +120,16 @@ class LogConfig:
         """
         changes: dict[str, Any] = {}
         for key, text in config.items():
-            if key not in _TOPIC_KEYS:
-                near = difflib.get_close_matches(key, _TOPIC_KEYS, 1)
-                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_TOPIC_KEYS)}."
+            if key not in _KNOWN_KEYS:
+                near = difflib.get_close_matches(key, _KNOWN_KEYS, 1)
+                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_KNOWN_KEYS)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
+            if key == _POLICY_KEY:
+                changes["cleanup_policy"] = _policy(text)
+                continue
+            if key == _RATIO_KEY:
+                changes["min_cleanable_dirty_ratio"] = _ratio(text)
+                continue
             field, least, optional = _TOPIC_KEYS[key]
             changes[field] = _number(key, text, least=least, optional=optional)
         return replace(defaults, **changes)
@@ -93,3 +149,27 @@ def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:
             f"set it to a whole number of at least {least}{none_too}."
         )
     return value
+
+
+def _policy(text: str) -> str:
+    """In any order and with spaces, as Kafka takes them."""
+    policy = ",".join(sorted({part.strip() for part in text.split(",")}))
+    _check_policy(policy, f"{_POLICY_KEY} {text!r}")
+    return policy
+
+
+def _check_policy(policy: object, what: str) -> None:
+    if policy not in _POLICIES:
+        near = difflib.get_close_matches(str(policy), _POLICIES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"use {' or '.join(_POLICIES)}."
+        raise ConfigError(f"{what} is {policy!r}; {hint}")
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"The topic configuration sets {_RATIO_KEY} to {text!r}; "
+            "set it to a number from 0 to 1."
+        ) from None
