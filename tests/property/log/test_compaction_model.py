@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from spark_logbus.client.records import ConsumerRecord
 from spark_logbus.log import LogConfig
@@ -32,7 +23,7 @@ from tests.compaction_tools import (
 )
 from tests.fault.log.material import NOW_US, SECOND, Broker
 
-keys = st.one_of(st.none(), st.sampled_from([b"a", b"b", b"c", b"", b"d" * 40]))
+keys = st.sampled_from([b"a", b"a", b"b", b"c", b"", b"d" * 40, None])
 values = st.one_of(st.none(), st.binary(max_size=60))
 headers: st.SearchStrategy[tuple[Header, ...]] = st.sampled_from(
     [(), (), (("h", b"1"),), (("h", None), ("h", b"2"))]
@@ -44,16 +35,24 @@ records = st.builds(
     st.integers(-100, 100).map(lambda seconds: NOW_US + seconds * SECOND),
     headers,
 )
+batches = st.tuples(
+    # The log refuses a record batch without any key.
+    st.lists(records, min_size=1, max_size=4).filter(lambda batch: any(one.key for one in batch)),
+    st.sampled_from(Compression),
+    st.sampled_from([1, 1, 1, 30]),  # how often: compression begins at 50 records
+    st.sampled_from([0, 0, 0, 7]),  # schema id
+)
+Batch = tuple[list[Keyed], Compression, int, int]
+Round = tuple[list[Batch], int, int, str]
 RETENTION_MS = 60_000
+MEMORY = Path("/dev/shm")  # nothing here is about the disk, so do not wait for one
 
 
-class CompactedLogModel(RuleBasedStateMachine):
-    @initialize(
-        segment_bytes=st.sampled_from([1024, 2000, 6000]),
-        interval=st.sampled_from([128, 4096]),
-    )
-    def create(self, segment_bytes: int, interval: int) -> None:
-        self.directory = tempfile.TemporaryDirectory()
+class CompactedLog:
+    """The log and what is known of it. Every round appends, so that every round has work."""
+
+    def __init__(self, *, segment_bytes: int, interval: int) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         config = LogConfig(
             segment_bytes=segment_bytes,
             index_interval_bytes=interval,
@@ -65,48 +64,29 @@ class CompactedLogModel(RuleBasedStateMachine):
         self.broker = Broker(Path(self.directory.name), config=config)
         self.broker.log()
         self.appended: list[Keyed] = []
-        self.clean_end = 0
         self.cleanings: list[tuple[int, int]] = []  # (offset, at), all of them
 
-    def teardown(self) -> None:
-        if hasattr(self, "directory"):
-            self.broker.directory.close()
-            self.directory.cleanup()
+    def close(self) -> None:
+        self.broker.directory.close()
+        self.directory.cleanup()
 
-    @rule(
-        batch=st.lists(records, min_size=1, max_size=6),
-        compression=st.sampled_from(Compression),
-        repeat=st.sampled_from([1, 1, 20]),
-        schema_id=st.sampled_from([0, 0, 7]),
-    )
-    def append(
-        self, batch: list[Keyed], compression: Compression, repeat: int, schema_id: int
-    ) -> None:
-        batch = [Keyed(b"k", b"v"), *batch] * repeat  # at least one key, as the log asks for
-        data = keyed_batch(*batch, compression=compression, schema_id=schema_id)
-        self.broker.append(data)
-        self.appended += batch
+    def append(self, several: list[Batch]) -> None:
+        for batch, compression, repeat, schema_id in several:
+            data = keyed_batch(*batch * repeat, compression=compression, schema_id=schema_id)
+            self.broker.append(data)
+            self.appended += batch * repeat
 
-    @rule(seconds=st.sampled_from([1, 20, 61]))
-    def time_passes(self, seconds: int) -> None:
-        self.broker.clock.advance(seconds)
-
-    @rule()
-    def restart(self) -> None:
-        self.broker.restart()
+    def restart(self, lose_the_history: bool) -> None:
+        self.broker.directory.close()
+        path = self.broker.log_path() / "compaction"
+        if lose_the_history and path.exists():
+            path.write_text("damaged")
+            self.cleanings = []
+        self.broker.start()
         assert self.broker.log().damaged == ()
 
-    @rule()
-    def lose_the_history(self) -> None:
-        path = self.broker.log_path() / "compaction"
-        if path.exists():
-            self.broker.directory.close()
-            path.write_text("damaged")
-            self.broker.start()
-            self.cleanings = []
-
-    @rule(map_bytes=st.sampled_from([1, 1000, 1 << 20]))
-    def compact(self, map_bytes: int) -> None:
+    def compact(self, later: int, map_bytes: int) -> None:
+        self.broker.clock.advance(later)
         now_us = self.broker.clock.now_us()
         before = {record.offset: record for record in records_in(self.broker.log())}
         done = compact_here(self.broker.log(), now_us, map_bytes=map_bytes)
@@ -131,33 +111,19 @@ class CompactedLogModel(RuleBasedStateMachine):
                 assert kept
         assert sum(group.records_after for group in groups) <= len(after)
         self.cleanings.append((end, now_us))
-        self.clean_end = end
 
-    @precondition(lambda self: hasattr(self, "broker"))
-    @rule(age=st.integers(-101, 101))
-    def find_a_time(self, age: int) -> None:
-        wanted = NOW_US + age * SECOND
-        found = self.broker.log().offset_at(wanted)
-        bases = [
-            raw.header.base_offset
-            for raw in raw_batches(self.broker.log())
-            if raw.header.max_timestamp_us >= wanted
-        ]
-        assert found == (bases[0] if bases else None)
-
-    @rule(start=st.floats(0, 1), length=st.integers(0, 40), piece=st.integers(1, 2000))
-    def split(self, start: float, length: int, piece: int) -> None:
+    def look_up(self, age: int, length: int, piece: int) -> None:
         log = self.broker.log()
-        first = round(start * log.ends().high_watermark)
+        raws = raw_batches(log)
+        wanted = NOW_US + age * SECOND
+        late = [raw.header for raw in raws if raw.header.max_timestamp_us >= wanted]
+        assert log.offset_at(wanted) == (late[0].base_offset if late else None)
+        first = log.ends().high_watermark // 2
         cuts, _ = log.split(first, first + length, target_bytes=piece)
-        bases = {raw.header.base_offset for raw in raw_batches(log)}
         assert cuts == sorted(set(cuts))
-        assert set(cuts) <= bases
+        assert set(cuts) <= {raw.header.base_offset for raw in raws}
 
-    @invariant()
     def every_record_is_as_it_was_appended(self) -> None:
-        if not hasattr(self, "broker"):
-            return
         log = self.broker.log()
         assert log.ends().log_end_offset == len(self.appended)
         found = records_in(log)
@@ -166,10 +132,7 @@ class CompactedLogModel(RuleBasedStateMachine):
         for record in found:
             assert appended_form(record) == self.appended[record.offset]
 
-    @invariant()
     def a_replay_ends_in_the_same_state(self) -> None:
-        if not hasattr(self, "broker"):
-            return
         expected: dict[bytes, bytes | None] = {}
         for record in self.appended:
             if record.key is not None:
@@ -180,10 +143,7 @@ class CompactedLogModel(RuleBasedStateMachine):
         }
         assert found.keys() <= expected.keys()
 
-    @invariant()
     def any_offset_can_be_read_from(self) -> None:
-        if not hasattr(self, "broker"):
-            return
         log = self.broker.log()
         everything = [record.offset for record in records_in(log)]
         end = log.ends().high_watermark
@@ -196,17 +156,47 @@ def appended_form(record: ConsumerRecord) -> Keyed:
     return Keyed(record.key, record.value, record.timestamp_us, record.headers)
 
 
-def run(examples: int, steps: int) -> Callable[[], None]:
-    return lambda: run_state_machine_as_test(
-        CompactedLogModel,
-        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None),
+rounds = st.tuples(
+    st.lists(batches, min_size=1, max_size=6),
+    st.sampled_from([0, 1, 20, 61, 61]),  # seconds that pass
+    st.sampled_from([1, 1000, 1 << 20, 1 << 20]),  # memory of the map
+    st.sampled_from(["go on"] * 4 + ["restart", "lose the history"]),
+)
+
+
+def run(examples: int, most: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        segment_bytes=st.sampled_from([1024, 3000, 6000]),
+        interval=st.sampled_from([128, 4096]),
+        several=st.lists(rounds, min_size=1, max_size=most),
+        age=st.integers(-101, 101),
+        piece=st.integers(1, 2000),
     )
+    def check(
+        segment_bytes: int, interval: int, several: list[Round], age: int, piece: int
+    ) -> None:
+        log = CompactedLog(segment_bytes=segment_bytes, interval=interval)
+        try:
+            for appends, later, map_bytes, then in several:
+                log.append(appends)
+                log.compact(later, map_bytes)
+                if then != "go on":
+                    log.restart(then == "lose the history")
+                log.every_record_is_as_it_was_appended()
+                log.a_replay_ends_in_the_same_state()
+            log.any_offset_can_be_read_from()
+            log.look_up(age, len(several), piece)
+        finally:
+            log.close()
+
+    check()
 
 
 def test_a_compacted_log_agrees_with_its_model() -> None:
-    run(40, 25)()
+    run(60, 6)
 
 
 @pytest.mark.slow
 def test_a_compacted_log_agrees_with_its_model_at_length() -> None:
-    run(1000, 50)()
+    run(2000, 12)
