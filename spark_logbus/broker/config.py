@@ -104,6 +104,24 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionConfig:
+    """Compaction of all logs by this broker; when a log is due, its topic says."""
+
+    #: How often to look for a log that is due.
+    check_interval_ms: int = 15_000
+    #: What the compacting process remembers of keys at a time: 500,000 keys of 50 bytes. A log
+    #: with more new keys takes several rounds.
+    map_bytes: int = 128 * MiB
+    #: A compacting process that gets no further for this long is ended.
+    stall_timeout_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("check_interval_ms", 10), ("map_bytes", 1), ("stall_timeout_ms", 1)):
+            value = getattr(self, name)
+            require(least <= value <= 1 << 40, f"{name} must be {least} to {1 << 40}, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker process. ``id`` is unique in the cluster; ``port`` 0 takes a free port and
     keeps it over restarts."""
@@ -124,6 +142,7 @@ class BrokerConfig:
     max_partitions_per_broker: int = 3_500
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
+    compaction: CompactionConfig = CompactionConfig()
 
     def __post_init__(self) -> None:
         require(self.id >= 0, f"id must be 0 or more, got {self.id}.")
@@ -146,12 +165,17 @@ class BrokerConfig:
 
 def load_broker_config(path: Path) -> BrokerConfig:
     """Read ``[broker]``, ``[network]`` and ``[log]`` of a TOML file (see conf/broker.toml)."""
-    tables = load_toml(path, ("broker", "network", "log"))
+    tables = load_toml(path, ("broker", "network", "log", "compaction"))
     network = build(NetworkConfig, tables.get("network", {}), where=f"[network] of {path}")
     log = build(LogConfig, tables.get("log", {}), where=f"[log] of {path}")
+    compaction = build(
+        CompactionConfig, tables.get("compaction", {}), where=f"[compaction] of {path}"
+    )
     broker = tables.get("broker", {})
-    for key in ("network", "log"):
+    for key in ("network", "log", "compaction"):
         require(key not in broker, f"{key!r} is a table of its own, [{key}], in {path}.")
     return build(
-        BrokerConfig, {**broker, "network": network, "log": log}, where=f"[broker] of {path}"
+        BrokerConfig,
+        {**broker, "network": network, "log": log, "compaction": compaction},
+        where=f"[broker] of {path}",
     )

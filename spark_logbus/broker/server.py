@@ -8,6 +8,7 @@ import threading
 
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
+from spark_logbus.broker.compactor import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
     check_identity,
@@ -101,6 +102,7 @@ class Broker:
             fetches=self._fetches,
             offload=self._offload,
         )
+        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
         self._network: Network | None = None
         self._stopping = threading.Event()
         self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
@@ -129,6 +131,7 @@ class Broker:
             self._partitions.start()
             self._network.start(self._requests.handle)
             self._maintenance.start()
+            self.compactor.start()
         except BaseException:
             self.stop()
             raise
@@ -174,7 +177,7 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._session.close, self._partitions.stop, self._image.stop, self._offload.stop,
-            self._join_maintenance, self._logs.close,
+            self.compactor.stop, self._join_maintenance, self._logs.close,
         ]  # fmt: skip
         for step in steps:
             try:

@@ -193,13 +193,16 @@ class Cluster:
     def _learn(self, name: str, deadline: Deadline, *, partition: int = 0) -> KnownTopic:
         # A broker hears of a new topic or partition a moment after the one that made it, so only
         # the word of all that answer is final.
-        def has_it(response: MetadataResponse) -> bool:
-            mine = [info for info in response.topics if info.name == name]
-            return bool(mine) and len(mine[0].partitions) > partition
+        heard_of: list[int] = []  # partitions, by each broker that has the topic
 
-        response = self.ask_metadata([name], deadline=deadline, good=has_it)
-        if any(info.name == name for info in response.topics):
-            return self._metadata.topics[name]
+        def has_it(response: MetadataResponse) -> bool:
+            heard_of.extend(len(info.partitions) for info in response.topics if info.name == name)
+            return max(heard_of, default=0) > partition
+
+        self.ask_metadata([name], deadline=deadline, good=has_it)
+        known = self._metadata.topics.get(name)
+        if heard_of and known is not None:
+            return known
         with self._lock:
             self._metadata = self._metadata.without(name)
         raise UnknownTopicError(f"The cluster has no topic {name!r}; create it, or check the name.")

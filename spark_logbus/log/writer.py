@@ -116,6 +116,7 @@ class LogWriter:
             self._state.topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
+            needs_keys=config.compacts,
         )
         with self._writing:
             self._state.raise_if_offline()
@@ -191,7 +192,7 @@ class LogWriter:
             )
 
     def roll_if_aged(self) -> None:
-        """Roll if the active segment is older than ``segment_ms``."""
+        """Roll if the active segment is older than ``roll_ms``."""
         with self._writing:
             if self._state.offline is None and self.tail.position and self._aged():
                 self._roll()
@@ -214,7 +215,7 @@ class LogWriter:
     def _aged(self) -> bool:
         # By the monotonic clock: wall time may jump.
         age_s = self._clock.monotonic() - self._first_append_at
-        return age_s >= self.config.segment_ms / 1000
+        return age_s >= self.config.roll_ms / 1000
 
     def _began(self, active: ActiveSegment) -> float:
         """The monotonic time of the first append, judged by the wall clock once, at open."""
@@ -222,7 +223,7 @@ class LogWriter:
         first_us = active.contents.first_append_us
         if first_us == NOTHING_APPENDED:
             return now
-        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.segment_ms * 1000)
+        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.roll_ms * 1000)
         return now - age_us / 1_000_000
 
     def _roll(self) -> Tail:
