@@ -32,6 +32,9 @@ from tests.unit.broker.wire import EndedError, Wire
 TOPIC = "t"
 PARTITIONS = 3
 MOST_UNACKNOWLEDGED = 100
+# Few records to a round, so that there can be many rounds.
+BURST = 10
+BETWEEN_BURSTS_S = 0.02
 _PADDING = (0, 10, 10, 100, 100, 100, 1000, 10_000)
 _NUMBER_BITS = 40
 
@@ -112,6 +115,8 @@ class Repeating(Publisher):
                 key = b"%d" % self.sent if self.chance.random() < 0.5 else None
                 future = producer.send(TOPIC, value_of(record), key=key)
                 future.add_done_callback(partial(self._done, record, room))
+                if self.sent % BURST == 0:
+                    self.stopping.wait(BETWEEN_BURSTS_S)
 
     def _done(self, record: Record, room: threading.Semaphore, done: RecordFuture) -> None:
         try:
