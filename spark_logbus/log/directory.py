@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 # Sealed segments that keep their file and index open: well below the usual limit of 1024
 # descriptors, and at most 6 MiB of index each.
 _OPEN_SEALED_SEGMENTS: Final = 128
+# One log's disk works while another's checksums are computed: both leave the interpreter free.
+_RECOVERY_THREADS: Final = 4
 _CHECKPOINT_EVERY_S: Final = 30.0
 _MAX_TOPIC_ID_LENGTH: Final = 64
 
@@ -132,9 +135,10 @@ class LogDirectory:
                 self._path,
                 "a clean shutdown" if clean else "a crash: their ends are scanned",
             )
-        for topic_partition in partitions:
+
+        def recover(topic_partition: TopicPartition) -> PartitionLog | StorageError:
             try:
-                self._logs[topic_partition] = self._home.open(
+                return self._home.open(
                     topic_partition,
                     self._checkpoints.get(topic_partition),
                     config=self._defaults,
@@ -142,8 +146,16 @@ class LogDirectory:
                 )
             except StorageError as error:
                 logger.error("%s The other partitions are not affected.", error)
-                self._failed[topic_partition] = error
-            self.recovery.log_done()
+                return error
+            finally:
+                self.recovery.log_done()
+
+        with ThreadPoolExecutor(_RECOVERY_THREADS, "recovery") as pool:
+            for topic_partition, log in zip(partitions, pool.map(recover, partitions), strict=True):
+                if isinstance(log, StorageError):
+                    self._failed[topic_partition] = log
+                else:
+                    self._logs[topic_partition] = log
 
     # -- the set of logs ----------------------------------------------------------------
 

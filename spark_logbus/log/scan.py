@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.log.filesystem import File
-from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify
+from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify_against
 from spark_logbus.record import format as fmt
 
-_WINDOW_BYTES: Final = 1 << 20
+# Larger than most record batches: one that is not in the window as a whole is read again.
+_WINDOW_BYTES: Final = 4 << 20
 _MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
 _MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
 
@@ -120,10 +121,11 @@ class _Window:
 def _verified(window: _Window, position: int) -> RecordBatchHeader | None:
     """The header of the record batch at ``position`` if that is whole and unharmed."""
     try:
-        size = parse_header(window.at(position, HEADER_SIZE)).size
-        if position + size > window.size:
+        header = parse_header(window.at(position, HEADER_SIZE))
+        if position + header.size > window.size:
             return None
-        return verify(window.at(position, size))
+        verify_against(header, window.at(position, header.size))
+        return header
     except (CorruptRecordBatchError, UnsupportedVersionError):
         return None
 

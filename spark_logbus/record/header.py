@@ -157,6 +157,12 @@ def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
 def verify(record_batch: Buffer) -> RecordBatchHeader:
     """Check one whole record batch, length and checksum included, and return its header."""
     header = parse_header(record_batch)
+    verify_against(header, record_batch)
+    return header
+
+
+def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
+    """What ``verify`` does with a header that has just been parsed from the record batch."""
     if header.size != len(record_batch):
         raise CorruptRecordBatchError(
             f"Record batch at offset {header.base_offset}: expected {header.size} bytes, "
@@ -172,7 +178,6 @@ def verify(record_batch: Buffer) -> RecordBatchHeader:
             f"Record batch at offset {header.base_offset}: checksum {actual:#010x}, "
             f"expected {header.crc:#010x}."
         )
-    return header
 
 
 def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:

@@ -65,6 +65,14 @@ def flipped_entry(disk: SimulatedDisk, path: Path) -> None:
     disk.flip(path, len(disk.data(path)) - 20)
 
 
+def flipped_position(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, len(disk.data(path)) - 16)
+
+
+def flipped_timestamp(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, len(disk.data(path)) - 8, mask=0x80)
+
+
 def of_another_segment(disk: SimulatedDisk, path: Path) -> None:
     other = sorted(name for name in disk.names(path.parent) if name.endswith(".index"))[1]
     disk.overwrite(path, bytes(disk.data(path.parent / other)))
@@ -72,7 +80,7 @@ def of_another_segment(disk: SimulatedDisk, path: Path) -> None:
 
 HARM = [
     everything_gone, truncated, without_its_last_entry, empty, garbage, flipped_header,
-    flipped_entry, of_another_segment,
+    flipped_entry, flipped_position, flipped_timestamp, of_another_segment,
 ]  # fmt: skip
 
 
