@@ -62,7 +62,9 @@ class Network:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._refused = 0
+        self._refused = 0  # since the last report
+        self._refused_before = 0
+        self.accepted = 0  # changed with the lock held, as those two
         self._alarms: Alarms[Connection] = Alarms()
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._buffers = Buffers()
@@ -74,6 +76,11 @@ class Network:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def refused(self) -> int:
+        """Connections that were turned away since the start, for want of room."""
+        return self._refused_before + self._refused
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -225,6 +232,7 @@ class Network:
                 self._refused += 1
             else:
                 self._connections[fd] = connection
+                self.accepted += 1
         if full:
             connection.close()
             return
@@ -266,6 +274,7 @@ class Network:
         """Once a sweep, not once a connection: who is refused tends to come again at once."""
         with self._lock:
             refused, self._refused = self._refused, 0
+            self._refused_before += refused
         if refused:
             log.warning(
                 "Refused %d connections: %d are open, and the limit is max_connections (%d) or "

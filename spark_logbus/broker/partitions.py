@@ -91,6 +91,10 @@ class Partitions:
             )
         return led
 
+    @property
+    def count(self) -> int:
+        return len(self._led)
+
     def find(self, topic_partition: TopicPartition) -> Led | None:
         return self._led.get(topic_partition)
 

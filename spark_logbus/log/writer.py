@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from spark_logbus.log.segment import (
     save_index,
 )
 from spark_logbus.log.state import LogState
+from spark_logbus.log.stats import AppendTotals, LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -59,6 +60,7 @@ class LogEnvironment:
     clock: Clock
     flusher: FlushScheduler
     pool: OpenSegments
+    stats: LogStats = field(default_factory=LogStats)
 
 
 class Tail(NamedTuple):
@@ -81,7 +83,9 @@ class LogWriter:
         self._clock = environment.clock
         self._flusher = environment.flusher
         self._pool = environment.pool
+        self._stats = environment.stats
         self.config = config
+        self.appended = AppendTotals(0, 0, 0)  # changed with _writing held
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
@@ -119,6 +123,12 @@ class LogWriter:
                 next_offset += header.last_offset_delta + 1
                 position += header.size
             self.tail = Tail(tail.segment, offset, position)
+            before = self.appended
+            self.appended = AppendTotals(
+                before.record_batches + len(batches),
+                before.records + offset - tail.end_offset,
+                before.size_bytes + len(data),
+            )
         self._plan_flush(config)
         return Appended(tail.end_offset, offset, now_us)
 
@@ -271,7 +281,9 @@ class LogWriter:
         """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
         if end_offset > self._state.view.high_watermark:
+            began = self._clock.monotonic()
             self._flush_or_fail(segment.path, segment.file.sync)
+            self._stats.flushes.observe(self._clock.monotonic() - began)
             self._state.advance(high_watermark=end_offset, position=position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
