@@ -287,7 +287,10 @@ class Network:
             # One that somebody works on has no time to stall; it is looked at next time.
             if connection.stalled(now) and connection.turns.take():
                 if connection.stalled(now):
-                    log.info("Closing the connection from %s: it stalled.", connection.peer)
+                    log.info(
+                        "Closing the connection from %s: it stalled.",
+                        connection.peer, extra={"peer": connection.peer},
+                    )  # fmt: skip
                     self._drop(connection)
                 else:
                     self._give_back(connection)

@@ -251,6 +251,10 @@ class PartitionLog:
             size_bytes,
             self.topic_partition,
             self._state.view.log_start_offset,
+            extra={
+                "topic": self.topic_partition.topic,
+                "partition": self.topic_partition.partition,
+            },
         )
         return True
 
