@@ -23,7 +23,7 @@ from spark_logbus.broker.health import Health, SessionWatch
 from spark_logbus.broker.metadata import ClusterImage
 from spark_logbus.broker.network import Network
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.request_meters import RequestMeters
+from spark_logbus.broker.request_meters import RequestMeters, name_of
 from spark_logbus.coordination import Session, SessionState
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
 from spark_logbus.meters import Distribution
@@ -105,6 +105,10 @@ def _bytes_out(parts: Parts) -> list[Sample]:
     return [((topic,), counted.get(topic, 0)) for topic in topics]
 
 
+def _by_api(parts: Parts) -> list[tuple[Labels, Distribution]]:
+    return [((name_of(api),), taken.read()) for api, taken in parts.requests.seconds.items()]
+
+
 def _disk(free: bool) -> Callable[[Parts], Iterable[Sample]]:
     def samples(parts: Parts) -> list[Sample]:
         try:
@@ -140,14 +144,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("topic_bytes_out", _COUNTER, "Bytes of record batches that answered fetches.",
            ("topic",), _bytes_out),
     # -- requests
-    Metric("requests", _COUNTER, "Requests that arrived.", ("api",),
-           lambda p: [((api,), count.value) for api, count in p.requests.started.items()]),
+    Metric("requests", _COUNTER, "Requests that were answered, or wanted no answer.", ("api",),
+           lambda p: [(labels, taken.cumulative[-1]) for labels, taken in _by_api(p)]),
     Metric("request_errors", _COUNTER,
            "Requests, or their parts for one partition, that were answered with an error.",
            ("api", "error"), lambda p: p.requests.errors().items()),
     Metric("request_seconds", _HISTOGRAM,
            "From a request to its answer, with the wait for a flush or for records.", ("api",),
-           lambda p: [((api,), taken.read()) for api, taken in p.requests.seconds.items()]),
+           _by_api),
     Metric("fetch_wait_seconds", _HISTOGRAM,
            "How long fetches waited that found too few records at first.", (),
            _one(lambda p: p.requests.fetch_wait.read())),

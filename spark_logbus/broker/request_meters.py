@@ -14,8 +14,6 @@ from spark_logbus.protocol import Api
 
 K = TypeVar("K", bound=Hashable)
 
-UNKNOWN_API = "unknown"  # of frames that name none that there is
-
 
 class RequestMeters:
     """Counts for the whole broker. Thread-safe.
@@ -25,34 +23,21 @@ class RequestMeters:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SystemClock()
-        names = [UNKNOWN_API, *(name_of(api) for api in Api)]
-        self.started = {name: Counter() for name in names}
-        self.seconds = {name: Histogram() for name in names}
+        self.now: Callable[[], float] = (clock or SystemClock()).monotonic
+        #: By API; None: frames that name none that there is.
+        self.seconds: dict[Api | None, Histogram] = {api: Histogram() for api in (*Api, None)}
         #: Of fetches that found too little at first: how long they then waited.
         self.fetch_wait = Histogram()
         self._lock = threading.Lock()
         self._errors: dict[tuple[str, str], Counter] = {}
         self._bytes_out: dict[str, Counter] = {}
 
-    def now(self) -> float:
-        return self._clock.monotonic()
-
-    def begin(self, api: Api | None) -> None:
-        self.started[name_of(api)].add()
-
-    def answered(self, api: Api | None, answer: Answer, *, began: float) -> Answer:
-        """``answer``, which is measured when it is there."""
+    def answered(self, api: Api | None, answer: Answer, began: float) -> Answer:
+        """``answer``, which is measured when it is there; ``began`` is a time of ``now``."""
         if isinstance(answer, Deferred):
-            return _Measured(answer, self, api, began=began)
-        self.done(api, began=began)
+            return _Measured(answer, self, api, began)
+        self.seconds[api].observe(self.now() - began)
         return answer
-
-    def done(self, api: Api | None, *, began: float, waited: bool = False) -> None:
-        seconds = self.now() - began
-        self.seconds[name_of(api)].observe(seconds)
-        if waited and api is Api.FETCH:
-            self.fetch_wait.observe(seconds)
 
     def failed(self, api: Api | None, error: LogbusError) -> None:
         """One request, or its part for one partition, met ``error``."""
@@ -84,14 +69,14 @@ class RequestMeters:
 
 
 def name_of(api: Api | None) -> str:
-    return api.name.lower() if api is not None else UNKNOWN_API
+    return api.name.lower() if api is not None else "unknown"
 
 
 class _Measured(Deferred):
     """An answer that waits, and is measured when it comes."""
 
     def __init__(
-        self, answer: Deferred, meters: RequestMeters, api: Api | None, *, began: float
+        self, answer: Deferred, meters: RequestMeters, api: Api | None, began: float
     ) -> None:
         super().__init__(deadline=answer.deadline)
         self._answer = answer
@@ -102,7 +87,10 @@ class _Measured(Deferred):
     def poll(self) -> Reply | None:
         reply = self._answer.poll()
         if reply is not None:
-            self._meters.done(self._api, began=self._began, waited=True)
+            seconds = self._meters.now() - self._began
+            self._meters.seconds[self._api].observe(seconds)
+            if self._api is Api.FETCH:
+                self._meters.fetch_wait.observe(seconds)
         return reply
 
     def subscribe(self, notify: Callable[[], None]) -> None:

@@ -101,7 +101,6 @@ class RequestHandler:
         request: Message | None = None
         try:
             api = check_api(frame.api, frame.version)
-            self._meters.begin(api)
             request = decode_request(api, frame.header)
             answer = self._answer(connection, api, request, frame.payload)
         except LogbusError as error:
@@ -109,14 +108,12 @@ class RequestHandler:
                 "A request of %s was refused: %s",
                 connection.peer, error, extra={"peer": connection.peer},
             )  # fmt: skip
-            if api is None:
-                self._meters.begin(None)
             self._meters.failed(api, error)
             if isinstance(request, AppendRequest) and request.acks == Acks.NONE.value:
                 answer = NoReply.POSSIBLE
             else:
                 answer = Reply(encode_error(error))
-        return self._meters.answered(api, answer, began=began)
+        return self._meters.answered(api, answer, began)
 
     def _answer(
         self, connection: Connection, api: Api, request: Message, payload: memoryview

@@ -88,7 +88,8 @@ class PartitionLog:
 
     @property
     def appended(self) -> AppendTotals:
-        return self._writer.appended
+        writer = self._writer
+        return AppendTotals(writer.record_batches, writer.records, writer.size_bytes)
 
     @property
     def segment_count(self) -> int:

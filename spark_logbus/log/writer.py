@@ -38,7 +38,7 @@ from spark_logbus.log.segment import (
     save_index,
 )
 from spark_logbus.log.state import LogState
-from spark_logbus.log.stats import AppendTotals, LogStats
+from spark_logbus.log.stats import LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -85,7 +85,8 @@ class LogWriter:
         self._pool = environment.pool
         self._stats = environment.stats
         self.config = config
-        self.appended = AppendTotals(0, 0, 0)  # changed with _writing held
+        # What was appended since the log was opened; changed with _writing held.
+        self.record_batches = self.records = self.size_bytes = 0
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
@@ -123,12 +124,9 @@ class LogWriter:
                 next_offset += header.last_offset_delta + 1
                 position += header.size
             self.tail = Tail(tail.segment, offset, position)
-            before = self.appended
-            self.appended = AppendTotals(
-                before.record_batches + len(batches),
-                before.records + offset - tail.end_offset,
-                before.size_bytes + len(data),
-            )
+            self.record_batches += len(batches)
+            self.records += offset - tail.end_offset
+            self.size_bytes += len(data)
         self._plan_flush(config)
         return Appended(tail.end_offset, offset, now_us)
 
