@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import tomllib
 import types
 import typing
@@ -81,6 +82,11 @@ def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:
         hint = options[0]
     if hint is Path and isinstance(value, str):
         return Path(value).expanduser()
+    if issubclass(hint, enum.Enum) and not isinstance(value, hint):
+        known = [member.value for member in hint]
+        if value not in known:
+            raise ConfigError(f"{key} in {where} is {value!r}; use {' or '.join(map(str, known))}.")
+        return hint(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise ConfigError(f"{key} in {where} must be {hint.__name__}, got {value!r}.")

@@ -108,6 +108,30 @@ class LimitExceededError(LogbusError):
     retriable = True
 
 
+class OutOfOrderSequenceError(InvalidRequestError):
+    """Record batches of an idempotent producer are missing before this one; it was not taken."""
+
+    code = 14
+
+
+class ProducerFencedError(InvalidRequestError):
+    """A newer epoch of the same producer id has appended since."""
+
+    code = 15
+
+
+class UnknownProducerError(InvalidRequestError):
+    """A sequence that goes on, from a producer of which the partition knows nothing (any more)."""
+
+    code = 16
+
+
+class DuplicateSequenceError(InvalidRequestError):
+    """The record batch was appended before, too long ago for its offset to be known."""
+
+    code = 17
+
+
 # -- damaged or missing data --------------------------------------------------------------
 
 

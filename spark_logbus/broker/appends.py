@@ -153,6 +153,7 @@ class _PendingAppend(Deferred):
                 partition.partition,
                 base_offset=outcome.base_offset,
                 append_time_us=outcome.append_time_us,
+                base_offsets=list(outcome.base_offsets),
             )
         if outcome is None:
             outcome = RequestTimeoutError(

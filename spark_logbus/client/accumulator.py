@@ -148,7 +148,7 @@ class Accumulator:
             room -= batch.size_bytes
             if room < 0 and (taken or not at_least_one):
                 break
-            if batch.alone and taken:
+            if taken and (batch.alone or not _go_together(queue, taken[-1], batch)):
                 break
             taken.append(queue.ready.popleft())
             if batch.alone:
@@ -238,6 +238,8 @@ class Accumulator:
                 queue.ready.remove(batch)
                 if not queue.ready:
                     self._sendable.pop(queue, None)
+            if queue.sequences is not None:
+                queue.sequences.given_up(batch)
             self._forget(batch)
 
     # -- looking --------------------------------------------------------------------------
@@ -262,3 +264,9 @@ class Accumulator:
             break
         for queue in self._sendable:
             yield queue.not_before
+
+
+def _go_together(queue: PartitionQueue, before: QueuedBatch, batch: QueuedBatch) -> bool:
+    """Record batches in doubt are sent by themselves while something before them is unknown."""
+    unknown = queue.sequences is not None and queue.sequences.unknown
+    return not unknown or before.in_doubt == batch.in_doubt

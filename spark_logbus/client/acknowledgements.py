@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record is. ``offset`` is None with acks none: nobody told."""
+    """Where a record is. ``offset`` is None when nobody told: with acks none, or when the broker
+    recognised a repetition of an append whose place it no longer remembers."""
 
     topic: str
     partition: int
@@ -30,7 +31,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class AppendedRange:
-    """Where ``record_count`` records are: from ``base_offset`` on, None with acks none."""
+    """Where ``record_count`` records are: from ``base_offset`` on; None when nobody told."""
 
     topic: str
     partition: int

@@ -73,6 +73,10 @@ class ProducerConfig:
     acks: Acks = Acks.FLUSHED
     """What a broker has done before it acknowledges."""
 
+    idempotent: bool = True
+    """Number the record batches, so that a retry after a lost answer does not append them twice.
+    Without effect with acks none, which are never retried."""
+
     linger_ms: int = 5
     """A record batch that is not full waits this long for more records."""
 

@@ -40,8 +40,9 @@ class Producer:
 
     Thread-safe. ``send`` and ``send_arrow`` return as soon as the records are in memory, and
     block only while that is full or a topic is met for the first time. Records of one partition
-    keep the order in which they were given. A retry after a lost answer can append records
-    twice (at least once).
+    keep the order in which they were given, and a retry after a lost answer appends nothing twice
+    (unless ``idempotent`` is off). A record that failed because of a timeout or a lost connection
+    may be there all the same: to send it once more can make a second copy.
 
     The cluster is shared, not owned: ``close`` leaves it open.
     """

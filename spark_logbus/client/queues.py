@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from spark_logbus.client.acknowledgements import Acknowledgement
 from spark_logbus.client.partitioner import RoundRobin
+from spark_logbus.client.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import Compression, TopicPartition
-from spark_logbus.record.arrow import NO_STAMP, ProducerStamp, encode
+from spark_logbus.record.arrow import encode
 from spark_logbus.record.builder import ArrowBatchBuilder
 
 # Bytes that encoding adds at most to the sizes which ArrowBatchBuilder counts: our header,
@@ -23,8 +24,8 @@ class QueuedBatch:
     """One record batch on its way: a builder until it is encoded, then bytes."""
 
     __slots__ = (
-        "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "last_error",
-        "opened_at", "record_count", "reserved_bytes", "tp",
+        "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
+        "last_error", "opened_at", "record_count", "reserved_bytes", "sequence", "tp",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, *, opened_at: float, give_up_at: float) -> None:
@@ -38,6 +39,8 @@ class QueuedBatch:
         self.give_up_at = give_up_at
         self.failures = 0
         self.last_error: LogbusError | None = None
+        self.sequence = 0  # see ``Sequences``
+        self.in_doubt = False
         self.alone = False  # whether it was refused in company and is to be sent by itself
 
     @property
@@ -45,7 +48,7 @@ class QueuedBatch:
         """Of the encoded record batch; an upper estimate before it is encoded."""
         return len(self.data) if self.data else self.reserved_bytes + BATCH_OVERHEAD_BYTES
 
-    def encoded(self, compression: Compression, stamp: ProducerStamp = NO_STAMP) -> memoryview:
+    def encoded(self, compression: Compression) -> memoryview:
         """The bytes to append; encoded once, at the first call. Only once it is sealed."""
         if self.data is None:
             assert self.builder is not None
@@ -55,18 +58,31 @@ class QueuedBatch:
                 raise InvalidRequestError(
                     f"Records for {self.tp} cannot become a record batch: {error}"
                 ) from error
-            self.data = encode(arrow_batch, compression=compression, stamp=stamp)
+            self.data = encode(arrow_batch, compression=compression)
             self.builder = None
         return self.data
 
 
 class PartitionQueue:
-    """What waits for one partition. ``keyless`` is shared by the topic's queues."""
+    """What waits for one partition. ``keyless`` is shared by the topic's queues.
 
-    __slots__ = ("batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "tp")
+    Without ``sequences`` its record batches are not numbered: a retry may append them twice.
+    """
 
-    def __init__(self, tp: TopicPartition, keyless: RoundRobin, *, batch_limit: int) -> None:
+    __slots__ = (
+        "batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "sequences", "tp",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        keyless: RoundRobin,
+        *,
+        batch_limit: int,
+        sequences: Sequences | None = None,
+    ) -> None:
         self.tp = tp
+        self.sequences = sequences
         self.keyless = keyless
         self.batch_limit = batch_limit
         self.open: QueuedBatch | None = None

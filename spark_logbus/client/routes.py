@@ -10,8 +10,9 @@ from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.partitioner import RoundRobin
 from spark_logbus.client.queues import BATCH_OVERHEAD_BYTES, PartitionQueue
+from spark_logbus.client.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.record.builder import Header
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
@@ -57,8 +58,14 @@ class Routes:
         limit = min(limit, known.max_record_batch_bytes or limit)
         batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
         keyless = RoundRobin(len(known.leaders))
+        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
         queues = [
-            PartitionQueue(TopicPartition(topic, number), keyless, batch_limit=batch_limit)
+            PartitionQueue(
+                TopicPartition(topic, number),
+                keyless,
+                batch_limit=batch_limit,
+                sequences=Sequences() if numbered else None,
+            )
             for number in range(len(known.leaders))
         ]
         with self._lock:

@@ -203,7 +203,7 @@ class Sender:
     def _encoded(
         self, parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
     ) -> list[tuple[PartitionQueue, list[QueuedBatch]]]:
-        """``parts``, encoded, without the record batches that cannot be."""
+        """``parts``, encoded and numbered, without the record batches that cannot be."""
         good: list[tuple[PartitionQueue, list[QueuedBatch]]] = []
         for queue, batches in parts:
             failed = []
@@ -219,6 +219,8 @@ class Sender:
                     self._accumulator.drop(queue, bad, landed=not left)
                 self._settler.finish([failing(batch, error) for batch, error in failed])
             if left:
+                if queue.sequences is not None:
+                    queue.sequences.number(left)
                 good.append((queue, left))
         return good
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,9 +15,16 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.leaders import partition_error
 from spark_logbus.client.links import InFlight, Link
 from spark_logbus.client.queues import PartitionQueue, QueuedBatch
-from spark_logbus.errors import LogbusError, ProtocolError, RequestTimeoutError
+from spark_logbus.errors import (
+    DuplicateSequenceError,
+    LogbusError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from spark_logbus.model import Acks
 from spark_logbus.protocol import AppendResponse, AppendResult
+
+log = logging.getLogger(__name__)
 
 Settlement = Callable[[], None]
 
@@ -49,7 +58,7 @@ class Settler:
             return
         if self._config.acks is Acks.NONE:
             for queue, batches in done.parts:
-                self._appended(queue, batches, base_offset=None, append_time_us=None)
+                self._appended(queue, batches, [None] * len(batches), append_time_us=None)
             return
         try:
             results = done.pending.result(AppendResponse, done.deadline).results
@@ -59,12 +68,8 @@ class Settler:
             return
         for (queue, batches), result in zip(done.parts, results, strict=True):
             if result.error is None:
-                self._appended(
-                    queue,
-                    batches,
-                    base_offset=result.base_offset,
-                    append_time_us=result.append_time_us,
-                )
+                offsets = _base_offsets(result, batches)
+                self._appended(queue, batches, offsets, append_time_us=result.append_time_us)
             else:
                 refused = partition_error(result.error, queue.tp, link.address)
                 self.failed([(queue, batches)], refused, now)
@@ -73,20 +78,20 @@ class Settler:
         self,
         queue: PartitionQueue,
         batches: Sequence[QueuedBatch],
+        base_offsets: Sequence[int | None],
         *,
-        base_offset: int | None,
         append_time_us: int | None,
     ) -> None:
+        if queue.sequences is not None:
+            queue.sequences.acknowledged(batches)
         with self._lock:
             self._accumulator.settle(queue, batches)
         settlements: list[Settlement] = []
-        for batch in batches:
+        for batch, base_offset in zip(batches, base_offsets, strict=True):
             appended = AppendedRange(
                 queue.tp.topic, queue.tp.partition, base_offset, batch.record_count, append_time_us
             )
             settlements.append(partial(batch.acknowledgement.succeed, appended))
-            if base_offset is not None:
-                base_offset += batch.record_count
         self.finish(settlements)
 
     def failed(
@@ -97,7 +102,14 @@ class Settler:
     ) -> None:
         """Put back what may be sent again, fail the rest."""
         for queue, batches in parts:
-            if error.retriable:
+            sequences = queue.sequences
+            if sequences is not None and sequences.refused(batches, error):
+                log.warning("%s is numbered anew and sent again: %s", queue.tp, error)
+                with self._lock:
+                    self._accumulator.put_back(queue, batches, not_before=now, error=error)
+            elif isinstance(error, DuplicateSequenceError) and len(batches) == 1:
+                self._appended(queue, batches, [None], append_time_us=None)
+            elif error.retriable:
                 self._cluster.doubt(queue.tp.topic)
                 failures = batches[0].failures + 1
                 again_at = now + self._cluster.backoff.pause_s(failures)
@@ -110,6 +122,8 @@ class Settler:
                 with self._lock:
                     self._accumulator.put_back(queue, batches, not_before=now, error=error)
             else:
+                if sequences is not None:
+                    sequences.given_up(batches[0])
                 with self._lock:
                     self._accumulator.settle(queue, batches)
                 self.finish([failing(batch, error) for batch in batches])
@@ -138,6 +152,14 @@ class Settler:
 
 def failing(batch: QueuedBatch, error: LogbusError) -> Settlement:
     return partial(batch.acknowledgement.fail, error)
+
+
+def _base_offsets(result: AppendResult, batches: Sequence[QueuedBatch]) -> Sequence[int]:
+    """The offset of each record batch's first record."""
+    if len(result.base_offsets) == len(batches):
+        return result.base_offsets
+    counts = [batch.record_count for batch in batches[:-1]]
+    return list(itertools.accumulate(counts, initial=result.base_offset))
 
 
 def _check_results(results: Sequence[AppendResult], done: InFlight) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,7 +23,21 @@ _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "flush.messages": ("flush_records", 1, True),
     "flush.ms": ("flush_ms", 1, True),
     "max.message.bytes": ("max_record_batch_bytes", 128, False),
+    "producer.id.expiration.ms": ("producer_expiration_ms", 1, False),
 }
+
+
+class FlushPolicy(enum.Enum):
+    """Who decides when records go to the disk, and so when consumers see them."""
+
+    #: logbus: as soon as the disk allows, or as ``flush_records`` and ``flush_ms`` say.
+    LOGBUS = "logbus"
+    #: The operating system. Records are seen once they are written; a power failure may take
+    #: back some that were read. Acks ``flushed`` still waits for a flush of its own.
+    OS = "os"
+
+
+_FLUSH_POLICY: Final = "flush.policy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +58,12 @@ class LogConfig:
     # every append asks for a flush at once, and appends that arrive meanwhile share the next.
     flush_records: int | None = None
     flush_ms: int | None = None
+    flush_policy: FlushPolicy = FlushPolicy.LOGBUS
     # The largest record batch that an append may hold: what a reader must fit into memory.
     max_record_batch_bytes: int = 16 << 20
+    # An idempotent producer that is silent for longer may have to start over: until then the log
+    # remembers it, and knows a repeated append of its for what it is.
+    producer_expiration_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:
         for key, (field, least, optional) in _TOPIC_KEYS.items():
@@ -56,6 +75,13 @@ class LogConfig:
                     f"{field} ({key} of a topic) is {value!r}; "
                     f"set it to a whole number of at least {least}."
                 )
+
+        if self.flush_policy is FlushPolicy.OS and not self.flushes_at_once:
+            raise ConfigError(
+                "flush_policy is os, which leaves flushing to the operating system, and "
+                "flush_records or flush_ms is set as well; use one or the other "
+                "(flush.policy, flush.messages and flush.ms of a topic)."
+            )
 
     @property
     def flushes_at_once(self) -> bool:
@@ -70,13 +96,26 @@ class LogConfig:
         """
         changes: dict[str, Any] = {}
         for key, text in config.items():
+            if key == _FLUSH_POLICY:
+                changes["flush_policy"] = _flush_policy(text)
+                continue
             if key not in _TOPIC_KEYS:
-                near = difflib.get_close_matches(key, _TOPIC_KEYS, 1)
-                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(_TOPIC_KEYS)}."
+                known = (*_TOPIC_KEYS, _FLUSH_POLICY)
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
             field, least, optional = _TOPIC_KEYS[key]
             changes[field] = _number(key, text, least=least, optional=optional)
         return replace(defaults, **changes)
+
+
+def _flush_policy(text: str) -> FlushPolicy:
+    try:
+        return FlushPolicy(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"The flush policy ({_FLUSH_POLICY} of a topic) is {text!r}; use logbus or os."
+        ) from error
 
 
 def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:

@@ -10,6 +10,7 @@
         partition                          its topic id, topic and partition
         00000000000000000000.log           a segment, named by its base offset
         00000000000000000000.index         its index
+        00000000000000000000.producers     its idempotent producers, as of that offset
         00000000000000000000.log.deleted   on its way out (retention)
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
@@ -37,6 +38,7 @@ STRAY_SUFFIX: Final = ".stray"
 
 _LOG_SUFFIX: Final = ".log"
 _INDEX_SUFFIX: Final = ".index"
+_PRODUCERS_SUFFIX: Final = ".producers"
 _OFFSET_DIGITS: Final = 20
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
@@ -76,6 +78,10 @@ def index(base_offset: int) -> str:
     return f"{base_offset:0{_OFFSET_DIGITS}d}{_INDEX_SUFFIX}"
 
 
+def producers(offset: int) -> str:
+    return f"{offset:0{_OFFSET_DIGITS}d}{_PRODUCERS_SUFFIX}"
+
+
 def deleted(name: str) -> str:
     return name + DELETED_SUFFIX
 
@@ -93,6 +99,12 @@ def parse_segment(name: str) -> int | None:
 def parse_index(name: str) -> int | None:
     """The base offset of the index file ``name``; None for all other names."""
     stem = name.removesuffix(_INDEX_SUFFIX)
+    return parse_segment(stem + _LOG_SUFFIX) if stem != name else None
+
+
+def parse_producers(name: str) -> int | None:
+    """The offset of the snapshot of producers ``name``; None for all other names."""
+    stem = name.removesuffix(_PRODUCERS_SUFFIX)
     return parse_segment(stem + _LOG_SUFFIX) if stem != name else None
 
 

@@ -18,6 +18,7 @@ from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
+from spark_logbus.log.snapshots import recover_producers
 from spark_logbus.log.writer import LogEnvironment
 from spark_logbus.model import TopicPartition
 
@@ -128,11 +129,13 @@ class LogHome:
         )
         with storage_errors("open the log in", directory):
             view = recovery.run()
+            producers = recover_producers(self._files, directory, metadata.topic_partition, view)
         return PartitionLog(
             metadata.topic_partition,
             metadata.topic_id,
             directory=directory,
             view=view,
+            producers=producers,
             config=config,
             environment=self._environment,
         )

@@ -18,6 +18,7 @@ from spark_logbus.log import reading
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import storage_error
+from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.reading import LogSlice, View
 from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
@@ -56,6 +57,7 @@ class PartitionLog:
         *,
         directory: Path,
         view: View,
+        producers: ProducerStates,
         config: LogConfig,
         environment: LogEnvironment,
     ) -> None:
@@ -66,7 +68,9 @@ class PartitionLog:
         self._pool = environment.pool
         self._stats = environment.stats
         self._state = LogState(topic_partition, view)
-        self._writer = LogWriter(self._state, directory, config, environment)
+        self._writer = LogWriter(
+            self._state, producers, directory=directory, config=config, environment=environment
+        )
         self._doomed: list[SealedSegment] = []
 
     # -- state --------------------------------------------------------------------------
@@ -116,13 +120,18 @@ class PartitionLog:
 
         On return they are written, not flushed (see ``when_flushed``). Raises
         CorruptRecordBatchError, UnsupportedVersionError, RecordBatchTooLargeError or
-        InvalidRequestError for what ``data`` is; StorageError when the disk refuses it, after
-        which the next append may succeed; and once the log is offline, what ``offline`` says.
+        InvalidRequestError for what ``data`` is; OutOfOrderSequenceError, ProducerFencedError,
+        UnknownProducerError or DuplicateSequenceError for an idempotent producer's sequence;
+        StorageError when the disk refuses it, after which the next append may succeed; and once
+        the log is offline, what ``offline`` says.
+
+        What an idempotent producer appended before is not appended again: the result tells where
+        it is.
         """
         return self._writer.append(data, leader_epoch)
 
     def flushed(self, end_offset: int) -> bool:
-        return self._state.view.high_watermark >= end_offset
+        return self._state.flushed_end >= end_offset
 
     def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
         """Ask for a flush and call back once all before ``end_offset`` is on disk, or cannot be.
@@ -223,8 +232,11 @@ class PartitionLog:
     def retire(self, now_us: int) -> bool:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
+        Producers that have been silent for too long are forgotten as well.
+
         The files stay until ``delete_retired``: first the new log start offset must be on disk.
         """
+        self._writer.forget_silent_producers(now_us)
         tail, view = self._writer.tail, self._state.view
         summaries = [segment.summary for segment in view.segments]
         facts = [
@@ -260,9 +272,11 @@ class PartitionLog:
         return True
 
     def checkpoint(self) -> LogCheckpoint:
-        view = self._state.view
         return LogCheckpoint(
-            self.topic_partition, self.topic_id, view.log_start_offset, view.high_watermark
+            self.topic_partition,
+            self.topic_id,
+            self._state.view.log_start_offset,
+            self._state.flushed_end,
         )
 
     def delete_retired(self) -> None:

@@ -40,6 +40,10 @@ class Step(NamedTuple):
     position: int
     next_position: int
     max_timestamp_us: int
+    append_time_us: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
 
 
 def walk(file: File, start: Place, limit: int) -> Iterator[Step]:
@@ -67,7 +71,9 @@ def walk(file: File, start: Place, limit: int) -> Iterator[Step]:
         ):
             raise DamageFoundError
         next_offset = expected + fields[9] + 1
-        yield Step(expected, next_offset, position, position + size, fields[11])
+        yield Step(
+            expected, next_offset, position, position + size, fields[11], fields[3], *fields[12:15]
+        )
         expected, position = next_offset, position + size
 
 

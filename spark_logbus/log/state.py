@@ -24,6 +24,9 @@ class LogState:
     def __init__(self, topic_partition: TopicPartition, view: View) -> None:
         self.topic_partition = topic_partition
         self.view = view
+        # All before it is on disk. The high watermark is the same, unless it is left to the
+        # operating system when to flush: then readers see more.
+        self.flushed_end = view.high_watermark
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
         self._waiters = Waiters()
@@ -36,10 +39,20 @@ class LogState:
 
     # -- changes of the view ------------------------------------------------------------
 
-    def advance(self, *, high_watermark: int, position: int) -> None:
-        """All of the active segment before ``position`` is flushed."""
+    def flushed(self, end_offset: int, position: int) -> None:
+        """All of the active segment before ``position`` is on disk."""
         with self._lock:
-            self.view = self.view._replace(high_watermark=high_watermark, visible_position=position)
+            self.flushed_end = end_offset
+            self._see(end_offset, position)
+
+    def expose(self, end_offset: int, position: int) -> None:
+        """All of the active segment before ``position`` may be read."""
+        with self._lock:
+            self._see(end_offset, position)
+
+    def _see(self, end_offset: int, position: int) -> None:
+        if end_offset > self.view.high_watermark:
+            self.view = self.view._replace(high_watermark=end_offset, visible_position=position)
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
         """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
@@ -92,10 +105,10 @@ class LogState:
     def wait(self, end_offset: int, callback: OnFlushed) -> bool:
         """Keep ``callback`` until ``tell``; False if its answer was known, and it was called."""
         with self._lock:
-            if self.view.high_watermark < end_offset and self.offline is None:
+            if self.flushed_end < end_offset and self.offline is None:
                 self._waiters.add(end_offset, callback)
                 return True
-            error = self.offline if self.view.high_watermark < end_offset else None
+            error = self.offline if self.flushed_end < end_offset else None
         call_back([callback], error)
         return False
 
@@ -106,7 +119,7 @@ class LogState:
     def tell(self) -> None:
         """Call back all whose append is flushed or failed; notify if there is news."""
         with self._lock:
-            flushed = self._waiters.take(self.view.high_watermark)
+            flushed = self._waiters.take(self.flushed_end)
             failure = self.offline
             failed = self._waiters.take(None) if failure is not None else []
             now = (self.view.high_watermark, failure is not None)

@@ -17,6 +17,7 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,11 +26,12 @@ from typing import NamedTuple
 
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, PartitionOfflineError
-from spark_logbus.log.config import LogConfig
+from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.flusher import FlushScheduler
-from spark_logbus.log.incoming import check_incoming
+from spark_logbus.log.incoming import Incoming, check_incoming
+from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.segment import (
     ActiveSegment,
     OpenSegments,
@@ -37,19 +39,27 @@ from spark_logbus.log.segment import (
     create_segment,
     save_index,
 )
+from spark_logbus.log.snapshots import save_producers
 from spark_logbus.log.state import LogState
 from spark_logbus.log.stats import LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where an append went: offsets ``[base_offset, end_offset)``."""
+    """Where an append is: its first record at ``base_offset``, its last before ``end_offset``.
+
+    ``base_offsets`` are those of its record batches if they do not follow one another: when
+    some of them were appended before, and are not appended again.
+    """
 
     base_offset: int
     end_offset: int
     append_time_us: int
+    base_offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +85,16 @@ class LogWriter:
     """The writing side of one log. Thread-safe."""
 
     def __init__(
-        self, state: LogState, directory: Path, config: LogConfig, environment: LogEnvironment
+        self,
+        state: LogState,
+        producers: ProducerStates,
+        *,
+        directory: Path,
+        config: LogConfig,
+        environment: LogEnvironment,
     ) -> None:
         self._state = state
+        self._producers = producers
         self._directory = directory
         self._files = environment.files
         self._clock = environment.clock
@@ -106,28 +123,54 @@ class LogWriter:
         )
         with self._writing:
             self._state.raise_if_offline()
-            tail = self.tail
-            if tail.position and self._must_roll(tail, len(data)):
-                tail = self._roll()
-            now_us = self._clock.now_us()
-            offset = tail.end_offset
-            for header, batch in batches:
-                stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
-                offset += header.last_offset_delta + 1
-            self._write(tail, data)
-            if tail.position == 0:
-                self._first_append_at = self._clock.monotonic()
-            note = tail.segment.contents.note
-            position, next_offset = tail.position, tail.end_offset
-            for header, _ in batches:
-                note(header, offset=next_offset, position=position, append_time_us=now_us)
-                next_offset += header.last_offset_delta + 1
-                position += header.size
-            self.tail = Tail(tail.segment, offset, position)
-            self.record_batches += len(batches)
-            self.records += offset - tail.end_offset
-            self.size_bytes += len(data)
+            there = self._producers.duplicates([header for header, _ in batches])
+            if there:
+                appended = self._append_rest(there, batches, data, leader_epoch)
+            else:
+                appended = self._append_new(batches, data, leader_epoch)
         self._plan_flush(config)
+        return appended
+
+    def _append_rest(
+        self, there: list[int], batches: list[Incoming], data: memoryview, leader_epoch: int
+    ) -> Appended:
+        """Append what is behind the record batches that are at the offsets ``there`` already."""
+        old, new = batches[: len(there)], batches[len(there) :]
+        if not new:
+            end_offset = there[-1] + old[-1].header.last_offset_delta + 1
+            return Appended(there[0], end_offset, self._clock.now_us(), tuple(there))
+        rest = data[sum(len(batch) for _, batch in old) :]
+        appended = self._append_new(new, rest, leader_epoch)
+        offsets = [*there, appended.base_offset]
+        for header, _ in new[:-1]:
+            offsets.append(offsets[-1] + header.last_offset_delta + 1)
+        return Appended(there[0], appended.end_offset, appended.append_time_us, tuple(offsets))
+
+    def _append_new(self, batches: list[Incoming], data: memoryview, leader_epoch: int) -> Appended:
+        tail = self.tail
+        if tail.position and self._must_roll(tail, len(data)):
+            tail = self._roll()
+        now_us = self._clock.now_us()
+        offset = tail.end_offset
+        for header, batch in batches:
+            stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
+            offset += header.last_offset_delta + 1
+        self._write(tail, data)
+        if tail.position == 0:
+            self._first_append_at = self._clock.monotonic()
+        note, note_producer = tail.segment.contents.note, self._producers.note
+        position, next_offset = tail.position, tail.end_offset
+        for header, _ in batches:
+            note(header, offset=next_offset, position=position, append_time_us=now_us)
+            note_producer(header, offset=next_offset, append_time_us=now_us)
+            next_offset += header.last_offset_delta + 1
+            position += header.size
+        self.tail = Tail(tail.segment, offset, position)
+        self.record_batches += len(batches)
+        self.records += offset - tail.end_offset
+        self.size_bytes += len(data)
+        if self.config.flush_policy is FlushPolicy.OS:
+            self._state.expose(offset, position)
         return Appended(tail.end_offset, offset, now_us)
 
     def _write(self, tail: Tail, data: memoryview) -> None:
@@ -147,6 +190,12 @@ class LogWriter:
             raise failure from error
 
     # -- rolling ------------------------------------------------------------------------
+
+    def forget_silent_producers(self, now_us: int) -> None:
+        with self._writing:
+            self._producers.forget_silent(
+                since_us=now_us - self.config.producer_expiration_ms * 1000
+            )
 
     def roll_if_aged(self) -> None:
         """Roll if the active segment is older than ``segment_ms``."""
@@ -189,6 +238,7 @@ class LogWriter:
             self._state.raise_if_offline()
             self._sync_tail()
             old, end, _ = self.tail
+            self._save_producers(end)
             new = self._create_segment(end)
             save_index(self._files, old.path, old.contents, old.holes)
             sealed = SealedSegment(
@@ -203,6 +253,15 @@ class LogWriter:
             self.tail = Tail(new, end, 0)
         self.request_flush()  # nothing is left to flush, but there are those who wait to hear
         return self.tail
+
+    def _save_producers(self, offset: int) -> None:
+        """Save the producers' state at a new segment's begin; its directory is synced later."""
+        snapshot = save_producers(self._files, self._directory, self._producers, offset=offset)
+        if snapshot is not None:
+            try:
+                snapshot.sync()
+            except OSError as error:
+                logger.warning("%s", storage_error("flush", snapshot.path, error))
 
     def _create_segment(self, base_offset: int) -> ActiveSegment:
         partition = self._state.topic_partition
@@ -223,6 +282,10 @@ class LogWriter:
                 self._state.raise_if_offline()
                 self._sync_tail()
                 flushed = True
+                save_producers(
+                    self._files, self._directory, self._producers, offset=self.tail.end_offset,
+                    keep=self.tail.segment.base_offset,
+                )  # fmt: skip
             except LogbusError:
                 flushed = False
             self._state.stop(error)
@@ -264,10 +327,13 @@ class LogWriter:
         return None
 
     def _plan_flush(self, config: LogConfig) -> None:
+        if config.flush_policy is FlushPolicy.OS:
+            self._state.tell()  # it is to be seen already; a flush is not logbus's affair
+            return
         if config.flushes_at_once:
             self.request_flush()
             return
-        unflushed = self.tail.end_offset - self._state.view.high_watermark
+        unflushed = self.tail.end_offset - self._state.flushed_end
         if config.flush_records is not None and unflushed >= config.flush_records:
             self.request_flush()
         elif config.flush_ms is not None and self._flush_due is None:
@@ -278,11 +344,11 @@ class LogWriter:
     def _sync_tail(self) -> None:
         """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
-        if end_offset > self._state.view.high_watermark:
+        if end_offset > self._state.flushed_end:
             began = self._clock.monotonic()
             self._flush_or_fail(segment.path, segment.file.sync)
             self._stats.flushes.observe(self._clock.monotonic() - began)
-            self._state.advance(high_watermark=end_offset, position=position)
+            self._state.flushed(end_offset, position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
         try:

@@ -138,11 +138,15 @@ class AppendRequest(Message):
 
 
 class AppendResult(Message):
+    """``base_offsets`` of the partition's record batches, one each, if they do not follow one
+    another from ``base_offset`` on: when some of them had been appended by an earlier request."""
+
     topic: str
     partition: int
     base_offset: int = -1
     append_time_us: int = -1
     error: ErrorInfo | None = None
+    base_offsets: list[int] = []
 
 
 class AppendResponse(Message):

@@ -12,6 +12,7 @@ from spark_logbus.record.header import (
     peek_size,
     split,
     stamp,
+    stamp_producer,
     verify,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "peek_size",
     "split",
     "stamp",
+    "stamp_producer",
     "verify",
 ]

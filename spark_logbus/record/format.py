@@ -39,6 +39,8 @@ MAX_HEADER_OVERHEAD: Final = HEADER_SIZE - LENGTH_FIELD_END
 STAMPED_OFFSET: Final = struct.Struct("<q")  # base_offset at byte 0
 STAMPED_EPOCH_TIME: Final = struct.Struct("<iq")  # leader_epoch, append_time at byte 12
 STAMPED_EPOCH_TIME_AT: Final = 12
+PRODUCER: Final = struct.Struct("<qhi")  # producer_id, producer_epoch, base_sequence at byte 56
+PRODUCER_AT: Final = 56
 SIZE_PREFIX: Final = struct.Struct("<qI")  # base_offset, batch_length: enough to skip a batch
 
 CHECKED_PREFIX: Final = slice(24, 28)
@@ -71,4 +73,6 @@ LAYOUT_ARROW_BATCH: Final = 0
 
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1
+MAX_SEQUENCE: Final = (1 << 31) - 1
+MAX_PRODUCER_EPOCH: Final = (1 << 15) - 1
 PLAIN_BYTES_SCHEMA: Final = 0

@@ -50,6 +50,11 @@ class RecordBatchHeader:
         return self.base_offset + self.last_offset_delta
 
     @property
+    def last_sequence(self) -> int:
+        """Of the last record; only for record batches of an idempotent producer."""
+        return self.base_sequence + self.last_offset_delta
+
+    @property
     def compression(self) -> Compression:
         return Compression(self.attributes & fmt.COMPRESSION_MASK)
 
@@ -204,3 +209,17 @@ def stamp(
     fmt.STAMPED_EPOCH_TIME.pack_into(
         record_batch, fmt.STAMPED_EPOCH_TIME_AT, leader_epoch, append_time_us
     )
+
+
+def stamp_producer(
+    record_batch: bytearray | memoryview,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> None:
+    """Write an idempotent producer's fields into a record batch, in place, and the checksum."""
+    fmt.PRODUCER.pack_into(
+        record_batch, fmt.PRODUCER_AT, producer_id, producer_epoch, base_sequence
+    )
+    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))

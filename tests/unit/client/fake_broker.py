@@ -23,6 +23,7 @@ from spark_logbus.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from spark_logbus.log.producers import ProducerStates
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -84,6 +85,9 @@ class FakePartition:
     epoch: int = 0
     start: int = 0
     batches: list[tuple[RecordBatchHeader, bytes]] = field(default_factory=list)
+    producers: ProducerStates = field(
+        default_factory=lambda: ProducerStates(TopicPartition("fake", 0))
+    )
 
     @property
     def end(self) -> int:
@@ -136,22 +140,22 @@ class FakeCluster:
 
     def append(self, tp: TopicPartition, data: bytes | memoryview) -> int:
         """Append whole record batches; the base offset of the first."""
+        return self.append_all(tp, data)[0]
+
+    def append_all(self, tp: TopicPartition, data: bytes | memoryview) -> list[int]:
+        """Append what is not there yet; the base offset of each record batch."""
         part = self.partition(tp)
-        buffer = bytearray(data)
+        batches = [(header, bytearray(view)) for header, view in split(data, allow_tail=False)]
         with self.lock:
-            base = part.end
-            offset = base
-            at = 0
-            for header, view in list(split(buffer, allow_tail=False)):
-                size = len(view)
-                view.release()
-                own = buffer[at : at + size]
+            offsets = part.producers.duplicates([header for header, _ in batches])
+            for header, own in batches[len(offsets) :]:
+                offset = part.end
                 stamp(own, base_offset=offset, leader_epoch=part.epoch, append_time_us=1)
                 part.batches.append((verify(own), bytes(own)))
-                offset += header.last_offset_delta + 1
-                at += size
+                part.producers.note(header, offset=offset, append_time_us=1)
+                offsets.append(offset)
             self.lock.notify_all()
-        return base
+        return offsets
 
 
 class FakeBroker:
@@ -315,7 +319,10 @@ class FakeBroker:
                     raise fault
                 self._led(asked.topic, asked.partition)
                 tp = TopicPartition(asked.topic, asked.partition)
-                yield AppendResult(asked.topic, asked.partition, self.cluster.append(tp, data), 1)
+                offsets = self.cluster.append_all(tp, data)
+                yield AppendResult(
+                    asked.topic, asked.partition, offsets[0], 1, base_offsets=offsets
+                )
             except LogbusError as error:
                 yield AppendResult(asked.topic, asked.partition, error=error_info(error))
 

@@ -4,6 +4,7 @@ import pytest
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import LogConfig
+from spark_logbus.log.config import FlushPolicy
 
 DEFAULTS = LogConfig()
 
@@ -76,3 +77,12 @@ def test_group_commit_is_the_default() -> None:
     assert DEFAULTS.flushes_at_once
     assert not LogConfig(flush_ms=5).flushes_at_once
     assert not LogConfig(flush_records=5).flushes_at_once
+
+
+def test_the_flush_policy_of_a_topic() -> None:
+    config = LogConfig.from_topic_config({"flush.policy": "os"}, DEFAULTS)
+    assert config.flush_policy is FlushPolicy.OS
+    with pytest.raises(ConfigError, match="'never'; use logbus or os"):
+        LogConfig.from_topic_config({"flush.policy": "never"}, DEFAULTS)
+    with pytest.raises(ConfigError, match=r"flush\.messages and flush\.ms"):
+        LogConfig.from_topic_config({"flush.policy": "os", "flush.ms": "10"}, DEFAULTS)

@@ -7,9 +7,10 @@ import pytest
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig, LogDirectory
+from spark_logbus.log.config import FlushPolicy
 from spark_logbus.log.flusher import Flusher
 from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, offsets_from, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.fault.log.simulated_disk import NOTHING, SimulatedDisk
 
 
 def syncs(broker: Broker) -> int:
@@ -171,3 +172,65 @@ def test_the_flusher_s_thread_serves_timers() -> None:
     flusher.start()
     assert served.wait(timeout=30)
     flusher.stop()
+
+
+LEFT_TO_OS = LogConfig(flush_policy=FlushPolicy.OS)
+
+
+def test_left_to_the_os_a_record_is_visible_unflushed_and_flushed_for_who_asks() -> None:
+    broker = broker_with(LEFT_TO_OS)
+    log, before = broker.log(), syncs(broker)
+    heard: list[int] = []
+    log.add_listener(lambda: heard.append(log.ends().high_watermark))
+    end = broker.append(record_batch(3), flush=False)
+    assert offsets_from(log, 0) == [0]
+    assert heard == [3]
+    assert not log.flushed(end)
+    assert broker.flusher.requested == []
+    assert syncs(broker) == before
+    answered: list[LogbusError | None] = []
+    log.when_flushed(end, answered.append)
+    assert answered == []
+    broker.flusher.run()
+    assert answered == [None]
+    assert syncs(broker) == before + 1
+    assert log.flushed(end)
+
+
+def test_left_to_the_os_a_power_failure_takes_back_what_was_not_flushed() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LEFT_TO_OS)
+    broker.append(record_batch(3))
+    broker.append(record_batch(2), flush=False)
+    assert broker.log().ends().high_watermark == 5
+    disk.crash(NOTHING)
+    broker.start()
+    assert broker.log().ends().high_watermark == 3
+
+
+def test_left_to_the_os_the_recovery_point_stays_where_the_disk_is() -> None:
+    broker = broker_with(LEFT_TO_OS)
+    broker.append(record_batch(3))
+    broker.append(record_batch(2), flush=False)
+    assert broker.log().checkpoint().recovery_point == 3
+
+
+def test_left_to_the_os_a_roll_flushes_and_goes_on() -> None:
+    broker = broker_with(LogConfig(flush_policy=FlushPolicy.OS, segment_bytes=1024))
+    for _ in range(30):
+        broker.append(record_batch(1, payload=bytes(100)), flush=False)
+    log = broker.log()
+    assert offsets_from(log, 0) == list(range(30))
+    assert log.flushed(log.checkpoint().recovery_point)
+    assert 0 < log.checkpoint().recovery_point < 30
+
+
+def test_the_policy_changes_on_a_live_log() -> None:
+    broker = broker_with(LEFT_TO_OS)
+    broker.append(record_batch(3), flush=False)
+    broker.log().configure(LogConfig())
+    broker.append(record_batch(1), flush=False)
+    assert broker.log().ends().high_watermark == 3
+    broker.flusher.run()
+    assert broker.log().ends().high_watermark == 4
+    assert broker.log().flushed(4)

@@ -1,0 +1,117 @@
+"""Numbers the record batches of one partition, so that the broker recognises a repeated append.
+
+A producer takes a random id for each partition and counts the records that it appends there from
+0. The broker takes a record batch only where the count goes on, and answers a repeated one with
+the offset of its first copy. At most one request of a partition is on its way, so what is not
+acknowledged yet is always the front of its queue, in order.
+
+After a failure a record batch is either *in doubt*: it may have been appended, and keeps its
+number until the broker has told. Or it has certainly not been appended, and is numbered anew.
+When one that is in doubt is given up, it is not known where those behind it go on. The ones in
+doubt are then sent by themselves: either the broker has them, or it sees a gap; both settle it.
+After a gap the count starts over in a new epoch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from spark_logbus.errors import (
+    InvalidRequestError,
+    LimitExceededError,
+    LogbusError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    UnknownProducerError,
+)
+from spark_logbus.record import stamp_producer
+from spark_logbus.record.format import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
+
+# Answers that come before anything is written.
+_NOT_APPENDED: Final = (InvalidRequestError, NotLeaderError, LimitExceededError)
+
+
+class Numbered(Protocol):
+    """A record batch, encoded, as far as it is numbered."""
+
+    data: memoryview | None
+    record_count: int
+    sequence: int  # of its first record; the one it was last sent with
+    in_doubt: bool  # whether it may have been appended under that number
+
+
+class Sequences:
+    """The count of one partition. For the sender's thread only."""
+
+    __slots__ = ("_epoch", "_next", "_producer_id", "_unknown")
+
+    def __init__(self) -> None:
+        self._producer_id = secrets.randbits(63)
+        self._epoch = 0
+        self._next = 0  # behind all that is acknowledged
+        self._unknown: int | None = None  # of the last one in doubt that was given up
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it is not known where the count goes on; see the module's docstring."""
+        return self._unknown is not None
+
+    def number(self, batches: Sequence[Numbered]) -> None:
+        """Write id, epoch and sequence into what is to be sent now: the front of the queue."""
+        if self.unknown and not batches[0].in_doubt:
+            self._start_over()
+        sequence = self._next
+        for batch in batches:
+            if not batch.in_doubt:
+                if sequence + batch.record_count - 1 > MAX_SEQUENCE:
+                    self._start_over()
+                    sequence = 0
+                assert batch.data is not None, "only what is encoded can be numbered"
+                stamp_producer(
+                    batch.data,
+                    producer_id=self._producer_id,
+                    producer_epoch=self._epoch,
+                    base_sequence=sequence,
+                )
+                batch.sequence = sequence
+            sequence = batch.sequence + batch.record_count
+
+    def acknowledged(self, batches: Sequence[Numbered]) -> None:
+        """The broker has all of them, and so also what was before them."""
+        self._next = batches[-1].sequence + batches[-1].record_count
+        if self._unknown is not None and self._unknown < self._next:
+            self._unknown = None
+
+    def refused(self, batches: Sequence[Numbered], error: LogbusError) -> bool:
+        """A request for them failed; True if only their numbers were to blame.
+
+        Then they are to be sent again, and get new ones.
+        """
+        if isinstance(error, OutOfOrderSequenceError):
+            # Not even the first of them is there. It may be that earlier ones were lost, by a
+            # broker that had acknowledged them before they were flushed.
+            for batch in batches:
+                batch.in_doubt = False
+        if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
+            if batches[0].sequence == 0 or any(batch.in_doubt for batch in batches):
+                return False
+            self._start_over()
+            return True
+        if not isinstance(error, _NOT_APPENDED):
+            for batch in batches:
+                batch.in_doubt = True
+        return False
+
+    def given_up(self, batch: Numbered) -> None:
+        """Nobody waits for it any more, whatever became of it."""
+        if batch.in_doubt:
+            self._unknown = batch.sequence
+
+    def _start_over(self) -> None:
+        self._epoch += 1
+        if self._epoch > MAX_PRODUCER_EPOCH:
+            self._producer_id, self._epoch = secrets.randbits(63), 0
+        self._next = 0
+        self._unknown = None

@@ -1,0 +1,211 @@
+"""What a log knows of idempotent producers, so that a repeated append makes no second copy.
+
+A producer numbers its records per partition: a record batch carries its id, its epoch and the
+sequence of its first record. The log takes a record batch only if its sequence goes on where the
+last one of that producer ended. One that it has taken already it does not take again: it says
+which offset the first copy got. Anything else is a gap and is refused.
+
+What is kept of each producer are runs: record batches whose sequences and offsets both go on
+without a break. An append is one run at most, however many record batches it holds; so a few
+runs tell the offset of everything that a producer may still be waiting for.
+
+All of it follows from the log itself. A snapshot file, written at every roll and at an orderly
+stop, saves a recovery from reading the headers of the whole log (see ``snapshots``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from spark_logbus.errors import (
+    DuplicateSequenceError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownProducerError,
+)
+from spark_logbus.model import TopicPartition
+from spark_logbus.record import RecordBatchHeader
+from spark_logbus.record import format as fmt
+
+# A producer that has one append of a partition on its way needs one run; one that has more, as
+# many. Five is what Kafka allows.
+RUNS_KEPT: Final = 5
+# About 0.5 KiB each. A partition that meets more producers forgets those that have been silent
+# for longest; such a one starts over when it comes back (see UnknownProducerError).
+MAX_PRODUCERS: Final = 10_000
+
+
+class Run(NamedTuple):
+    """Records with sequences ``[first, next)`` have the offsets from ``base_offset`` on."""
+
+    first: int
+    next: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer, as of its last append. ``runs`` has at least one, the newest last."""
+
+    epoch: int
+    last_append_us: int
+    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=RUNS_KEPT))
+
+    @property
+    def next_sequence(self) -> int:
+        return self.runs[-1].next
+
+    def offset_of(self, first: int, last: int) -> int | None:
+        """The offset of sequence ``first`` if all up to ``last`` were appended in one run."""
+        for run in reversed(self.runs):
+            if run.first <= first and last < run.next:
+                return run.base_offset + first - run.first
+        return None
+
+
+class ProducerStates:
+    """The producers of one log, by id, longest silent first. Not thread-safe: the writer locks."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self._topic_partition = topic_partition
+        self._by_id: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def items(self) -> Iterator[tuple[int, Producer]]:
+        """Longest silent first."""
+        return iter(self._by_id.items())
+
+    def restore(self, producer_id: int, producer: Producer) -> None:
+        """Take over one producer of a snapshot; call in the order of ``items``."""
+        self._by_id[producer_id] = producer
+
+    # -- appends --------------------------------------------------------------------------
+
+    def duplicates(self, headers: Sequence[RecordBatchHeader]) -> list[int]:
+        """Check what is to be appended; the offsets of those, at its head, that are there already.
+
+        Changes nothing. Raises OutOfOrderSequenceError, ProducerFencedError,
+        UnknownProducerError, DuplicateSequenceError or InvalidRequestError, and then nothing of
+        the append may be taken.
+        """
+        found: list[int] = []
+        coming: dict[int, tuple[int, int]] = {}  # epoch and next sequence with what comes before
+        for number, header in enumerate(headers):
+            if header.producer_id == fmt.NO_PRODUCER:
+                continue
+            self._check_fields(header)
+            offset = self._check(header, coming)
+            if offset is None:
+                coming[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
+            elif number != len(found):
+                raise OutOfOrderSequenceError(
+                    f"{self._what(header)} was appended before, but stands behind record batches "
+                    "that were not; send what is repeated first, or by itself."
+                )
+            else:
+                found.append(offset)
+        return found
+
+    def note(self, header: RecordBatchHeader, *, offset: int, append_time_us: int) -> None:
+        """A record batch was appended at ``offset``, or is found there by a recovery."""
+        if header.producer_id == fmt.NO_PRODUCER:
+            return
+        self.went_on(
+            header.producer_id,
+            epoch=header.producer_epoch,
+            run=Run(header.base_sequence, header.last_sequence + 1, offset),
+            append_time_us=append_time_us,
+        )
+
+    def went_on(self, producer_id: int, *, epoch: int, run: Run, append_time_us: int) -> None:
+        producer = self._by_id.pop(producer_id, None)
+        if producer is None or producer.epoch != epoch:
+            producer = Producer(epoch, append_time_us)
+        producer.last_append_us = append_time_us
+        last = producer.runs[-1] if producer.runs else None
+        if (
+            last is not None
+            and last.next == run.first
+            and last.base_offset + last.next - last.first == run.base_offset
+        ):
+            producer.runs[-1] = Run(last.first, run.next, last.base_offset)
+        else:
+            producer.runs.append(run)
+        self._by_id[producer_id] = producer  # at the end: the last to append
+        if len(self._by_id) > MAX_PRODUCERS:
+            del self._by_id[next(iter(self._by_id))]
+
+    def forget_silent(self, *, since_us: int) -> None:
+        """Forget the producers that have appended nothing since the time."""
+        while self._by_id:
+            producer_id, producer = next(iter(self._by_id.items()))
+            if producer.last_append_us >= since_us:
+                return
+            del self._by_id[producer_id]
+
+    # -- checks ---------------------------------------------------------------------------
+
+    def _check_fields(self, header: RecordBatchHeader) -> None:
+        if (
+            header.producer_id < 0
+            or header.producer_epoch < 0
+            or header.base_sequence < 0
+            or header.last_sequence > fmt.MAX_SEQUENCE
+        ):
+            raise InvalidRequestError(
+                f"{self._what(header)} cannot be: id, epoch and sequences of an idempotent "
+                f"producer are numbers from 0, and sequences end at {fmt.MAX_SEQUENCE}."
+            )
+
+    def _check(self, header: RecordBatchHeader, coming: dict[int, tuple[int, int]]) -> int | None:
+        """None if the record batch is to be appended; if it was before, its offset."""
+        known = self._by_id.get(header.producer_id)
+        epoch, expected = coming.get(header.producer_id) or (
+            (known.epoch, known.next_sequence) if known is not None else (-1, 0)
+        )
+        if header.producer_epoch < epoch:
+            raise ProducerFencedError(
+                f"{self._what(header)} comes too late: epoch {epoch} of that producer has "
+                "appended since. Another producer works under the same id; make a new one."
+            )
+        if header.producer_epoch > epoch:
+            if header.base_sequence == 0:
+                return None
+            if epoch < 0:
+                raise UnknownProducerError(
+                    f"{self._what(header)} goes on from records that the partition does not know: "
+                    "its producer has been silent for too long. Start over from sequence 0 in a "
+                    "new epoch."
+                )
+            expected = 0
+        elif header.base_sequence < expected:
+            return self._offset_of(header, known)
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"{self._what(header)} leaves a gap: expected sequence {expected}. Records before "
+                "it were not appended, or are lost; send them first, or start over in a new epoch."
+            )
+        return None
+
+    def _offset_of(self, header: RecordBatchHeader, known: Producer | None) -> int:
+        offset = None
+        if known is not None and known.epoch == header.producer_epoch:
+            offset = known.offset_of(header.base_sequence, header.last_sequence)
+        if offset is None:
+            raise DuplicateSequenceError(
+                f"{self._what(header)} was appended before, at an offset that is not known any "
+                "more; do not send it again."
+            )
+        return offset
+
+    def _what(self, header: RecordBatchHeader) -> str:
+        return (
+            f"A record batch for {self._topic_partition} of producer {header.producer_id}, epoch "
+            f"{header.producer_epoch}, sequences {header.base_sequence} to {header.last_sequence},"
+        )

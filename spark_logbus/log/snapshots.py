@@ -1,0 +1,147 @@
+"""Snapshots of a log's producers, and how their state is found again from one of them.
+
+A snapshot tells the state before the record batch at its offset. One is written at each roll,
+synced, and one at an orderly stop, not synced. At open the newest one that is whole is taken, and
+the headers of all record batches behind it are read; without any, the headers of the whole log.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from spark_logbus.errors import StorageError
+from spark_logbus.log import files as names
+from spark_logbus.log.checked_text import checked_text, read_checked_text
+from spark_logbus.log.filesystem import File, FileSystem, storage_error
+from spark_logbus.log.lookup import DamageFoundError, Lookup, Place, walk
+from spark_logbus.log.producers import Producer, ProducerStates, Run
+from spark_logbus.log.reading import View
+from spark_logbus.model import TopicPartition
+from spark_logbus.record import format as fmt
+
+logger = logging.getLogger(__name__)
+
+_TITLE: Final = "logbus-producers 1"
+
+
+def save_producers(
+    files: FileSystem,
+    directory: Path,
+    states: ProducerStates,
+    *,
+    offset: int,
+    keep: int | None = None,
+) -> File | None:
+    """Write the snapshot at ``offset``, not synced yet, and remove others but that at ``keep``.
+
+    None, and a warning, when the disk refuses it: then a recovery has more to read.
+    """
+    path = directory / names.producers(offset)
+    try:
+        if files.exists(path):
+            files.remove(path)
+        file = files.open(path, create=True)
+        file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
+        remove_producers(files, directory, keep=(offset, keep))
+    except OSError as error:
+        logger.warning(
+            "%s After a crash now, recovery would take longer.",
+            storage_error("write the snapshot of producers", path, error),
+        )
+        return None
+    return file
+
+
+def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | None, ...]) -> None:
+    """Remove the snapshots but those at the offsets to ``keep``. Raises OSError."""
+    for offset in _offsets(files, directory):
+        if offset not in keep:
+            files.remove(directory / names.producers(offset))
+
+
+def recover_producers(
+    files: FileSystem, directory: Path, topic_partition: TopicPartition, view: View
+) -> ProducerStates:
+    """The producers' state at the end of ``view``, all of which is on disk. Raises OSError."""
+    end = view.high_watermark
+    for offset in sorted(_offsets(files, directory), reverse=True):
+        if offset > end:
+            continue  # of records that a crash took
+        states = _read(files, directory / names.producers(offset), topic_partition)
+        if states is not None:
+            _replay(states, view, offset)
+            return states
+    states = ProducerStates(topic_partition)
+    if end > view.log_start_offset:
+        logger.info(
+            "There is no snapshot of the producers of %s: the headers of its log are read.",
+            topic_partition,
+        )
+        _replay(states, view, view.bases[0])
+    return states
+
+
+def _replay(states: ProducerStates, view: View, start: int) -> None:
+    """Note the record batches of the log from the one at offset ``start`` on."""
+    for number, end in enumerate((*view.bases[1:], view.high_watermark)):
+        if end <= start:
+            continue
+        stretch = view.stretch(number)
+        try:
+            _replay_segment(states, stretch.segment.lookup(), start, stretch.limit)
+        except DamageFoundError:
+            logger.warning(
+                "The rest of %s is damaged: a producer that appended there may have to start over.",
+                stretch.segment.path,
+            )
+
+
+def _replay_segment(states: ProducerStates, lookup: Lookup, start: int, limit: int) -> None:
+    first = Place(*lookup.index.entry(0))
+    place: Place | None = first if start <= first.offset else lookup.locate(start, limit)
+    while place is not None:
+        stop = lookup.limit_before_hole(place.position, limit)
+        for step in walk(lookup.file, place, stop):
+            if step.producer_id != fmt.NO_PRODUCER:
+                states.went_on(
+                    step.producer_id,
+                    epoch=step.producer_epoch,
+                    run=Run(
+                        step.base_sequence,
+                        step.base_sequence + step.next_offset - step.base_offset,
+                        step.base_offset,
+                    ),
+                    append_time_us=step.append_time_us,
+                )
+        behind = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
+        place = Place(behind.end, behind.end_position) if behind is not None else None
+
+
+def _offsets(files: FileSystem, directory: Path) -> list[int]:
+    found = (names.parse_producers(name) for name in files.names(directory))
+    return [offset for offset in found if offset is not None]
+
+
+def _line(entry: tuple[int, Producer]) -> str:
+    producer_id, producer = entry
+    runs = ",".join(f"{run.first}:{run.next}:{run.base_offset}" for run in producer.runs)
+    return f"{producer_id} {producer.epoch} {producer.last_append_us} {runs}"
+
+
+def _read(files: FileSystem, path: Path, topic_partition: TopicPartition) -> ProducerStates | None:
+    try:
+        lines = read_checked_text(files, path, _TITLE)
+    except StorageError as error:
+        logger.warning("%s", error)
+        return None
+    if lines is None:
+        return None
+    states = ProducerStates(topic_partition)
+    for line in lines:
+        producer_id, epoch, last_append_us, runs = line.split(" ")
+        producer = Producer(int(epoch), int(last_append_us))
+        producer.runs.extend(Run(*map(int, run.split(":"))) for run in runs.split(","))
+        states.restore(int(producer_id), producer)
+    return states

@@ -1,0 +1,238 @@
+"""A producer's queue and a log's memory of producers, with everything in between going wrong.
+
+No sockets and no threads: the producer's accumulator, numbering and settling, and the log's check
+are the real ones; the test is the network, the clock and the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_logbus.client.accumulator import Accumulator
+from spark_logbus.client.acknowledgements import Acknowledgement
+from spark_logbus.client.config import ProducerConfig
+from spark_logbus.client.links import InFlight, Link
+from spark_logbus.client.partitioner import RoundRobin
+from spark_logbus.client.queues import PartitionQueue, QueuedBatch
+from spark_logbus.client.sequences import Sequences
+from spark_logbus.client.settling import Settler
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LogbusError,
+    NotLeaderError,
+    RecordBatchTooLargeError,
+    RequestTimeoutError,
+    StorageError,
+)
+from spark_logbus.log.producers import ProducerStates
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import AppendResponse, AppendResult, error_info
+from spark_logbus.record import RecordBatchHeader, verify
+from tests.fault.log.material import record_batch
+
+TP = TopicPartition("t", 0)
+NOWHERE = Link(BrokerAddress(1, "127.0.0.1", 1))
+
+
+@dataclass
+class Stored:
+    header: RecordBatchHeader
+    data: bytes
+    offset: int
+
+
+@dataclass
+class Log:
+    """Record batches in order, and what the broker knows of their producers."""
+
+    stored: list[Stored] = field(default_factory=list)
+    producers: ProducerStates = field(default_factory=lambda: ProducerStates(TP))
+
+    @property
+    def end(self) -> int:
+        return self.stored[-1].offset + self.stored[-1].header.record_count if self.stored else 0
+
+    def append(self, batches: list[bytes]) -> list[int]:
+        headers = [verify(data) for data in batches]
+        offsets = self.producers.duplicates(headers)
+        for header, data in list(zip(headers, batches, strict=True))[len(offsets) :]:
+            offsets.append(self.end)
+            self.producers.note(header, offset=self.end, append_time_us=0)
+            self.stored.append(Stored(header, data, self.end))
+        return offsets
+
+    def lose(self, count: int) -> None:
+        """What a power failure does to records that were acknowledged before they were flushed."""
+        del self.stored[max(0, len(self.stored) - count) :]
+        self.producers = ProducerStates(TP)
+        for one in self.stored:
+            self.producers.note(one.header, offset=one.offset, append_time_us=0)
+
+    def somebody_else(self) -> None:
+        self.append([bytes(record_batch(payload=b"another"))])
+
+
+class Client:
+    """One partition of a producer."""
+
+    def __init__(self) -> None:
+        self.accumulator = Accumulator(linger_s=0, delivery_timeout_s=10)
+        lock = threading.Lock()
+        cluster = cast(
+            Any,
+            SimpleNamespace(doubt=lambda _: None, backoff=SimpleNamespace(pause_s=lambda _: 0.0)),
+        )
+        self.settler = Settler(
+            cluster, ProducerConfig(), self.accumulator,
+            lock=lock, settled=threading.Condition(lock),
+        )  # fmt: skip
+        self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
+        self.now = 0.0
+        self.under_way: list[QueuedBatch] = []
+        self.sent: list[tuple[bytes, Acknowledgement]] = []
+
+    def add(self, count: int) -> None:
+        self.now += 1.0
+        payload = b"batch %06d" % len(self.sent)
+        data = record_batch(count, payload=payload)
+        acknowledgement = self.accumulator.add_encoded(
+            self.queue, data, record_count=count, now=self.now
+        )
+        self.sent.append((payload, acknowledgement))
+
+    def take(self, at_most: int) -> list[QueuedBatch]:
+        size = len(record_batch(payload=b"batch 000000"))
+        batches = self.accumulator.take(self.queue, max_bytes=at_most * size, at_least_one=True)
+        if batches:
+            assert self.queue.sequences is not None
+            self.queue.sequences.number(batches)
+        return batches
+
+    def answered(self, batches: list[QueuedBatch], result: AppendResult) -> None:
+        pending = SimpleNamespace(error=None, result=lambda *_: AppendResponse([result]))
+        done = InFlight(cast(Any, pending), [(self.queue, batches)], cast(Any, None))
+        self.settler.answered(NOWHERE, done, self.now)
+
+    def failed(self, batches: list[QueuedBatch], error: LogbusError) -> None:
+        self.settler.failed([(self.queue, batches)], error, self.now)
+
+    def give_up_one(self) -> None:
+        """Let time pass until the oldest record batch that is not under way is given up."""
+        for batch in [*self.queue.ready][:1]:
+            self.now = max(self.now, batch.give_up_at)
+        self.settler.give_up_late(self.now, link_error=None)
+
+
+REFUSALS = {
+    "not leader": NotLeaderError("moved"),
+    "disk": StorageError("no room"),
+    "too large": RecordBatchTooLargeError("the limit was lowered"),
+}
+
+
+def depart(client: Client, at_most: int) -> None:
+    client.under_way = client.under_way or client.take(at_most)
+
+
+def arrive(client: Client, log: Log, fate: str) -> None:
+    batches, client.under_way = client.under_way, []
+    if not batches:
+        return
+    data = [bytes(batch.data) for batch in batches if batch.data is not None]
+    if fate == "request lost":
+        client.failed(batches, BrokerUnavailableError("gone"))
+        return
+    if fate in REFUSALS:
+        refused = AppendResult(TP.topic, TP.partition, error=error_info(REFUSALS[fate]))
+        client.answered(batches, refused)
+        return
+    try:
+        offsets = log.append(data)
+        result = AppendResult(
+            TP.topic, TP.partition, offsets[0], 1, base_offsets=offsets if len(offsets) > 1 else []
+        )
+    except LogbusError as error:
+        result = AppendResult(TP.topic, TP.partition, error=error_info(error))
+    if fate == "answer lost":
+        client.failed(batches, RequestTimeoutError("no answer"))
+    elif fate == "flush late" and result.error is None:
+        late = RequestTimeoutError("written, not flushed in time")
+        client.answered(batches, AppendResult(TP.topic, TP.partition, error=error_info(late)))
+    else:
+        client.answered(batches, result)
+
+
+FATES = st.sampled_from(["fine", "fine", "request lost", "answer lost", "flush late", *REFUSALS])
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 3)),
+    st.tuples(st.just("depart"), st.integers(1, 4)),
+    st.tuples(st.just("arrive"), FATES),
+    st.tuples(st.just("arrive"), st.sampled_from(["request lost", "answer lost"])),
+    st.tuples(st.just("give up")),
+    st.tuples(st.just("somebody else")),
+)
+
+
+def play(steps: list[Any], *, losses: bool) -> tuple[Client, Log]:
+    client, log = Client(), Log()
+    for what, *arguments in steps:
+        if what == "add":
+            client.add(*arguments)
+        elif what == "depart":
+            depart(client, *arguments)
+        elif what == "arrive":
+            arrive(client, log, *arguments)
+        elif what == "give up":
+            client.give_up_one()
+        elif what == "lose":
+            assert losses
+            log.lose(*arguments)
+        else:
+            log.somebody_else()
+    for _ in range(10_000):
+        if client.accumulator.empty:
+            return client, log
+        depart(client, 3)
+        arrive(client, log, "fine")
+    raise AssertionError("the queue does not empty")
+
+
+def found(client: Client, log: Log) -> list[tuple[list[int], Acknowledgement]]:
+    """Of each record batch that was handed over: where it is in the log, and its fate."""
+    return [
+        ([one.offset for one in log.stored if payload in one.data], acknowledgement)
+        for payload, acknowledgement in client.sent
+    ]
+
+
+def in_order(client: Client, log: Log) -> bool:
+    mine = [one.data[80:96] for one in log.stored if b"batch" in one.data]
+    return mine == sorted(mine)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, min_size=20, max_size=60))
+def test_what_is_acknowledged_is_there_once_and_what_failed_at_most_once(steps: list[Any]) -> None:
+    client, log = play(steps, losses=False)
+    for offsets, acknowledgement in found(client, log):
+        assert acknowledgement.done
+        if acknowledgement.error is None:
+            assert offsets == [acknowledgement.wait(0).base_offset]
+        else:
+            assert len(offsets) <= 1
+    assert in_order(client, log)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.one_of(STEPS, st.tuples(st.just("lose"), st.integers(1, 4))), max_size=60))
+def test_a_log_that_lost_acknowledged_records_takes_none_twice(steps: list[Any]) -> None:
+    """With acks written a power failure may do that; the producer starts over behind the gap."""
+    client, log = play(steps, losses=True)
+    assert all(len(offsets) <= 1 for offsets, _ in found(client, log))
+    assert in_order(client, log)
