@@ -17,7 +17,7 @@ from spark_logbus.log.checked_text import checked_text, read_checked_text
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
 
-_CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
+CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
 
@@ -44,14 +44,19 @@ def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheck
         f"{log.topic_partition} {log.topic_id} {log.log_start_offset} {log.recovery_point}"
         for log in logs
     ]
-    _write(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE, sorted(lines))
+    _write(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE, sorted(lines))
 
 
 def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, LogCheckpoint]:
     """What the checkpoint says; empty when there is none or it is damaged."""
-    lines = read_checked_text(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE)
+    lines = read_checked_text(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
+    return parse_checkpoint(lines or ())
+
+
+def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint]:
+    """What the lines behind the title say."""
     entries = {}
-    for line in lines or ():
+    for line in lines:
         name, topic_id, log_start_offset, recovery_point = line.split(" ")
         topic_partition = names.parse_log_directory(name)
         if topic_partition is not None:
