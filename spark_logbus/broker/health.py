@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import SessionState
-from spark_logbus.errors import LogbusError
+from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import LogDirectory
 from spark_logbus.model import TopicPartition
 
@@ -104,7 +104,7 @@ class Health:
         found = {tp: error.message for tp, error in self._logs.failed().items()}
         for log in self._logs.logs():
             error = log.offline
-            if error is not None:
+            if isinstance(error, StorageError):  # not: closed, or deleted with its topic
                 found[log.topic_partition] = error.message
         return found
 

@@ -25,6 +25,7 @@ from spark_logbus.broker.network import Network
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters, name_of
 from spark_logbus.coordination import Session, SessionState
+from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
 from spark_logbus.meters import Distribution
 
@@ -178,7 +179,7 @@ METRICS: tuple[Metric, ...] = (
     _partition("log_segments", "Segments, the active one included.",
                lambda log, ends: log.segment_count),
     _partition("log_offline", "1 when the partition takes no appends.",
-               lambda log, ends: log.offline is not None),
+               lambda log, ends: isinstance(log.offline, StorageError)),
     Metric("damaged_ranges", _GAUGE, "Ranges of records that are known to be damaged on disk.", (),
            _one(lambda p: sum(len(log.damaged) for log in p.logs.logs()))),
     Metric("damaged_records", _GAUGE, "Offsets in those ranges.", (),
