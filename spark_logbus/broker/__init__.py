@@ -3,9 +3,21 @@
 from spark_logbus.broker.config import (
     BrokerConfig,
     CompactionConfig,
+    LoggingConfig,
+    MetricsConfig,
     NetworkConfig,
     load_broker_config,
 )
+from spark_logbus.broker.data_directory import BROKER_FILES
 from spark_logbus.broker.server import Broker
 
-__all__ = ["Broker", "BrokerConfig", "CompactionConfig", "NetworkConfig", "load_broker_config"]
+__all__ = [
+    "BROKER_FILES",
+    "Broker",
+    "BrokerConfig",
+    "CompactionConfig",
+    "LoggingConfig",
+    "MetricsConfig",
+    "NetworkConfig",
+    "load_broker_config",
+]

@@ -31,7 +31,9 @@ class Admission:
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
         self._total = 0
-        self._refused: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()  # since the last report
+        self.accepted = 0
+        self.refused = 0
 
     def admit(self, address: str, *, descriptor: int) -> None:
         """Count one more connection; LimitExceededError if there is no room for it."""
@@ -40,7 +42,9 @@ class Admission:
             if reason is None:
                 self._open[address] += 1
                 self._total += 1
+                self.accepted += 1
                 return
+            self.refused += 1
             self._refused[reason] += 1
         raise LimitExceededError(
             f"The broker takes no further connection from {address}: {reason}. Close connections "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spark_logbus.config import build, load_toml, require
 from spark_logbus.log import LogConfig
@@ -34,6 +35,8 @@ _NETWORK_LIMITS = {
 # The most that a request takes as values, in bytes a byte of its header: names of one letter.
 DECODED = 30
 _TOPIC_LIMITS = {"max_partitions_per_topic": 10_000, "max_partitions_per_broker": 1_000_000}
+_LOG_FORMATS = ("text", "json")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
 _SESSION_MS = range(500, _DAY_MS + 1)
 
 
@@ -122,6 +125,39 @@ class CompactionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """The HTTP server of /metrics, /healthz and /livez. It is on by default: it costs nothing
+    while nobody asks, and who looks for it is in trouble already."""
+
+    enabled: bool = True
+    #: There is no password, and topic names are shown: only this machine, unless told otherwise.
+    host: str = "127.0.0.1"
+    #: 0 takes a free port, so that brokers on one machine never collide, and keeps it over
+    #: restarts. The broker logs it and writes it to <data_dir>/metrics.port.
+    port: int = 0
+    #: Series for each partition; a broker with many thousands may be better off without.
+    partitions: bool = True
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port < 65_536, f"port must be 0 to 65535, got {self.port}.")
+        require(bool(self.host), "host must not be empty; 0.0.0.0 listens on all addresses.")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig:
+    """What the broker writes to standard error."""
+
+    #: text: for people; json: one object a line, for collectors of logs.
+    format: str = "text"
+    level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name, known in (("format", _LOG_FORMATS), ("level", _LOG_LEVELS)):
+            value = getattr(self, name)
+            require(value in known, f"{name} is {value!r}; use one of {', '.join(known)}.")
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker process. ``id`` is unique in the cluster; ``port`` 0 takes a free port and
     keeps it over restarts."""
@@ -143,6 +179,8 @@ class BrokerConfig:
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     def __post_init__(self) -> None:
         require(self.id >= 0, f"id must be 0 or more, got {self.id}.")
@@ -163,19 +201,23 @@ class BrokerConfig:
         )
 
 
+_TABLES: dict[str, type[Any]] = {
+    "network": NetworkConfig,
+    "log": LogConfig,
+    "compaction": CompactionConfig,
+    "metrics": MetricsConfig,
+    "logging": LoggingConfig,
+}
+
+
 def load_broker_config(path: Path) -> BrokerConfig:
-    """Read ``[broker]``, ``[network]`` and ``[log]`` of a TOML file (see conf/broker.toml)."""
-    tables = load_toml(path, ("broker", "network", "log", "compaction"))
-    network = build(NetworkConfig, tables.get("network", {}), where=f"[network] of {path}")
-    log = build(LogConfig, tables.get("log", {}), where=f"[log] of {path}")
-    compaction = build(
-        CompactionConfig, tables.get("compaction", {}), where=f"[compaction] of {path}"
-    )
+    """Read a TOML file: [broker], and a table for each of ``_TABLES`` (see conf/broker.toml)."""
+    tables = load_toml(path, ("broker", *_TABLES))
     broker = tables.get("broker", {})
-    for key in ("network", "log", "compaction"):
+    for key in _TABLES:
         require(key not in broker, f"{key!r} is a table of its own, [{key}], in {path}.")
-    return build(
-        BrokerConfig,
-        {**broker, "network": network, "log": log, "compaction": compaction},
-        where=f"[broker] of {path}",
-    )
+    parts = {
+        key: build(kind, tables.get(key, {}), where=f"[{key}] of {path}")
+        for key, kind in _TABLES.items()
+    }
+    return build(BrokerConfig, {**broker, **parts}, where=f"[broker] of {path}")

@@ -70,7 +70,7 @@ class Network:
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._buffers = Buffers()
         self._memory = Memory(config.max_buffered_bytes)
-        self._admission = Admission(config, first_reserved=first_reserved_descriptor())
+        self.admission = Admission(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -217,7 +217,7 @@ class Network:
             self._epoll.modify(fd, _ONCE | events)
 
         try:
-            self._admission.admit(address, descriptor=fd)
+            self.admission.admit(address, descriptor=fd)
         except LimitExceededError as error:
             turn_away(sock, error)
             return
@@ -243,7 +243,7 @@ class Network:
             if known:
                 del self._connections[connection.fd]
         if known:
-            self._admission.leave(connection.address)
+            self.admission.leave(connection.address)
         connection.close()
         self._alarms.forget(connection)
 
@@ -261,7 +261,7 @@ class Network:
                     next_sweep = now + _SWEEP_S
                     self._listen_again()
                     self._end_overdue(now)
-                    self._admission.report()
+                    self.admission.report()
             except Exception:
                 log.exception("The network's timer met a failure that was not foreseen.")
             self._alarms.wait(now=now, until=next_sweep)
@@ -271,7 +271,10 @@ class Network:
             # One that somebody works on is not overdue; it is looked at next time.
             if connection.overdue(now) is not None and connection.turns.take():
                 if (reason := connection.overdue(now)) is not None:
-                    log.info("Closing the connection from %s: %s.", connection.peer, reason)
+                    log.info(
+                        "Closing the connection from %s: %s.",
+                        connection.peer, reason, extra={"peer": connection.peer},
+                    )  # fmt: skip
                     self._drop(connection)
                 else:
                     self._give_back(connection)

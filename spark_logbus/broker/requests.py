@@ -15,6 +15,7 @@ from spark_logbus.broker.metadata import ClusterImage, MetadataHandler
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, NoReply, Reply
+from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.topics import TopicHandler
 from spark_logbus.coordination import TopicRegistry
 from spark_logbus.errors import (
@@ -72,9 +73,11 @@ class RequestHandler:
         appends: AppendHandler,
         fetches: FetchHandler,
         offload: Offload,
+        meters: RequestMeters | None = None,
     ) -> None:
         self._config = config
         self._partitions = partitions
+        self._meters = meters or RequestMeters()
         self.refusal: LogbusError | None = None
         metadata = MetadataHandler(image, partitions, offload)
         topic_handler = TopicHandler(config, image=image, topics=topics, offload=offload)
@@ -90,16 +93,24 @@ class RequestHandler:
         }
 
     def handle(self, connection: Connection, frame: Frame) -> Answer:
+        began = self._meters.now()
+        api: Api | None = None
         request: Message | None = None
         try:
             api = check_api(frame.api, frame.version)
             request = decode_request(api, frame.header)
-            return self._answer(connection, api, request, frame.payload)
+            answer = self._answer(connection, api, request, frame.payload)
         except LogbusError as error:
-            log.debug("A request of %s was refused: %s", connection.peer, error)
+            log.debug(
+                "A request of %s was refused: %s",
+                connection.peer, error, extra={"peer": connection.peer},
+            )  # fmt: skip
+            self._meters.failed(api, error)
             if isinstance(request, AppendRequest) and request.acks == Acks.NONE.value:
-                return NoReply.POSSIBLE
-            return Reply(encode_error(error))
+                answer = NoReply.POSSIBLE
+            else:
+                answer = Reply(encode_error(error))
+        return self._meters.answered(api, answer, began)
 
     def _answer(
         self, connection: Connection, api: Api, request: Message, payload: memoryview
@@ -168,6 +179,7 @@ class RequestHandler:
                     f"Cannot list offsets at {wanted.at!r}; use earliest, latest or timestamp."
                 )
         except LogbusError as error:
+            self._meters.failed(Api.LIST_OFFSETS, error)
             return ListOffsetsResult(wanted.topic, wanted.partition, error=error_info(error))
         return ListOffsetsResult(wanted.topic, wanted.partition, offset)
 
@@ -187,5 +199,6 @@ class RequestHandler:
             target_bytes = max(wanted.target_bytes, size // most_cuts)
             cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=target_bytes)
         except LogbusError as error:
+            self._meters.failed(Api.SPLIT_RANGE, error)
             return SplitRangeResult(wanted.topic, wanted.partition, error=error_info(error))
         return SplitRangeResult(wanted.topic, wanted.partition, list(cuts), size)

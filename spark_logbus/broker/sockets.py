@@ -23,14 +23,14 @@ _BESIDE_CONNECTIONS = 4_096
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, table: str = "[broker]") -> socket.socket:
     """Raises StorageError when the address cannot be had."""
     try:
         listener = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
     except OSError as error:
         raise StorageError(
             f"Cannot listen on {host}:{port}: {error.strerror}. Is another broker running there? "
-            "Choose another host or port in [broker]."
+            f"Choose another host or port in {table}."
         ) from error
     listener.setblocking(False)
     return listener

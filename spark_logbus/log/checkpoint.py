@@ -23,7 +23,7 @@ from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
+CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
 _COMPACTION_TITLE: Final = "logbus-compaction 1"
@@ -51,18 +51,25 @@ def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheck
         f"{log.topic_partition} {log.topic_id} {log.log_start_offset} {log.recovery_point}"
         for log in logs
     ]
-    _write(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE, sorted(lines))
+    _write(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE, sorted(lines))
 
 
 def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, LogCheckpoint]:
     """What the checkpoint says; empty when there is none or it is damaged."""
-    lines = read_checked_text(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE)
+    lines = read_checked_text(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
+    return parse_checkpoint(lines or ())
+
+
+def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint]:
+    """What the lines behind the title say."""
     entries = {}
-    for line in lines or ():
+    for line in lines:
         entry = _parse_entry(line)
         if entry is None:
-            logger.warning("The checkpoint in %s has the line %r, which says nothing; the log "
-                           "that it was for is scanned as a whole.", directory, line)  # fmt: skip
+            logger.warning(
+                "The checkpoint has the line %r, which says nothing; the log that it was for is "
+                "scanned as a whole.", line,
+            )  # fmt: skip
         else:
             entries[entry.topic_partition] = entry
     return entries

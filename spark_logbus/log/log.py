@@ -25,6 +25,7 @@ from spark_logbus.log.reading import LogSlice, View
 from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
+from spark_logbus.log.stats import AppendTotals
 from spark_logbus.log.watermark import Listener, OnFlushed
 from spark_logbus.log.writer import Appended, LogEnvironment, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -67,6 +68,7 @@ class PartitionLog:
         self.directory = directory
         self._files = environment.files
         self._pool = environment.pool
+        self._stats = environment.stats
         self._state = LogState(topic_partition, view)
         self._writer = LogWriter(
             self._state, producers, directory=directory, config=config, environment=environment
@@ -98,6 +100,15 @@ class PartitionLog:
         """Ranges known to be damaged on disk; reading into one raises."""
         holes = [hole for segment in self._state.view.segments for hole in segment.holes]
         return tuple(OffsetRange(self.topic_partition, hole.start, hole.end) for hole in holes)
+
+    @property
+    def appended(self) -> AppendTotals:
+        writer = self._writer
+        return AppendTotals(writer.record_batches, writer.records, writer.size_bytes)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._state.view.bases)
 
     def ends(self) -> LogEnds:
         tail, view = self._writer.tail, self._state.view
@@ -259,12 +270,19 @@ class PartitionLog:
             return False
         dropped = self._state.drop_head(count)
         self._doomed.extend(dropped)
+        size_bytes = sum(segment.summary.size_bytes for segment in dropped)
+        self._stats.retired_segments.add(count)
+        self._stats.retired_bytes.add(size_bytes)
         logger.info(
             "Retention deletes %d segments (%d bytes) of %s; its log now starts at offset %d.",
             count,
-            sum(segment.summary.size_bytes for segment in dropped),
+            size_bytes,
             self.topic_partition,
             self._state.view.log_start_offset,
+            extra={
+                "topic": self.topic_partition.topic,
+                "partition": self.topic_partition.partition,
+            },
         )
         return True
 

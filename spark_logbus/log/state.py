@@ -104,7 +104,8 @@ class LogState:
         )
         error.__cause__ = cause
         if self.stop(error):
-            logger.critical("%s", error)
+            where = self.topic_partition
+            logger.critical("%s", error, extra={"topic": where.topic, "partition": where.partition})
         return error
 
     def stop(self, error: LogbusError) -> bool:

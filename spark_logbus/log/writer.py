@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ from spark_logbus.log.segment import (
 )
 from spark_logbus.log.snapshots import save_producers
 from spark_logbus.log.state import LogState
+from spark_logbus.log.stats import LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -70,6 +71,7 @@ class LogEnvironment:
     flusher: FlushScheduler
     pool: OpenSegments
     producers: ProducerCount
+    stats: LogStats = field(default_factory=LogStats)
 
 
 class Tail(NamedTuple):
@@ -99,7 +101,10 @@ class LogWriter:
         self._clock = environment.clock
         self._flusher = environment.flusher
         self._pool = environment.pool
+        self._stats = environment.stats
         self.config = config
+        # What was appended since the log was opened; changed with _writing held.
+        self.record_batches = self.records = self.size_bytes = 0
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
@@ -163,6 +168,9 @@ class LogWriter:
             next_offset += header.last_offset_delta + 1
             position += header.size
         self.tail = Tail(tail.segment, offset, position)
+        self.record_batches += len(batches)
+        self.records += offset - tail.end_offset
+        self.size_bytes += len(data)
         if self.config.flush_policy is FlushPolicy.OS:
             self._state.expose(offset, position)
         return Appended(tail.end_offset, offset, now_us)
@@ -340,7 +348,9 @@ class LogWriter:
         """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
         if end_offset > self._state.flushed_end:
+            began = self._clock.monotonic()
             self._flush_or_fail(segment.path, segment.file.sync)
+            self._stats.flushes.observe(self._clock.monotonic() - began)
             self._state.flushed(end_offset, position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
