@@ -10,6 +10,7 @@ BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
     "network": "the broker's threads, against a thread for each connection and asyncio",
+    "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",
     "record": "encode, verify and decode one record batch",
 }
 

@@ -2,6 +2,7 @@
 
 from spark_logbus.broker.config import (
     BrokerConfig,
+    CompactionConfig,
     LoggingConfig,
     MetricsConfig,
     NetworkConfig,
@@ -14,6 +15,7 @@ __all__ = [
     "BROKER_FILES",
     "Broker",
     "BrokerConfig",
+    "CompactionConfig",
     "LoggingConfig",
     "MetricsConfig",
     "NetworkConfig",

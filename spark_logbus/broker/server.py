@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
+from spark_logbus.broker.compactor import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
     check_identity,
@@ -40,7 +41,7 @@ from spark_logbus.errors import (
     NotLeaderError,
     StorageError,
 )
-from spark_logbus.log import LogDirectory
+from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
 
 log = logging.getLogger(__name__)
@@ -63,11 +64,17 @@ class Broker:
     clean marker; a ZooKeeper that does not answer holds that up by no more than seconds.
     """
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        files: FileSystem = OS_FILES,
+    ) -> None:
         clock = clock or SystemClock()
         self.config = config
         self._clock = clock
-        self._logs = LogDirectory(config.data_dir, defaults=config.log, clock=clock)
+        self._logs = LogDirectory(config.data_dir, defaults=config.log, clock=clock, files=files)
         self._session = Session(
             config.zookeeper,
             client_name=f"broker-{config.id}",
@@ -111,6 +118,7 @@ class Broker:
             offload=self._offload,
             meters=meters,
         )
+        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
         self._network: Network | None = None
         session_watch = SessionWatch(clock)
         self._session.add_listener(session_watch.follow)
@@ -131,6 +139,7 @@ class Broker:
             session=self._session,
             session_watch=session_watch,
             health=self._health,
+            compaction=self.compactor.stats,
         )
         self._pages = Pages(parts, health=self._health, clock=clock)
         self._http: HttpServer | None = None
@@ -170,6 +179,7 @@ class Broker:
             self._partitions.start()
             self._network.start(self._requests.handle)
             self._maintenance.start()
+            self.compactor.start()
             self._health.phase = Phase.SERVING
         except BaseException:
             self.stop()
@@ -227,7 +237,7 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._session.close, self._partitions.stop, self._image.stop, self._offload.stop,
-            self._join_maintenance, self._logs.close, self._stop_http,
+            self.compactor.stop, self._join_maintenance, self._logs.close, self._stop_http,
         ]  # fmt: skip
         for step in steps:
             try:

@@ -58,14 +58,22 @@ def peer_name(address: object) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "this machine"
 
 
-def configure(sock: socket.socket) -> None:
+def peer_address(address: object) -> str:
+    """Of what ``accept`` says: what connections are counted by. One for all UNIX sockets."""
+    return str(address[0]) if isinstance(address, tuple) else "this machine"
+
+
+def configure(sock: socket.socket, *, peer_timeout_ms: int) -> None:
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         # The kernel does not tune this one; it cuts the wish to net.core.wmem_max.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer that vanished without a word is noticed within two minutes.
+    # A peer that vanished without a word is noticed: by probes when nothing is under way, and
+    # with data under way by its missing confirmations.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, peer_timeout_ms)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)

@@ -15,7 +15,7 @@ from spark_logbus.client.fetched import FetchedBatch, RawBatch, decoded, walk
 from spark_logbus.client.fetcher import Fetched, Fetcher
 from spark_logbus.client.group import ConsumerGroup, GroupStore
 from spark_logbus.client.records import ConsumerRecord, records_of
-from spark_logbus.errors import CorruptRecordBatchError, InvalidRequestError
+from spark_logbus.errors import CorruptRecordBatchError, InvalidRequestError, LogbusError
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,12 @@ class Consumer:
         if not batches and not self._received:
             self._receive(timeout_s)
         while self._received:
-            fetched = self._next_received()
+            try:
+                fetched = self._next_received()
+            except LogbusError:
+                if not batches:
+                    raise
+                break  # the next poll meets it again; what stands before it is handed out first
             if fetched is not None:
                 batches.append(fetched)
         return batches
@@ -190,8 +195,9 @@ class Consumer:
         self._go_to(offsets)
 
     def _next_received(self) -> FetchedBatch | None:
-        tp, raw = self._received.popleft()
+        tp, raw = self._received[0]
         fetched = decoded(tp, raw, start=self._positions[tp], end=_NO_END)
+        self._received.popleft()
         self._positions[tp] = raw.header.next_offset
         return fetched
 

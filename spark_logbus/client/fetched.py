@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.errors import CorruptRecordBatchError
-from spark_logbus.model import TopicPartition
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, verify
 from spark_logbus.record.arrow import decode
 
@@ -61,7 +61,8 @@ class RawBatch:
 def walk(tp: TopicPartition, data: memoryview, *, position: int) -> Iterator[RawBatch]:
     """The whole record batches of a fetch at ``position``; one that is cut off is left out.
 
-    Raises CorruptRecordBatchError where the offsets are not the ones that must follow.
+    It ends before a damaged one, so that those in front of it are read; at the start, where the
+    next fetch then begins, that raises CorruptRecordBatchError or UnsupportedVersionError.
     """
     at = 0
     first = True
@@ -69,30 +70,56 @@ def walk(tp: TopicPartition, data: memoryview, *, position: int) -> Iterator[Raw
         size = peek_size(data, at)
         if size is None or at + size > len(data):
             return
-        raw = RawBatch(parse_header(data, at), data[at : at + size])
-        header = raw.header
-        reaches = header.base_offset <= position < header.next_offset
-        if not (reaches if first else header.base_offset == position) and not (
-            header.has_offset_delta and header.base_offset > position
-        ):
-            raise CorruptRecordBatchError(
-                f"{tp}: expected a record batch {'with' if first else 'at'} offset {position}, "
-                f"got the offsets {header.base_offset} to {header.last_offset}."
-            )
-        yield raw
+        try:
+            header = _following_header(tp, data, at, position=position, first=first)
+        except (CorruptRecordBatchError, UnsupportedVersionError):
+            if first:
+                raise
+            return
+        yield RawBatch(header, data[at : at + size])
         at += size
         position = header.next_offset
         first = False
 
 
+def _following_header(
+    tp: TopicPartition, data: memoryview, at: int, *, position: int, first: bool
+) -> RecordBatchHeader:
+    try:
+        header = parse_header(data, at)
+    except CorruptRecordBatchError as error:
+        raise CorruptRecordBatchError(f"{tp} is damaged at offset {position}. {error}") from error
+    reaches = header.base_offset <= position < header.next_offset
+    if not (reaches if first else header.base_offset == position):
+        raise CorruptRecordBatchError(
+            f"{tp}: expected a record batch {'with' if first else 'at'} offset {position}, "
+            f"got the offsets {header.base_offset} to {header.last_offset}."
+        )
+    return header
+
+
 def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> FetchedBatch | None:
     """The records of ``raw`` in ``[start, end)``, verified; None if there are none."""
-    header = verify(raw.data)
-    if header.is_control or header.base_offset >= end:
+    if raw.header.base_offset >= end:
         return None
-    arrow_batch = decode(header, raw.data)
+    try:
+        header = verify(raw.data)
+        if header.is_control:
+            return None
+        arrow_batch = decode(header, raw.data)
+    except CorruptRecordBatchError as error:
+        damaged = OffsetRange(tp, raw.header.base_offset, raw.header.next_offset)
+        raise CorruptRecordBatchError(
+            f"The records {damaged} are damaged. Those before, and from offset {damaged.end} on, "
+            f"are readable: continue there. {error}"
+        ) from error
     if header.has_offset_delta:
-        return _decoded_with_gaps(tp, header, arrow_batch, start=start, end=end)
+        skip, stop = _rows_with_gaps(header, arrow_batch, start=start, end=end)
+        if skip >= stop:
+            return None
+        first = arrow_batch.column("offset_delta")[skip].as_py()
+        cut = arrow_batch.slice(skip, stop - skip)
+        return FetchedBatch(tp, header.base_offset + first, cut, header)
     skip = max(0, start - header.base_offset)
     stop = min(header.record_count, end - header.base_offset)
     if skip >= stop:
@@ -102,25 +129,11 @@ def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> Fetch
     return FetchedBatch(tp, header.base_offset + skip, arrow_batch, header)
 
 
-def _decoded_with_gaps(
-    tp: TopicPartition,
-    header: RecordBatchHeader,
-    arrow_batch: pa.RecordBatch,
-    *,
-    start: int,
-    end: int,
-) -> FetchedBatch | None:
+def _rows_with_gaps(
+    header: RecordBatchHeader, arrow_batch: pa.RecordBatch, *, start: int, end: int
+) -> tuple[int, int]:
+    """The rows with offsets in ``[start, end)``; ``decode`` made sure that the deltas rise."""
     deltas = arrow_batch.column("offset_delta")
-    rising = pc.all(pc.greater(deltas[1:], deltas[:-1])).as_py() is not False
-    last = header.last_offset_delta
-    if deltas.null_count or not rising or deltas[0].as_py() < 0 or deltas[-1].as_py() > last:
-        raise CorruptRecordBatchError(
-            f"{tp}: the offsets inside the record batch at {header.base_offset} do not rise from "
-            f"there to {header.last_offset}."
-        )
     skip = pc.sum(pc.less(deltas, start - header.base_offset)).as_py()
     stop = pc.sum(pc.less(deltas, end - header.base_offset)).as_py()
-    if skip >= stop:
-        return None
-    cut = arrow_batch.slice(skip, stop - skip)
-    return FetchedBatch(tp, header.base_offset + deltas[skip].as_py(), cut, header)
+    return skip, stop

@@ -1,12 +1,14 @@
-"""The small text files of a data directory: checkpoint, clean-shutdown marker, partition.
+"""The small text files of a data directory and of the logs in it.
 
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
-for none (see ``checked_text``). None of them is needed to read the data: without
-a checkpoint every segment is scanned, and without the marker those behind the recovery point.
+for none (see ``checked_text``). None of them is needed to read the data: without a checkpoint
+every segment is scanned, without the marker those behind the recovery point, and without its
+history a log is compacted from its start.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +16,17 @@ from typing import Final
 
 from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
+from spark_logbus.log.compaction_plan import Cleaning
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
+from spark_logbus.record import format as fmt
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
+_COMPACTION_TITLE: Final = "logbus-compaction 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +64,29 @@ def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint
     """What the lines behind the title say."""
     entries = {}
     for line in lines:
-        name, topic_id, log_start_offset, recovery_point = line.split(" ")
-        topic_partition = names.parse_log_directory(name)
-        if topic_partition is not None:
-            entries[topic_partition] = LogCheckpoint(
-                topic_partition, topic_id, int(log_start_offset), int(recovery_point)
-            )
+        entry = _parse_entry(line)
+        if entry is None:
+            logger.warning(
+                "The checkpoint has the line %r, which says nothing; the log that it was for is "
+                "scanned as a whole.", line,
+            )  # fmt: skip
+        else:
+            entries[entry.topic_partition] = entry
     return entries
+
+
+def _parse_entry(line: str) -> LogCheckpoint | None:
+    words = line.split(" ")
+    topic_partition = names.parse_log_directory(words[0])
+    if topic_partition is None or len(words) != 4:
+        return None
+    try:
+        log_start_offset, recovery_point = int(words[2]), int(words[3])
+    except ValueError:
+        return None
+    if not 0 <= log_start_offset <= recovery_point <= fmt.MAX_OFFSET:
+        return None
+    return LogCheckpoint(topic_partition, words[1], log_start_offset, recovery_point)
 
 
 def write_clean_marker(files: FileSystem, directory: Path) -> None:
@@ -95,10 +118,21 @@ def write_partition_metadata(
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
     lines = read_checked_text(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
-    if lines is None:
+    if lines is None or len(lines) != 3 or not lines[1].isdecimal():
         return None
     topic, partition, topic_id = lines
     return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)
+
+
+def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleaning]) -> None:
+    lines = [f"{cleaning.offset} {cleaning.cleaned_at_us}" for cleaning in history]
+    _write(files, directory / names.COMPACTION, _COMPACTION_TITLE, lines)
+
+
+def read_cleanings(files: FileSystem, directory: Path) -> tuple[Cleaning, ...]:
+    """The log's history of compactions; empty when the file is missing or damaged."""
+    lines = read_checked_text(files, directory / names.COMPACTION, _COMPACTION_TITLE)
+    return tuple(Cleaning(*map(int, line.split(" "))) for line in lines or ())
 
 
 def _write(files: FileSystem, path: Path, title: str, lines: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.producers import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
@@ -50,6 +52,8 @@ logger = logging.getLogger(__name__)
 # Sealed segments that keep their file and index open: well below the usual limit of 1024
 # descriptors, and at most 6 MiB of index each.
 _OPEN_SEALED_SEGMENTS: Final = 128
+# One log's disk works while another's checksums are computed: both leave the interpreter free.
+_RECOVERY_THREADS: Final = 4
 _CHECKPOINT_EVERY_S: Final = 30.0
 _MAX_TOPIC_ID_LENGTH: Final = 64
 
@@ -73,7 +77,12 @@ class LogDirectory:
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
         environment = LogEnvironment(
-            files, self._clock, self._flusher, OpenSegments(_OPEN_SEALED_SEGMENTS), self.stats
+            files,
+            self._clock,
+            self._flusher,
+            OpenSegments(_OPEN_SEALED_SEGMENTS),
+            ProducerCount(),
+            self.stats,
         )
         self._changing = threading.Lock()  # ensure, remove, close
         self._maintaining = threading.Lock()
@@ -129,9 +138,10 @@ class LogDirectory:
                 self._path,
                 "a clean shutdown" if clean else "a crash: their ends are scanned",
             )
-        for topic_partition in partitions:
+
+        def recover(topic_partition: TopicPartition) -> PartitionLog | StorageError:
             try:
-                self._logs[topic_partition] = self._home.open(
+                return self._home.open(
                     topic_partition,
                     self._checkpoints.get(topic_partition),
                     config=self._defaults,
@@ -139,8 +149,16 @@ class LogDirectory:
                 )
             except StorageError as error:
                 logger.error("%s The other partitions are not affected.", error)
-                self._failed[topic_partition] = error
-            self.recovery.log_done()
+                return error
+            finally:
+                self.recovery.log_done()
+
+        with ThreadPoolExecutor(_RECOVERY_THREADS, "recovery") as pool:
+            for topic_partition, log in zip(partitions, pool.map(recover, partitions), strict=True):
+                if isinstance(log, StorageError):
+                    self._failed[topic_partition] = log
+                else:
+                    self._logs[topic_partition] = log
 
     # -- the set of logs ----------------------------------------------------------------
 

@@ -6,8 +6,9 @@ density is what protects them.
 
 Behind damage the scan looks for where valid record batches go on: first where the damaged one's
 length says, then at every 8-byte boundary (record batches are multiples of 8 bytes long). Only a
-record batch with a right checksum and a greater base offset counts. A scan only tells what it
-saw; what is cut and what is kept is decided in ``recovery``.
+record batch with a right checksum and a greater base offset counts, and only if the one behind
+it does not give the lie to that offset, which no checksum covers. A scan only tells what it saw;
+what is cut and what is kept is decided in ``recovery``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Final, NamedTuple
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.log.filesystem import File
-from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify
+from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify_against
 from spark_logbus.record import format as fmt
 
-_WINDOW_BYTES: Final = 1 << 20
+# Larger than most record batches: one that is not in the window as a whole is read again.
+_WINDOW_BYTES: Final = 4 << 20
 _MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
 _MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
 
@@ -119,10 +121,11 @@ class _Window:
 def _verified(window: _Window, position: int) -> RecordBatchHeader | None:
     """The header of the record batch at ``position`` if that is whole and unharmed."""
     try:
-        size = parse_header(window.at(position, HEADER_SIZE)).size
-        if position + size > window.size:
+        header = parse_header(window.at(position, HEADER_SIZE))
+        if position + header.size > window.size:
             return None
-        return verify(window.at(position, size))
+        verify_against(header, window.at(position, header.size))
+        return header
     except (CorruptRecordBatchError, UnsupportedVersionError):
         return None
 
@@ -133,8 +136,8 @@ def _resume(window: _Window, position: int, expected: int) -> tuple[int, int] | 
     if len(prefix) == fmt.LENGTH_FIELD_END:
         candidate = position + fmt.SIZE_PREFIX.unpack(prefix)[1] + fmt.LENGTH_FIELD_END
         if candidate < window.size and candidate % fmt.ALIGNMENT == 0:
-            header = _verified(window, candidate)
-            if header is not None and header.base_offset > expected:
+            header = _resumes(window, candidate, expected)
+            if header is not None:
                 return candidate, header.base_offset
     start = position + fmt.ALIGNMENT
     while start + HEADER_SIZE <= window.size:
@@ -145,6 +148,18 @@ def _resume(window: _Window, position: int, expected: int) -> tuple[int, int] | 
         # The last bytes may be the beginning of a header: they lead the next block.
         start += max(len(block) - HEADER_SIZE, fmt.ALIGNMENT) // fmt.ALIGNMENT * fmt.ALIGNMENT
     return None
+
+
+def _resumes(window: _Window, position: int, expected: int) -> RecordBatchHeader | None:
+    """The header of the record batch at ``position`` if valid record batches go on there."""
+    header = _verified(window, position)
+    if header is None or header.base_offset <= expected:
+        return None
+    end = position + header.size
+    following = _verified(window, end) if end < window.size else None
+    if following is not None and expected < following.base_offset < header.next_offset:
+        return None
+    return header
 
 
 def _search(
@@ -159,7 +174,7 @@ def _search(
             base_offset, length = fmt.SIZE_PREFIX.unpack_from(block, start)
             end = block_position + start + length + fmt.LENGTH_FIELD_END
             if base_offset > expected and end <= window.size:
-                header = _verified(window, block_position + start)
+                header = _resumes(window, block_position + start, expected)
                 if header is not None:
                     return block_position + start, base_offset
         at = block.find(_MAGIC_PATTERN, at + 1)

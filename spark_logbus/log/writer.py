@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.incoming import Incoming, check_incoming
-from spark_logbus.log.producers import ProducerStates
+from spark_logbus.log.producers import ProducerCount, ProducerStates
 from spark_logbus.log.segment import (
     ActiveSegment,
     OpenSegments,
@@ -70,7 +70,8 @@ class LogEnvironment:
     clock: Clock
     flusher: FlushScheduler
     pool: OpenSegments
-    stats: LogStats = field(default_factory=LogStats)
+    producers: ProducerCount
+    stats: LogStats
 
 
 class Tail(NamedTuple):
@@ -120,6 +121,7 @@ class LogWriter:
             self._state.topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
+            needs_keys=config.compacts,
         )
         with self._writing:
             self._state.raise_if_offline()
@@ -198,7 +200,7 @@ class LogWriter:
             )
 
     def roll_if_aged(self) -> None:
-        """Roll if the active segment is older than ``segment_ms``."""
+        """Roll if the active segment is older than ``roll_ms``."""
         with self._writing:
             if self._state.offline is None and self.tail.position and self._aged():
                 self._roll()
@@ -221,7 +223,7 @@ class LogWriter:
     def _aged(self) -> bool:
         # By the monotonic clock: wall time may jump.
         age_s = self._clock.monotonic() - self._first_append_at
-        return age_s >= self.config.segment_ms / 1000
+        return age_s >= self.config.roll_ms / 1000
 
     def _began(self, active: ActiveSegment) -> float:
         """The monotonic time of the first append, judged by the wall clock once, at open."""
@@ -229,7 +231,7 @@ class LogWriter:
         first_us = active.contents.first_append_us
         if first_us == NOTHING_APPENDED:
             return now
-        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.segment_ms * 1000)
+        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.roll_ms * 1000)
         return now - age_us / 1_000_000
 
     def _roll(self) -> Tail:
@@ -288,6 +290,7 @@ class LogWriter:
                 )  # fmt: skip
             except LogbusError:
                 flushed = False
+            self._producers.forget_all()
             self._state.stop(error)
         self._state.tell()
         return flushed

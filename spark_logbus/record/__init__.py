@@ -14,6 +14,7 @@ from spark_logbus.record.header import (
     stamp,
     stamp_producer,
     verify,
+    verify_against,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "stamp",
     "stamp_producer",
     "verify",
+    "verify_against",
 ]

@@ -51,6 +51,9 @@ PADDING: Final = slice(74, 80)
 
 ALIGNMENT: Final = 8
 
+# No log gets there, and whatever is computed from such an offset still fits 64 bits.
+MAX_OFFSET: Final = 1 << 62
+
 MAX_RECORD_BATCH_BYTES: Final = 0xFFFF_FFF8  # what batch_length can say, kept 8-byte aligned
 
 # What a compressed record batch may take when decoded. zstd shrinks zeros 30,000 times, so the

@@ -139,8 +139,8 @@ def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
         return f"unknown payload layout {header.layout}"
     if header.batch_length < fmt.MAX_HEADER_OVERHEAD or header.size % fmt.ALIGNMENT:
         return f"impossible length {header.batch_length}"
-    if header.base_offset < 0:
-        return "negative base offset"
+    if not 0 <= header.base_offset <= fmt.MAX_OFFSET:
+        return "impossible base offset"
     if header.record_count < 1:
         return "no records"
     gaps_allowed = bool(attributes & fmt.HAS_OFFSET_DELTA)
@@ -157,6 +157,12 @@ def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
 def verify(record_batch: Buffer) -> RecordBatchHeader:
     """Check one whole record batch, length and checksum included, and return its header."""
     header = parse_header(record_batch)
+    verify_against(header, record_batch)
+    return header
+
+
+def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
+    """What ``verify`` does with a header that has just been parsed from the record batch."""
     if header.size != len(record_batch):
         raise CorruptRecordBatchError(
             f"Record batch at offset {header.base_offset}: expected {header.size} bytes, "
@@ -172,7 +178,6 @@ def verify(record_batch: Buffer) -> RecordBatchHeader:
             f"Record batch at offset {header.base_offset}: checksum {actual:#010x}, "
             f"expected {header.crc:#010x}."
         )
-    return header
 
 
 def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:

@@ -169,9 +169,9 @@ class SimulatedDisk:
         node.durable[:] = data
         node.pending.clear()
 
-    def flip(self, path: Path, position: int) -> None:
+    def flip(self, path: Path, position: int, *, mask: int = 0x10) -> None:
         data = bytearray(self.data(path))
-        data[position] ^= 0x10
+        data[position] ^= mask
         self.overwrite(path, bytes(data))
 
     def durable_data(self, path: Path) -> bytes:
@@ -192,6 +192,9 @@ class SimulatedDisk:
                     raise FileExistsError(errno.EEXIST, "File exists", str(path))
                 node = _FileNode()
                 parent.change(lambda entries: entries.__setitem__(path.name, node))
+            else:
+                self._file(path)
+                self.check("open for writing", path)
             return SimulatedFile(self, self._file(path), path)
 
     def open_read_only(self, path: Path) -> SimulatedFile:

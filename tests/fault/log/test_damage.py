@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.errors import CorruptRecordBatchError, OffsetOutOfRangeError
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    OffsetOutOfRangeError,
+    UnsupportedVersionError,
+)
 from spark_logbus.log import LogConfig
 from spark_logbus.log import files as names
 from spark_logbus.model import OffsetRange
-from spark_logbus.record import stamp
+from spark_logbus.record import stamp, verify
 from tests.fault.log.material import TP, Broker, batches_from, offsets_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
@@ -38,6 +42,46 @@ def damage_and_scan(broker: Broker, path: Path, position: int) -> None:
 # What a checksum or the walk from one record batch to the next protects: everything but leader
 # epoch and append time (12 to 23), which no checksum covers.
 PROTECTED = [byte for byte in range(SIZE) if not 12 <= byte < 24]
+
+
+# Where each field of the header begins, but for those two.
+FIELDS = {
+    "base offset": 0, "length": 8, "magic": 24, "reserved": 25, "attributes": 26, "checksum": 28,
+    "record count": 32, "last offset delta": 36, "base timestamp": 40, "max timestamp": 48,
+    "producer id": 56, "producer epoch": 64, "base sequence": 66, "schema id": 70, "padding": 74,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scanned", [True, False], ids=["at the start", "by its reader"])
+@pytest.mark.parametrize("bit", [0, 4, 7])
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_bit_that_flips_in_a_header_field_is_found(field: str, bit: int, scanned: bool) -> None:
+    broker = broker_with(8, segment_bytes=5 * SIZE)
+    before = {header.base_offset: data for header, data in batches_from(broker.log(), 0)}
+    path = DIRECTORY / names.segment(0)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    broker.directory.close()
+    disk.flip(path, 2 * SIZE + FIELDS[field], mask=1 << bit)
+    if scanned:
+        disk.remove(Path("/data/checkpoint"))
+    broker.start()
+    log = broker.log()
+    assert log.damaged == ((OffsetRange(TP, 4, 6),) if scanned else ())
+    refused = []
+    for offset in range(16):
+        try:
+            found = log.read(offset, max_bytes=1)
+            assert found is not None
+            data = found.read()
+            header = verify(data)
+            if not header.base_offset <= offset < header.next_offset:
+                raise CorruptRecordBatchError("a reader expects the offset it asked for")
+        except (CorruptRecordBatchError, UnsupportedVersionError):
+            refused.append(offset)
+        else:
+            assert data == before[header.base_offset]
+    assert refused == [4, 5]
 
 
 @pytest.mark.parametrize("byte", [*PROTECTED[::5], 0, 7, 8, 11, 24, 25, 28, 36, 79, SIZE - 1])
@@ -167,3 +211,38 @@ def test_a_timestamp_is_found_on_both_sides_of_damage() -> None:
     log = broker.log()
     found = [log.offset_at(timestamp) for timestamp in (0, 100, 101, 200, 201, 300, 500, 501)]
     assert found == [0, 1, 3, 3, 3, 3, 5, None]
+
+
+def test_damage_is_known_again_after_a_crash_though_an_index_of_better_days_was_there() -> None:
+    broker = broker_with(3)
+    broker.restart()  # leaves an index of the whole segment
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    damage_and_scan(broker, DIRECTORY / names.segment(0), SIZE + 100)
+    broker.log().configure(LogConfig(segment_bytes=1024))
+    broker.append(record_batch(1, payload=bytes(900)))  # rolls: no index is to be left
+    for _ in range(2):
+        broker.clock.advance(60)
+        broker.directory.maintain()
+        disk.crash()
+        broker.start()
+        assert broker.log().damaged == (OffsetRange(TP, 2, 4),)
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 5 * SIZE], ids=["active", "sealed"])
+def test_damage_over_the_end_of_one_record_batch_and_the_offset_of_the_next(
+    segment_bytes: int,
+) -> None:
+    broker = broker_with(8, segment_bytes=segment_bytes)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    disk.crash(AllSurvives())
+    path = DIRECTORY / names.segment(0)
+    for position in (2 * SIZE - 1, 2 * SIZE + 4):  # the offset grows by 2 to the 36
+        disk.flip(path, position)
+    disk.remove(Path("/data/checkpoint"))
+    broker.start()
+    log = broker.log()
+    assert log.damaged == (OffsetRange(TP, 2, 6),)
+    assert log.ends().log_end_offset == 16
+    assert offsets_from(log, 6) == [6, 8, 10, 12, 14]

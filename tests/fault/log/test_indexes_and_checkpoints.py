@@ -10,7 +10,8 @@ import pytest
 
 from spark_logbus.log import LogConfig
 from spark_logbus.log import files as names
-from tests.fault.log.material import TP, Broker, batches_from, record_batch
+from spark_logbus.log.checked_text import checked_text
+from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
 DIRECTORY = Path("/data/flights-0")
@@ -64,6 +65,14 @@ def flipped_entry(disk: SimulatedDisk, path: Path) -> None:
     disk.flip(path, len(disk.data(path)) - 20)
 
 
+def flipped_position(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, len(disk.data(path)) - 16)
+
+
+def flipped_timestamp(disk: SimulatedDisk, path: Path) -> None:
+    disk.flip(path, len(disk.data(path)) - 8, mask=0x80)
+
+
 def of_another_segment(disk: SimulatedDisk, path: Path) -> None:
     other = sorted(name for name in disk.names(path.parent) if name.endswith(".index"))[1]
     disk.overwrite(path, bytes(disk.data(path.parent / other)))
@@ -71,7 +80,7 @@ def of_another_segment(disk: SimulatedDisk, path: Path) -> None:
 
 HARM = [
     everything_gone, truncated, without_its_last_entry, empty, garbage, flipped_header,
-    flipped_entry, of_another_segment,
+    flipped_entry, flipped_position, flipped_timestamp, of_another_segment,
 ]  # fmt: skip
 
 
@@ -127,6 +136,50 @@ def test_a_harmed_checkpoint_costs_a_scan_and_no_record(
     broker.start()
     assert observe(broker) == before
     assert broker.directory.recovery.bytes_scanned >= broker.log().ends().size_bytes
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "x", "0", "0 0", "x 0 0", "{} 0 x", "{} -1 0", "{} 5 4", "{} 0 9223372036854775807"],
+)
+def test_a_checkpoint_that_says_nothing_costs_a_scan_and_no_record(words: str) -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.directory.close()
+    text = checked_text("logbus-checkpoint 1", [f"{TP} {words.format(TOPIC_ID)}".strip()])
+    disk.overwrite(Path("/data/checkpoint"), text)
+    broker.start()
+    assert observe(broker) == before
+
+
+@pytest.mark.parametrize("lines", [[], ["flights"], ["flights", "x", TOPIC_ID], ["a"] * 4])
+def test_partition_metadata_that_says_nothing_is_restored(lines: list[str]) -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.directory.close()
+    disk.overwrite(DIRECTORY / "partition", checked_text("logbus-partition 1", lines))
+    broker.start()
+    assert observe(broker) == before
+
+
+def test_a_snapshot_of_producers_that_says_nothing_is_not_needed() -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    broker.directory.close()
+    for name in disk.names(DIRECTORY):
+        if names.parse_producers(name) is not None:
+            text = checked_text("logbus-producers 1", ["1 2 3"])
+            disk.overwrite(DIRECTORY / name, text)
+    broker.start()
+    assert observe(broker) == before
+
+
+def test_files_that_are_named_like_segments_beyond_all_offsets_are_let_be() -> None:
+    broker, disk = broker_with_segments()
+    before = observe(broker)
+    disk.open(DIRECTORY / f"{(1 << 63) - 1:020d}.log", create=True)
+    broker.restart()
+    assert observe(broker) == before
 
 
 def test_a_clean_restart_scans_nothing() -> None:

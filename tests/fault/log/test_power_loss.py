@@ -7,7 +7,7 @@ import pytest
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig
 from tests.fault.log.material import Broker, batches_from, record_batch
-from tests.fault.log.simulated_disk import NOTHING, RandomSurvival, SimulatedDisk
+from tests.fault.log.simulated_disk import NOTHING, RandomSurvival, SimulatedDisk, Survival
 
 
 def numbered(number: int) -> memoryview:
@@ -76,3 +76,43 @@ def _by_offset(count: int) -> list[tuple[int, bytes]]:
         found.append((offset, b"record batch %d" % number))
         offset += 1 + number % 3
     return found
+
+
+@pytest.mark.parametrize("survival", [NOTHING, *map(RandomSurvival, range(20))])
+def test_a_periodic_flush_loses_no_more_than_its_window_and_a_prefix_survives(
+    survival: Survival,
+) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(flush_ms=1000, segment_bytes=4096))
+    appended_at: list[float] = []
+    for number in range(100):
+        broker.append(record_batch(1, payload=b"record batch %d" % number), flush=False)
+        appended_at.append(broker.clock.seconds)
+        broker.clock.advance(0.1)
+        for due, flushable in list(broker.flusher.timers):
+            if due <= broker.clock.seconds:
+                broker.flusher.timers.remove((due, flushable))
+                flushable.flush_if_due()
+    seen = broker.log().ends().high_watermark
+    assert seen > 50
+    cut_at = broker.clock.seconds
+    disk.crash(survival)
+    broker.start()
+    log = broker.log()
+    assert log.ends().high_watermark >= seen, "what a reader was served stays"
+    whole = log.damaged[0].start if log.damaged else log.ends().high_watermark
+    expected = [b"record batch %d" % number for number in range(whole)]
+    found = [data[80:].rstrip(b"\0") for _, data in batches_from(log, 0, end=whole)]
+    assert found == expected, "a prefix survives"
+    assert all(cut_at - at <= 1.0 for at in appended_at[whole:]), "and the window bounds the rest"
+
+
+def test_flushing_by_count_loses_fewer_records_than_the_count() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(flush_records=10))
+    for number in range(57):
+        broker.append(record_batch(1, payload=b"record batch %d" % number), flush=False)
+        broker.flusher.run()
+    disk.crash(NOTHING)
+    broker.start()
+    assert payloads(broker) == [b"record batch %d" % number for number in range(50)]

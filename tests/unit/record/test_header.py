@@ -111,8 +111,9 @@ def test_other_format_versions_are_named(magic: int) -> None:
         ("batch_length", 67, "impossible length"),
         ("batch_length", 69, "impossible length"),
         ("batch_length", 0xFFFFFFFF, "impossible length"),
-        ("base_offset", -1, "negative base offset"),
-        ("base_offset", -(1 << 63), "negative base offset"),
+        ("base_offset", -1, "impossible base offset"),
+        ("base_offset", -(1 << 63), "impossible base offset"),
+        ("base_offset", (1 << 62) + 1, "impossible base offset"),
         ("record_count", 0, "no records"),
         ("last_offset_delta", 0, "last offset delta 0, expected 59"),
         ("last_offset_delta", 60, "last offset delta 60, expected 59"),
@@ -170,9 +171,9 @@ def test_a_wrong_checksum_names_both_values() -> None:
 def test_stamping_changes_its_three_fields_and_keeps_the_checksum() -> None:
     data = encoded()
     before = bytes(data)
-    stamp(data, base_offset=(1 << 62) + 1, leader_epoch=2_000_000_000, append_time_us=1 << 61)
+    stamp(data, base_offset=(1 << 61) + 1, leader_epoch=2_000_000_000, append_time_us=1 << 61)
     header = verify(data)
-    assert header.base_offset == (1 << 62) + 1
+    assert header.base_offset == (1 << 61) + 1
     assert header.leader_epoch == 2_000_000_000
     assert header.append_time_us == 1 << 61
     assert data[8:12] == before[8:12]

@@ -1,0 +1,51 @@
+"""A broker whose disk can lose power, as a program: ``logbus broker`` on ``JournalingFiles``."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from spark_logbus.broker import Broker, load_broker_config
+from spark_logbus.cluster import BrokerProcess
+from spark_logbus.processes import spawn
+from tests.fault.forgetful_files import JournalingFiles, PowerLoss
+from tests.fault.log.simulated_disk import Survival
+
+ROOT = Path(__file__).parents[2]
+
+
+class ForgetfulBroker(BrokerProcess):
+    """Such a broker in a child process. Use from one thread at a time."""
+
+    def __init__(self, directory: Path, *, zookeeper: str, settings: dict[str, dict[str, int]]):
+        super().__init__(1, directory, zookeeper=zookeeper, settings=settings)
+        self._journal = directory / "journal"
+        self._power = PowerLoss(directory / "data", self._journal)
+
+    def launch(self) -> None:
+        config = self.directory / "broker.toml"
+        config.write_text(self._toml(), "utf-8")
+        self._ready_file.unlink(missing_ok=True)
+        program = [sys.executable, "-m", "tests.fault.forgetful_broker"]
+        arguments = [str(path) for path in (config, self._ready_file, self._journal)]
+        self._process = spawn([*program, *arguments], output=self.log_file, cwd=ROOT)
+
+    def lose_power(self, survival: Survival) -> None:
+        """The process is gone, and so is what was not synced, but for what survives."""
+        self.kill()
+        self._power.strike(survival)
+
+
+def main(config_file: Path, ready_file: Path, journal: Path) -> None:
+    config = load_broker_config(config_file)
+    broker = Broker(config, files=JournalingFiles(config.data_dir, journal))
+    broker.start()
+    fresh = ready_file.with_suffix(".new")
+    fresh.write_text(f"{broker.address.host}:{broker.address.port}\n")
+    fresh.replace(ready_file)
+    threading.Event().wait()  # for the end, which is a kill
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

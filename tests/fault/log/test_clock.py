@@ -1,0 +1,93 @@
+"""The wall clock jumps, or records come from the future; timers and retention hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.log import LogConfig
+from tests.fault.log.material import NOW_US, SECOND, Broker, record_batch
+from tests.fault.log.simulated_disk import SimulatedDisk
+
+HOUR = 3600
+YEAR_2099_US = 4_070_908_800 * SECOND
+JUMPS = pytest.mark.parametrize("jump", [-HOUR, HOUR], ids=["back", "ahead"])
+
+
+def broker_with(config: LogConfig) -> Broker:
+    return Broker(files=SimulatedDisk(), config=config)
+
+
+def starts(broker: Broker) -> int:
+    broker.directory.maintain()
+    return broker.log().ends().log_start_offset
+
+
+@JUMPS
+def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_flush(jump: int) -> None:
+    broker = broker_with(LogConfig(flush_ms=60_000))
+    broker.append(record_batch(2), flush=False)
+    broker.clock.jump(jump)
+    broker.directory.maintain()
+    assert broker.log().ends().high_watermark == 0
+    broker.clock.advance(60)
+    broker.directory.maintain()
+    assert broker.log().ends().high_watermark == 2
+
+
+@JUMPS
+def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_roll(jump: int) -> None:
+    broker = broker_with(LogConfig(segment_ms=600_000, retention_ms=None))
+    broker.append(record_batch(1))
+    broker.clock.jump(jump)
+    broker.directory.maintain()
+    assert segments(broker) == 1
+    broker.clock.advance(600)
+    broker.directory.maintain()
+    assert segments(broker) == 2
+
+
+def segments(broker: Broker) -> int:
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    return sum(name.endswith(".log") for name in disk.names(broker.log_path()))
+
+
+def test_a_clock_that_jumps_ahead_an_hour_deletes_nothing_early() -> None:
+    broker = broker_with(LogConfig(retention_ms=1_800_000))
+    broker.append(record_batch(4))
+    broker.clock.jump(HOUR)
+    for _ in range(17):
+        assert starts(broker) == 0
+        broker.clock.advance(100)
+    broker.clock.advance(200)
+    assert starts(broker) == 4
+
+
+def test_a_clock_that_jumps_back_an_hour_holds_up_retention_by_that_hour_at_most() -> None:
+    broker = broker_with(LogConfig(retention_ms=1_800_000))
+    broker.append(record_batch(4))
+    broker.clock.jump(-HOUR)
+    broker.append(record_batch(3))
+    broker.clock.advance(1700)
+    assert starts(broker) == 0
+    broker.clock.advance(HOUR + 200)
+    assert starts(broker) == 7
+
+
+@pytest.mark.parametrize("newest", [YEAR_2099_US, (1 << 63) - 1], ids=["2099", "largest"])
+def test_a_record_stamped_2099_goes_by_when_it_was_appended(newest: int) -> None:
+    broker = broker_with(LogConfig(retention_ms=1_800_000))
+    broker.append(record_batch(4, timestamps=(NOW_US, newest)))
+    broker.clock.advance(1700)
+    assert starts(broker) == 0
+    assert broker.log().offset_at(newest) == 0
+    broker.clock.advance(200)
+    assert starts(broker) == 4
+
+
+def test_a_record_stamped_1970_takes_no_younger_one_with_it() -> None:
+    broker = broker_with(LogConfig(retention_ms=1_800_000))
+    broker.append(record_batch(1, timestamps=(0, 0)), record_batch(1))
+    assert starts(broker) == 0
+    broker.clock.advance(1900)
+    assert starts(broker) == 2
