@@ -31,9 +31,8 @@ class Admission:
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
         self._total = 0
-        self._refused: Counter[str] = Counter()  # since the last report
-        self.accepted = 0
-        self.refused = 0
+        self._refused: Counter[str] = Counter()  # since the last report, by reason
+        self.accepted = self.refused = 0  # since the start
 
     def admit(self, address: str, *, descriptor: int) -> None:
         """Count one more connection; LimitExceededError if there is no room for it."""
@@ -44,8 +43,8 @@ class Admission:
                 self._total += 1
                 self.accepted += 1
                 return
-            self.refused += 1
             self._refused[reason] += 1
+            self.refused += 1
         raise LimitExceededError(
             f"The broker takes no further connection from {address}: {reason}. Close connections "
             "that are not needed, or raise the limit in the broker's configuration."

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from spark_logbus.broker.compaction_run import CompactionRun, CompactionStats
 from spark_logbus.broker.config import CompactionConfig
+from spark_logbus.broker.data_directory import COMPACTION_JOB_FILE, COMPACTION_REPORT_FILE
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog, SteadyTime
@@ -20,8 +21,6 @@ from spark_logbus.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_JOB_FILE: Final = "compaction.job"
-_REPORT_FILE: Final = "compaction.reports"
 _FIRST_PAUSE_S: Final = 60.0
 _LAST_PAUSE_S: Final = 3600.0
 
@@ -45,8 +44,8 @@ class Compactor:
         self, logs: LogDirectory, data_dir: Path, config: CompactionConfig, *, clock: Clock
     ) -> None:
         self._logs = logs
-        self._job_file = data_dir / _JOB_FILE
-        self._report_file = data_dir / _REPORT_FILE
+        self._job_file = data_dir / COMPACTION_JOB_FILE
+        self._report_file = data_dir / COMPACTION_REPORT_FILE
         self._config = config
         self._clock = clock
         self._time = SteadyTime(clock)

@@ -10,7 +10,12 @@ from spark_logbus.errors import ConfigError, StorageError
 _ID_FILE = "broker.id"
 _PORT_FILE = "broker.port"
 _METRICS_PORT_FILE = "metrics.port"
-BROKER_FILES = (_ID_FILE, _PORT_FILE, _METRICS_PORT_FILE)
+# While a compaction runs: what its process is to do, and how far it has come.
+COMPACTION_JOB_FILE = "compaction.job"
+COMPACTION_REPORT_FILE = "compaction.reports"
+BROKER_FILES = (
+    _ID_FILE, _PORT_FILE, _METRICS_PORT_FILE, COMPACTION_JOB_FILE, COMPACTION_REPORT_FILE,
+)  # fmt: skip
 _MAX_PORT = 65_535
 
 

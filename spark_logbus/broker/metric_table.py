@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_logbus import __version__
+from spark_logbus.broker.compaction_run import CompactionStats
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.health import Health, SessionWatch
 from spark_logbus.broker.metadata import ClusterImage
@@ -43,6 +44,7 @@ class Parts:
     session: Session
     session_watch: SessionWatch
     health: Health
+    compaction: CompactionStats
 
 
 Labels = tuple[str, ...]
@@ -110,6 +112,11 @@ def _by_api(parts: Parts) -> list[tuple[Labels, Distribution]]:
     return [((name_of(api),), taken.read()) for api, taken in parts.requests.seconds.items()]
 
 
+def _dirty_ratios(parts: Parts) -> list[Sample]:
+    ratios = parts.compaction.dirty_ratios
+    return [((where.topic, str(where.partition)), ratio) for where, ratio in ratios.items()]
+
+
 def _disk(free: bool) -> Callable[[Parts], Iterable[Sample]]:
     def samples(parts: Parts) -> list[Sample]:
         try:
@@ -165,9 +172,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("connections_limit", _GAUGE, "max_connections of the configuration.", (),
            _one(lambda p: p.config.network.max_connections)),
     Metric("connections_accepted", _COUNTER, "Connections that were let in.", (),
-           _network(lambda network: network.admission.accepted)),
+           _network(lambda network: network.accepted)),
     Metric("connections_refused", _COUNTER, "Connections that were turned away.", (),
-           _network(lambda network: network.admission.refused)),
+           _network(lambda network: network.refused)),
     # -- logs
     _partition("log_start_offset", "The oldest offset that is kept.",
                lambda log, ends: ends.log_start_offset),
@@ -190,6 +197,16 @@ METRICS: tuple[Metric, ...] = (
            _one(lambda p: p.logs.stats.retired_segments.value)),
     Metric("retention_deleted_bytes", _COUNTER, "Their bytes.", (),
            _one(lambda p: p.logs.stats.retired_bytes.value)),
+    Metric("compactions", _COUNTER, "Compactions of a log that were finished.", (),
+           _one(lambda p: p.compaction.runs)),
+    Metric("compaction_failures", _COUNTER, "Compactions that failed; they are tried again.", (),
+           _one(lambda p: p.compaction.failures)),
+    Metric("compaction_read_bytes", _COUNTER, "Bytes of the segments that were compacted.", (),
+           _one(lambda p: p.compaction.bytes_before)),
+    Metric("compaction_written_bytes", _COUNTER, "Bytes of the segments they became.", (),
+           _one(lambda p: p.compaction.bytes_after)),
+    Metric("log_dirty_ratio", _GAUGE, "The share of a compacted log that is not compacted yet.",
+           ("topic", "partition"), _dirty_ratios, per_partition=True),
     Metric("disk_free_bytes", _GAUGE, "What the data directory's file system has left.", (),
            _disk(free=True)),
     Metric("disk_size_bytes", _GAUGE, "The size of that file system.", (), _disk(free=False)),

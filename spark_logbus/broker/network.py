@@ -70,7 +70,7 @@ class Network:
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._buffers = Buffers()
         self._memory = Memory(config.max_buffered_bytes)
-        self.admission = Admission(config, first_reserved=first_reserved_descriptor())
+        self._admission = Admission(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -78,6 +78,16 @@ class Network:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def accepted(self) -> int:
+        """Connections that were let in since the start."""
+        return self._admission.accepted
+
+    @property
+    def refused(self) -> int:
+        """Connections that were turned away since the start, for want of room."""
+        return self._admission.refused
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -217,7 +227,7 @@ class Network:
             self._epoll.modify(fd, _ONCE | events)
 
         try:
-            self.admission.admit(address, descriptor=fd)
+            self._admission.admit(address, descriptor=fd)
         except LimitExceededError as error:
             turn_away(sock, error)
             return
@@ -243,7 +253,7 @@ class Network:
             if known:
                 del self._connections[connection.fd]
         if known:
-            self.admission.leave(connection.address)
+            self._admission.leave(connection.address)
         connection.close()
         self._alarms.forget(connection)
 
@@ -261,7 +271,7 @@ class Network:
                     next_sweep = now + _SWEEP_S
                     self._listen_again()
                     self._end_overdue(now)
-                    self.admission.report()
+                    self._admission.report()
             except Exception:
                 log.exception("The network's timer met a failure that was not foreseen.")
             self._alarms.wait(now=now, until=next_sweep)

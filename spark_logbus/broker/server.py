@@ -139,6 +139,7 @@ class Broker:
             session=self._session,
             session_watch=session_watch,
             health=self._health,
+            compaction=self.compactor.stats,
         )
         self._pages = Pages(parts, health=self._health, clock=clock)
         self._http: HttpServer | None = None

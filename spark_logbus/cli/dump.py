@@ -62,6 +62,7 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
         *numbers, "newest record (UTC)", "compression", "attributes", "producer", "check",
         numbers=numbers,
     )  # fmt: skip
+    rows.columns[8].overflow = "fold"
     shown = 0
 
     def see(header: RecordBatchHeader, position: int) -> None:

@@ -48,6 +48,7 @@ def segments(
 
 def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
     from spark_logbus.log import OS_FILES
+    from spark_logbus.log import files as names
     from spark_logbus.log.overview import overview
 
     if not as_json:
@@ -58,6 +59,8 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
     numbers = ("offsets", "record batches", "records", "bytes")
     rows = table("segment", *numbers, "oldest record (UTC)", "newest record (UTC)", "index",
                  "state", numbers=numbers)  # fmt: skip
+    rows.columns[0].no_wrap = True
+    rows.columns[0].min_width = len(names.segment(0))
     for base, following in itertools.zip_longest(log.bases, log.bases[1:]):
         path = log.segment(base)
         try:

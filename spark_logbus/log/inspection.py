@@ -26,7 +26,9 @@ from spark_logbus.record import RecordBatchHeader, parse_header, verify
 
 _TEXT_LIMIT_BYTES: Final = 256 << 20
 _WALK_BYTES: Final = 4096
-_TEXT_FILES: Final = (names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA)
+_TEXT_FILES: Final = (
+    names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA, names.COMPACTION,
+)  # fmt: skip
 
 
 # -- what there is --------------------------------------------------------------------------

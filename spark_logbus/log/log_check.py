@@ -21,6 +21,7 @@ from spark_logbus.log.scan import OnProgress, scan
 from spark_logbus.record import RecordBatchHeader
 
 GONE: Final = "It was deleted while it was looked at."
+LEFTOVER: Final = "A leftover; the broker removes it at its next start."
 
 
 class Severity(enum.Enum):
@@ -75,16 +76,28 @@ class LogCheck:
 
     def run(self, on_progress: OnProgress) -> None:
         self._check_names()
-        bases = self._log.bases
         self._check_start()
-        for base, following in itertools.zip_longest(bases, bases[1:]):
-            path = self._log.segment(base)
+        segments = self._segments()
+        for (base, path), following in itertools.zip_longest(segments, segments[1:]):
+            end = following[0] if following is not None else None
             try:
-                self._check_segment(path, base, following, on_progress)
+                self._check_segment(path, base, end, on_progress)
             except FileNotFoundError:
                 self._find(Severity.DAMAGE, path, GONE)
             except OSError as error:
                 self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        """Base offsets and files, in order: a compacted segment stands for those it replaces."""
+        segments = {base: self._log.segment(base) for base in self._log.bases}
+        for name in self._log.others:
+            found = names.parse_swap(name)
+            if found is not None:
+                start, end = found
+                for base in [base for base in segments if start <= base < end]:
+                    del segments[base]
+                segments[start] = self._log.path / name
+        return sorted(segments.items())
 
     def _find(self, severity: Severity, path: Path, message: str) -> None:
         self.findings.append(Finding(severity, path, message))
@@ -94,23 +107,38 @@ class LogCheck:
     def _check_names(self) -> None:
         for name in self._log.others:
             path = self._log.path / name
-            index_of = names.parse_index(name)
             if name == names.PARTITION_METADATA:
                 self._check_metadata(path)
             elif names.parse_producers(name) is not None:
-                problem = text_problem(self._files, path)
-                if problem is not None:
-                    self._find(self._torn, path, f"It will be rebuilt: {problem}.")
-            elif names.is_leftover(name) or (
-                index_of is not None and index_of not in self._log.bases
-            ):
-                message = "A leftover; the broker removes it at its next start."
-                self._find(Severity.NOTE, path, message)
-            elif index_of is None:
-                self._find(Severity.NOTE, path, "Not a file that this release knows.")
+                self._check_text(path, self._torn, "It will be rebuilt")
+            elif name == names.COMPACTION:
+                self._check_text(path, Severity.DAMAGE, "Compaction starts over without it")
+            elif names.parse_swap(name) is not None:
+                message = "A compacted segment; the next start puts it in its place."
+                self._note_at_rest(path, message)
+            elif names.is_leftover(name):
+                self._note_at_rest(path, LEFTOVER)
+            else:
+                self._check_other(path, names.parse_index(name))
         if names.PARTITION_METADATA not in self._log.others:
             path = self._log.path / names.PARTITION_METADATA
             self._find(Severity.DAMAGE, path, "It is missing; the next start tries to restore it.")
+
+    def _check_other(self, path: Path, index_of: int | None) -> None:
+        if index_of is None:
+            self._find(Severity.NOTE, path, "Not a file that this release knows.")
+        elif index_of not in self._log.bases:
+            self._note_at_rest(path, LEFTOVER)
+
+    def _note_at_rest(self, path: Path, message: str) -> None:
+        """While a broker is at work, such a file is being written or on its way out."""
+        if not self._live:
+            self._find(Severity.NOTE, path, message)
+
+    def _check_text(self, path: Path, severity: Severity, consequence: str) -> None:
+        problem = text_problem(self._files, path)
+        if problem is not None:
+            self._find(severity, path, f"{consequence}: {problem}.")
 
     def _check_metadata(self, path: Path) -> None:
         try:
@@ -154,7 +182,7 @@ class LogCheck:
     ) -> None:
         file = self._files.open_read_only(path)
         limit = file.size()
-        index_file = read_index(self._files, path.with_name(names.index(base)))
+        index_file = read_index(self._files, path.with_suffix(".index"))
         comparison = IndexComparison(index_file, base_offset=base)
         found = len(self.findings)
 

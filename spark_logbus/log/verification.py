@@ -17,7 +17,7 @@ from spark_logbus.log import files as names
 from spark_logbus.log.checkpoint import CHECKPOINT_TITLE, LogCheckpoint, parse_checkpoint
 from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.inspection import DirectoryListing, in_use, list_log, read_text_file
-from spark_logbus.log.log_check import GONE, Finding, LogCheck, Severity, text_problem
+from spark_logbus.log.log_check import GONE, LEFTOVER, Finding, LogCheck, Severity, text_problem
 from spark_logbus.log.scan import OnProgress, ignore_progress
 from spark_logbus.model import TopicPartition
 
@@ -122,7 +122,7 @@ def _check_others(
         elif name.endswith(names.STRAY_SUFFIX):
             note(Severity.NOTE, name, "The log of an earlier topic, set aside; delete it at will.")
         elif name.endswith(names.CREATING_SUFFIX) or names.is_leftover(name):
-            note(Severity.NOTE, name, "A leftover; the broker removes it at its next start.")
+            note(Severity.NOTE, name, LEFTOVER)
         elif name != names.LOCK and name not in known:
             note(Severity.NOTE, name, "Not a file of logbus's.")
     if listing.logs and listing.others and names.CHECKPOINT not in listing.others:

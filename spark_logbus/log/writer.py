@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ class LogEnvironment:
     flusher: FlushScheduler
     pool: OpenSegments
     producers: ProducerCount
-    stats: LogStats = field(default_factory=LogStats)
+    stats: LogStats
 
 
 class Tail(NamedTuple):
