@@ -10,6 +10,8 @@ BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
     "network": "the broker's threads, against a thread for each connection and asyncio",
+    "requests": "what an append request costs the broker, in itself and in the kernel",
+    "interference": "latency of appends beside cold, stopped and idle readers, against alone",
     "record": "encode, verify and decode one record batch",
 }
 
