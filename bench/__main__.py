@@ -11,6 +11,8 @@ BENCHMARKS = {
     "append": "write to a topic, against an Arrow writer that discards",
     "network": "the broker's threads, against a thread for each connection and asyncio",
     "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",
+    "requests": "what an append request costs the broker, in itself and in the kernel",
+    "interference": "latency of appends beside cold, stopped and idle readers, against alone",
     "record": "encode, verify and decode one record batch",
 }
 

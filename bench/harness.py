@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,9 @@ console = Console()
 
 
 @contextmanager
-def cluster(*, brokers: int = 1, tcp_only: bool = False) -> Iterator[EmbeddedCluster]:
+def cluster(
+    *, brokers: int = 1, tcp_only: bool = False, network: Mapping[str, int] | None = None
+) -> Iterator[EmbeddedCluster]:
     """A fresh cluster on this machine's disk, gone afterwards.
 
     With ``tcp_only`` clients reach it as they would from another machine.
@@ -39,7 +41,7 @@ def cluster(*, brokers: int = 1, tcp_only: bool = False) -> Iterator[EmbeddedClu
         EmbeddedCluster(
             Path(directory),
             brokers=brokers,
-            settings={"network": {"local_socket": not tcp_only}},
+            settings={"network": {"local_socket": not tcp_only, **(network or {})}},
         ) as running,
     ):
         yield running

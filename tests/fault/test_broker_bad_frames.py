@@ -19,6 +19,7 @@ from spark_logbus.client import Cluster, RangeReader
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import (
     CorruptRecordBatchError,
+    FrameTooLargeError,
     InvalidNameError,
     InvalidRequestError,
     LogbusError,
@@ -174,6 +175,10 @@ def test_a_header_that_would_blow_up_in_memory_is_refused(broker: BrokerProcess)
         for _ in range(20):
             with connect(broker) as another:
                 refused_header(another, Api.METADATA, many)
+        with connect(broker) as another:  # as much as a frame may hold, 30 times that decoded
+            another.sock.sendall(struct.pack("<IHHII", 60 << 20, 2, 1, 0, 59 << 20))
+            with pytest.raises(FrameTooLargeError, match="header"):
+                another.answer(Api.METADATA, MetadataResponse)
         assert works(broker, wire)
     assert resident_mib(broker.pid) - before < 100
 

@@ -1,0 +1,234 @@
+"""The protocol under fire: through the handlers in this process, and over a broker's socket.
+
+A failure names the seed of its input: ``LOGBUS_FUZZ_SEED=<seed>`` begins there again. What was
+found once stands in ``FOUND``. LOGBUS_FUZZ_SECONDS is how long the slow tests go on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from spark_logbus.broker.appends import AppendHandler
+from spark_logbus.broker.config import BrokerConfig, NetworkConfig
+from spark_logbus.broker.connection import Connection
+from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
+from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.offload import Offload
+from spark_logbus.broker.replies import Deferred, NoReply, Reply
+from spark_logbus.broker.requests import RequestHandler
+from spark_logbus.coordination import TopicRecord, TopicRegistry
+from spark_logbus.errors import CoordinationError, LogbusError
+from spark_logbus.log import LogConfig
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import Api, FrameLimits, FrameReader, decode_response
+from tests.fault.broker_peers import resident_mib, works
+from tests.fuzz.requests import TOPIC, nearly_valid
+from tests.helpers import wait_until
+from tests.integration.broker_tools import broker_process, connect, create_topic
+from tests.unit.broker.tools import TOPIC_ID, Logs, logs_in
+
+SECONDS = float(os.environ.get("LOGBUS_FUZZ_SECONDS", "600"))
+FIRST = int(os.environ.get("LOGBUS_FUZZ_SEED", random.SystemRandom().randrange(1 << 40)))
+SMOKE_S = 2.0
+HANG_S = 10.0
+
+# Inputs that once did harm, as hexadecimal bytes of a stream of frames.
+FOUND: dict[str, str] = {}
+
+
+class NoZooKeeper:
+    """In the place of what asks ZooKeeper, when that is away."""
+
+    brokers = (BrokerAddress(1, "127.0.0.1", 1, None),)
+    topics = {TOPIC: TopicRecord(TOPIC, TOPIC_ID, {0: [1]}, {})}  # noqa: RUF012
+
+    def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
+        return record.partitions[partition][0], 0
+
+    def away(self, *_: object, **__: object) -> None:
+        raise CoordinationError("ZooKeeper is away.")
+
+    look_up = create = delete = alter = away
+
+
+class Peer:
+    """In the place of a connection."""
+
+    peer = "fuzzer"
+    handshaken = True
+
+    def handshake_done(self) -> None:
+        pass
+
+
+class Target:
+    """Frames and handlers as in a broker, on real logs; no sockets."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._log = logs.lead(TopicPartition(TOPIC, 0))
+        partitions = logs.here.as_partitions()
+        self.offload = Offload(clock=logs.clock, max_wait_ms=60_000)
+        network = NetworkConfig()
+        self._limits = FrameLimits(network.max_frame_bytes, network.max_header_bytes)
+        self._handler = RequestHandler(
+            BrokerConfig(id=1, data_dir=Path("d")),
+            partitions=partitions,
+            image=cast(ClusterImage, NoZooKeeper()),
+            topics=cast(TopicRegistry, NoZooKeeper()),
+            appends=AppendHandler(partitions, clock=logs.clock, max_wait_ms=60_000),
+            fetches=FetchHandler(
+                partitions, WaitingFetches(), clock=logs.clock, max_wait_ms=60_000,
+                max_fetch_bytes=1 << 20,
+            ),
+            offload=self.offload,
+        )  # fmt: skip
+
+    def feed(self, data: bytes) -> str:
+        """What becomes of a stream of frames, in a word."""
+        reader, view = FrameReader(self._limits), memoryview(data)
+        outcome = "incomplete"
+        while view:
+            try:
+                buffer = reader.buffer()
+                count = min(len(buffer), len(view))
+                buffer[:count] = view[:count]
+                view = view[count:]
+                frame = reader.advance(count)
+            except LogbusError:
+                return "no frame"
+            if frame is not None:
+                answer = self._handler.handle(cast(Connection, Peer()), frame)
+                outcome = self._outcome(frame.api, answer)
+        return outcome
+
+    def _outcome(self, api: int, answer: Reply | Deferred | NoReply) -> str:
+        if isinstance(answer, NoReply):
+            return "no reply"
+        if isinstance(answer, Deferred):
+            self._logs.flush()
+            self._logs.clock.advance(61.0)
+            reply = wait_until(answer.poll, deadline_s=HANG_S)
+            assert reply is not None
+        else:
+            reply = answer
+        assert len(reply.header) + reply.payload_length < 4 << 20
+        try:
+            decode_response(Api(api) if api in list(Api) else Api.HANDSHAKE, reply.header)
+        except LogbusError:
+            return "error"
+        return "done"
+
+
+def fuzz(attempt: Callable[[random.Random], str], *, seconds: float, first: int) -> Counter[str]:
+    outcomes: Counter[str] = Counter()
+    seed, end = first, time.monotonic() + seconds
+    while time.monotonic() < end:
+        started = time.monotonic()
+        try:
+            outcomes[attempt(random.Random(seed))] += 1
+        except BaseException as failure:
+            failure.add_note(f"Begin there again with LOGBUS_FUZZ_SEED={seed}.")
+            raise
+        took = time.monotonic() - started
+        assert took < HANG_S, f"input {seed} took {took:.1f} s"
+        seed += 1
+    return outcomes
+
+
+def requests(dice: random.Random) -> bytes:
+    return b"".join(nearly_valid(dice) for _ in range(dice.choice((1, 1, 2, 5))))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    config = LogConfig(segment_bytes=1 << 20, index_interval_bytes=128, retention_bytes=8 << 20)
+    with logs_in(tmp_path / "data", config) as logs:
+        target = Target(logs)
+        yield target
+        target.offload.stop()
+
+
+def through_the_handlers(target: Target, *, seconds: float, first: int) -> None:
+    before = resident_mib(os.getpid())
+    outcomes = fuzz(lambda dice: target.feed(requests(dice)), seconds=seconds, first=first)
+    assert {"done", "error", "no frame"} <= outcomes.keys(), "inputs of one kind are no test"
+    assert resident_mib(os.getpid()) - before < 200
+
+
+def over_a_socket(directory: Path, zookeeper: str, *, seconds: float, first: int) -> None:
+    settings = {
+        "broker": {"max_partitions_per_topic": 4, "max_partitions_per_broker": 30},
+        "network": {"threads": 4, "stall_timeout_ms": 5_000},
+        "log": {"segment_bytes": 1 << 20, "retention_bytes": 8 << 20},
+    }
+    with broker_process(directory, zookeeper, settings=settings) as broker, connect(broker) as good:
+        create_topic(good, "t")
+        create_topic(good, TOPIC)
+        assert works(broker, good)
+        before = resident_mib(broker.pid)
+        count = 0
+
+        def attempt(dice: random.Random) -> str:
+            nonlocal count
+            count += 1
+            if count % 100 == 0:
+                assert works(broker, good)
+            answers = 0
+            with connect(broker) as bad:
+                bad.sock.settimeout(HANG_S)
+                try:
+                    bad.sock.sendall(requests(dice))
+                    bad.sock.shutdown(socket.SHUT_WR)
+                    while data := bad.sock.recv(1 << 20):
+                        answers += len(data)
+                except TimeoutError:
+                    raise
+                except OSError:
+                    pass  # it ended the connection
+            return "answered" if answers else "ended"
+
+        outcomes = fuzz(attempt, seconds=seconds, first=first)
+        assert {"answered", "ended"} <= outcomes.keys()
+        assert works(broker, good)
+        assert broker.running
+        assert resident_mib(broker.pid) - before < 100
+    told = broker.log_file.read_text()
+    assert "unexpectedly" not in told
+    assert "foreseen" not in told
+
+
+@pytest.mark.parametrize("data", FOUND.values(), ids=FOUND.keys())
+def test_what_was_found_before(target: Target, data: str) -> None:
+    target.feed(bytes.fromhex(data))
+
+
+def test_nearly_valid_requests_get_typed_errors(target: Target) -> None:
+    through_the_handlers(target, seconds=SMOKE_S, first=0)
+
+
+def test_nearly_valid_requests_never_disturb_a_broker(tmp_path: Path, chroot: str) -> None:
+    over_a_socket(tmp_path, chroot, seconds=SMOKE_S, first=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_nearly_valid_requests_get_typed_errors_at_length(target: Target) -> None:
+    through_the_handlers(target, seconds=SECONDS / 2, first=FIRST)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_nearly_valid_requests_never_disturb_a_broker_at_length(
+    tmp_path: Path, chroot: str
+) -> None:
+    over_a_socket(tmp_path, chroot, seconds=SECONDS / 2, first=FIRST)
