@@ -125,7 +125,7 @@ def wait_until_compacted(
 
     wait_until(clean, deadline_s=60, message="the log to be compacted")
     found = read(cluster, topic)
-    assert len(found) < KEYS + 400
+    assert len(found) < KEYS + 600
     check(found, sent)
     return found
 
