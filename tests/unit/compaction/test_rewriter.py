@@ -71,7 +71,7 @@ def shown(batches: Sequence[tuple[RecordBatchHeader, memoryview]]) -> Written:
         (
             header.base_offset,
             header.next_offset,
-            [] if is_filler(header) else offsets_of(header, decode(header, data)),
+            [] if is_filler(header) else list(offsets_of(header, decode(header, data))),
         )
         for header, data in batches
     ]
