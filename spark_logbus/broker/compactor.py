@@ -21,7 +21,7 @@ from spark_logbus.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 60.0
+_FIRST_PAUSE: Final = 4  # times the check interval
 _LAST_PAUSE_S: Final = 3600.0
 
 
@@ -135,7 +135,8 @@ class Compactor:
 
     def _failed(self, topic_partition: TopicPartition, error: LogbusError) -> None:
         before = self._pauses.get(topic_partition)
-        length_s = min(2 * before.length_s, _LAST_PAUSE_S) if before else _FIRST_PAUSE_S
+        first_s = _FIRST_PAUSE * self._config.check_interval_ms / 1000
+        length_s = min(2 * before.length_s, _LAST_PAUSE_S) if before else first_s
         self._pauses[topic_partition] = _Pause(self._clock.monotonic() + length_s, length_s)
         self.stats.failures += 1
         log.error(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +137,7 @@ class _GroupCompaction:
             rewriter.add(Piece(header, None, arrow_batch, offsets, size_of(header, arrow_batch)))
 
     def _survivors(
-        self, header: RecordBatchHeader, arrow_batch: pa.RecordBatch, offsets: list[int]
+        self, header: RecordBatchHeader, arrow_batch: pa.RecordBatch, offsets: Sequence[int]
     ) -> list[bool]:
         if not header.has_key:
             return [True] * len(offsets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,10 +65,10 @@ def decoded(header: RecordBatchHeader, record_batch: memoryview) -> pa.RecordBat
         return None
 
 
-def offsets_of(header: RecordBatchHeader, arrow_batch: pa.RecordBatch) -> list[int]:
+def offsets_of(header: RecordBatchHeader, arrow_batch: pa.RecordBatch) -> Sequence[int]:
     """The offset of each record."""
     if not header.has_offset_delta:
-        return list(range(header.base_offset, header.next_offset))
+        return range(header.base_offset, header.next_offset)
     deltas = arrow_batch.column("offset_delta").cast(pa.int64())
     offsets: list[int] = pc.add(deltas, header.base_offset).to_pylist()
     return offsets

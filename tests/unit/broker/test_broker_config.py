@@ -8,6 +8,7 @@ import pytest
 
 from spark_logbus.broker import (
     BrokerConfig,
+    CompactionConfig,
     LoggingConfig,
     MetricsConfig,
     NetworkConfig,
@@ -34,7 +35,8 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
     config = load_broker_config(SAMPLE)
     assert config == BrokerConfig(id=1, data_dir=Path("data/broker-1"))
     text = SAMPLE.read_text()
-    for kind in (BrokerConfig, NetworkConfig, LogConfig, MetricsConfig, LoggingConfig):
+    kinds = (BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MetricsConfig, LoggingConfig)
+    for kind in kinds:
         for key in (field.name for field in dataclasses.fields(kind)):
             assert f"{key} = " in text or f"[{key}]" in text, f"{key} is not in {SAMPLE}"
 
@@ -60,6 +62,9 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         (GOOD + "[network]\nmax_conections = 5", "did you mean 'max_connections'"),
         (GOOD + "[network]\nlocal_socket = 1", "local_socket .* must be bool"),
         (GOOD + "[log]\nsegment_bytes = 1", "segment_bytes .* is 1"),
+        (GOOD + "[log]\ncleanup_policy = 'compac'", "did you mean compact"),
+        (GOOD + "[compaction]\nmap_bytes = 0", "map_bytes must be 1 to"),
+        (GOOD + "[compaction]\nmap_byte = 1", "did you mean 'map_bytes'"),
         (GOOD + "[logs]", "did you mean 'log'"),
     ],
 )
