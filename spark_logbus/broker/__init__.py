@@ -1,6 +1,23 @@
 """The server: sockets, handlers, and the order of starting and stopping."""
 
-from spark_logbus.broker.config import BrokerConfig, NetworkConfig, load_broker_config
+from spark_logbus.broker.config import (
+    BrokerConfig,
+    CompactionConfig,
+    LoggingConfig,
+    MetricsConfig,
+    NetworkConfig,
+    load_broker_config,
+)
+from spark_logbus.broker.data_directory import BROKER_FILES
 from spark_logbus.broker.server import Broker
 
-__all__ = ["Broker", "BrokerConfig", "NetworkConfig", "load_broker_config"]
+__all__ = [
+    "BROKER_FILES",
+    "Broker",
+    "BrokerConfig",
+    "CompactionConfig",
+    "LoggingConfig",
+    "MetricsConfig",
+    "NetworkConfig",
+    "load_broker_config",
+]

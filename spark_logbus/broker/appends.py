@@ -7,11 +7,13 @@ import threading
 
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, RequestTimeoutError
 from spark_logbus.log import Appended, PartitionLog
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
+    Api,
     AppendPartition,
     AppendRequest,
     AppendResponse,
@@ -26,15 +28,25 @@ log = logging.getLogger(__name__)
 class AppendHandler:
     """Thread-safe; keeps nothing between requests."""
 
-    def __init__(self, partitions: Partitions, *, clock: Clock, max_wait_ms: int) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        max_wait_ms: int,
+        meters: RequestMeters | None = None,
+    ) -> None:
         self._partitions = partitions
+        self._meters = meters or RequestMeters(clock)
         self._clock = clock
         self._max_wait_ms = max_wait_ms
 
     def handle(self, request: AppendRequest, payload: memoryview) -> Answer:
         """``payload`` is the caller's again on return."""
         acks = _checked_acks(request, len(payload))
-        pending = _PendingAppend(request, clock=self._clock, max_wait_ms=self._max_wait_ms)
+        pending = _PendingAppend(
+            request, clock=self._clock, max_wait_ms=self._max_wait_ms, meters=self._meters
+        )
         position = 0
         for number, partition in enumerate(request.partitions):
             data = payload[position : position + partition.length]
@@ -85,7 +97,9 @@ def _checked_acks(request: AppendRequest, payload_bytes: int) -> Acks:
 class _PendingAppend(Deferred):
     """The outcomes of one append request, until all of them are known. Thread-safe."""
 
-    def __init__(self, request: AppendRequest, *, clock: Clock, max_wait_ms: int) -> None:
+    def __init__(
+        self, request: AppendRequest, *, clock: Clock, max_wait_ms: int, meters: RequestMeters
+    ) -> None:
         wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
         self._partitions = request.partitions
@@ -93,6 +107,7 @@ class _PendingAppend(Deferred):
         self._missing = len(request.partitions)
         self._lock = threading.Lock()
         self._clock = clock
+        self._meters = meters
 
     @property
     def failures(self) -> bool:
@@ -111,6 +126,8 @@ class _PendingAppend(Deferred):
         self._set(number, error)
 
     def _set(self, number: int, outcome: Appended | LogbusError) -> None:
+        if isinstance(outcome, LogbusError):
+            self._meters.failed(Api.APPEND, outcome)
         with self._lock:
             self._outcomes[number] = outcome
             self._missing -= 1
@@ -122,24 +139,26 @@ class _PendingAppend(Deferred):
         if self._missing and self._clock.monotonic() < self.deadline:
             return None
         results = [
-            _result(partition, outcome)
+            self._result(partition, outcome)
             for partition, outcome in zip(self._partitions, self._outcomes, strict=True)
         ]
         return Reply(encode_response(AppendResponse(results)))
 
-
-def _result(partition: AppendPartition, outcome: Appended | LogbusError | None) -> AppendResult:
-    if isinstance(outcome, Appended):
-        return AppendResult(
-            partition.topic,
-            partition.partition,
-            base_offset=outcome.base_offset,
-            append_time_us=outcome.append_time_us,
-            base_offsets=list(outcome.base_offsets),
-        )
-    if outcome is None:
-        outcome = RequestTimeoutError(
-            "The record batch was written but not flushed within the request's timeout; "
-            "it may still become visible."
-        )
-    return AppendResult(partition.topic, partition.partition, error=error_info(outcome))
+    def _result(
+        self, partition: AppendPartition, outcome: Appended | LogbusError | None
+    ) -> AppendResult:
+        if isinstance(outcome, Appended):
+            return AppendResult(
+                partition.topic,
+                partition.partition,
+                base_offset=outcome.base_offset,
+                append_time_us=outcome.append_time_us,
+                base_offsets=list(outcome.base_offsets),
+            )
+        if outcome is None:
+            outcome = RequestTimeoutError(
+                "The record batch was written but not flushed within the request's timeout; "
+                "it may still become visible."
+            )
+            self._meters.failed(Api.APPEND, outcome)
+        return AppendResult(partition.topic, partition.partition, error=error_info(outcome))

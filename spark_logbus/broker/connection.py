@@ -8,29 +8,29 @@ and comes back through an event.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections import deque
 from collections.abc import Callable
 
+from spark_logbus.broker.budget import Memory, Reservation
 from spark_logbus.broker.buffers import Buffers
-from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.broker.config import DECODED, NetworkConfig
+from spark_logbus.broker.inbound import Inbound
+from spark_logbus.broker.outbound import Outbound
 from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.turns import Turns
 from spark_logbus.errors import LogbusError
-from spark_logbus.log import LogSlice
-from spark_logbus.protocol import Frame, FrameLimits, FrameReader, encode_error, frame_head
+from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
 
-_TURN_BYTES = 16 << 20  # what one connection may send before others get the thread
 _TURN_FRAMES = 8
-_SENDFILE_BYTES = 4 << 20  # per system call, so that a fast reader cannot outrun _TURN_BYTES
+_UNCOUNTED_BYTES = 512  # of a header that waits; as usual for one partition
 
 
 class _Slot:
     """The place of one response in the order of a connection's responses."""
 
-    __slots__ = ("api", "correlation", "deferred", "reply", "version")
+    __slots__ = ("api", "correlation", "deferred", "held", "reply", "version")
 
     def __init__(self, *, api: int, version: int, correlation: int) -> None:
         self.api = api
@@ -38,6 +38,7 @@ class _Slot:
         self.correlation = correlation
         self.reply: Reply | None = None
         self.deferred: Deferred | None = None
+        self.held: Reservation | None = None  # memory of what waits here
 
     def resolve(self) -> Reply | None:
         if self.reply is None and self.deferred is not None:
@@ -47,34 +48,37 @@ class _Slot:
 
 class Connection:
     """Used by one thread at a time, the one that has the turn (see ``turns``); ``waiting``,
-    ``stalled`` and ``handshaken`` may be asked by others, who get a recent answer."""
+    ``overdue`` and ``handshaken`` may be asked by others, who get a recent answer."""
 
     def __init__(
         self,
         sock: socket.socket,
         peer: str,
         *,
+        address: str,
         config: NetworkConfig,
         handle: Callable[[Connection, Frame], Answer],
         turns: Turns,
         buffers: Buffers,
+        memory: Memory,
         now: float,
     ) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
+        self.address = address
         self.turns = turns
         self.closed = False
         self.handshaken = False
         self._config = config
         self._handle = handle
         self._opened = now
-        self._last_progress = now
-        self._buffers = buffers
-        self._reader = FrameReader(FrameLimits(config.max_handshake_bytes), allocate=buffers.take)
+        self._waiting_memory = memory.waiting
+        self._inbound = Inbound(
+            sock, config=config, buffers=buffers, budget=memory.incoming, call=turns.call, now=now
+        )
         self._slots: deque[_Slot] = deque()
-        self._outbound: deque[memoryview | LogSlice] = deque()
-        self._sent_of_head = 0
+        self._outbound = Outbound(sock, now=now)
         self._ends_when_sent = False
         self._deserted = False
 
@@ -94,7 +98,7 @@ class Connection:
     @property
     def at_slice(self) -> bool:
         """Whether a slice of a segment is to be sent next."""
-        return bool(self._outbound) and isinstance(self._outbound[0], LogSlice)
+        return self._outbound.at_slice
 
     def wants_to_read(self) -> bool:
         return self._may_receive()
@@ -112,17 +116,26 @@ class Connection:
         """Requests that are not answered yet; one that is being worked on counts as one."""
         return len(self._slots) + bool(self._outbound) + self.turns.taken
 
-    def stalled(self, now: float) -> bool:
-        """Before its handshake, or in the middle of a frame without a further byte, for too long.
+    def overdue(self, now: float) -> str | None:
+        """Why the connection is to end, if it is: it waited for the other end for too long.
 
-        A client that does not read its responses is left alone: it costs no thread and no more
-        than a socket buffer, and a Spark task with a slow sink does just that.
+        A client that is slow to read its responses is left alone for long: it costs no thread
+        and no more than a socket buffer, and a Spark task with a slow sink does just that.
         """
-        limit = self._config.stall_timeout_ms / 1000
+        config = self._config
         if not self.handshaken:
-            return now - self._opened > limit
-        in_frame = self._reader.in_frame and self._may_receive()
-        return in_frame and now - self._last_progress > limit
+            limit_s = config.stall_timeout_ms / 1000
+            if now - self._opened <= limit_s:
+                return None
+            return f"no handshake within {limit_s:g} s (stall_timeout_ms)"
+        sent = self._outbound.last_progress  # while it is being sent to it is not read
+        if self._may_receive() and (late := self._inbound.late(now, read_since=sent)) is not None:
+            return late
+        limit_s = config.idle_timeout_ms / 1000
+        ours = self._inbound.held_back or (self._slots and not self._outbound)  # it waits for us
+        if not ours and now - max(sent, self._inbound.last_progress) > limit_s:
+            return f"no byte has moved for {limit_s:g} s (idle_timeout_ms)"
+        return None
 
     def check_peer(self) -> None:
         """See whether the other end is gone for good, after an event that says so.
@@ -135,21 +148,28 @@ class Connection:
         gone = select.POLLHUP | select.POLLERR
         if any(events & gone for _, events in poller.poll(0)):
             self._deserted = True
-            self._slots.clear()
-            self._outbound.clear()
-            self._sent_of_head = 0
+            self._forget_answers()
+            if self._inbound.held_back:
+                self.close()  # the poller would report the end over and over until there is room
 
     def handshake_done(self) -> None:
         self.handshaken = True
-        self._reader.limits = FrameLimits(self._config.max_frame_bytes)
+        self._inbound.handshake_done()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._slots.clear()
-            self._outbound.clear()
+            self._forget_answers()
+            self._inbound.close()
             self.turns.end()
             self.sock.close()
+
+    def _forget_answers(self) -> None:
+        for slot in self._slots:
+            if slot.held is not None:
+                slot.held.release()
+        self._slots.clear()
+        self._outbound.clear()
 
     # -- receiving ------------------------------------------------------------------------
 
@@ -159,20 +179,16 @@ class Connection:
             and not self._ends_when_sent
             and not self._outbound
             and len(self._slots) < self._config.max_in_flight
+            and not self._inbound.held_back
+            and not (self._slots and self._waiting_memory.exhausted)
         )
 
     def _receive(self, now: float) -> Frame | None:
         """The next frame, or None when that is not there yet, or never will be."""
-        reader, receive = self._reader, self.sock.recv_into
         try:
-            while count := receive(reader.buffer()):
-                self._last_progress = now
-                frame = reader.advance(count)
-                if frame is not None:
-                    return frame
-        except BlockingIOError:
-            if not self._deserted:
-                return None
+            frame = self._inbound.receive(now)
+            if frame is not None or not self._deserted:
+                return frame
         except OSError:
             pass  # the other end is gone, like one that has closed
         except LogbusError as error:
@@ -182,9 +198,10 @@ class Connection:
         return None
 
     def _start(self, frame: Frame) -> None:
-        answer = self._handle(self, frame)
-        if frame.payload:
-            self._buffers.give(frame.payload)
+        try:
+            answer = self._handle(self, frame)
+        finally:
+            self._inbound.handled(frame)
         if answer is NoReply.WANTED or self._deserted:
             return
         if answer is NoReply.POSSIBLE:
@@ -193,14 +210,20 @@ class Connection:
         slot = _Slot(api=frame.api, version=frame.version, correlation=frame.correlation)
         if isinstance(answer, Reply):
             slot.reply = answer
+            self._hold(slot, len(answer.header))
         elif isinstance(answer, Deferred):
             slot.deferred = answer
             answer.subscribe(self.turns.call)
+            self._hold(slot, len(frame.header), factor=DECODED)
         self._slots.append(slot)
+
+    def _hold(self, slot: _Slot, size: int, *, factor: int = 1) -> None:
+        if size > _UNCOUNTED_BYTES:
+            slot.held = self._waiting_memory.charge(size * factor)
 
     def _refuse(self, error: LogbusError) -> None:
         """Answer bytes that are no valid frame with the error, then end the connection."""
-        slot = _Slot(api=0, version=0, correlation=0)
+        slot = _Slot(api=ABOUT_CONNECTION, version=0, correlation=0)
         slot.reply = Reply(encode_error(error))
         self._slots.append(slot)
         self._ends_when_sent = True
@@ -212,6 +235,8 @@ class Connection:
         heads = b""  # of consecutive responses, which leave in one system call
         while self._slots and (reply := self._slots[0].resolve()) is not None:
             slot = self._slots.popleft()
+            if slot.held is not None:
+                self._outbound.hold([slot.held])
             heads += frame_head(
                 api=slot.api,
                 version=slot.version,
@@ -220,15 +245,14 @@ class Connection:
                 payload_length=reply.payload_length,
             )
             if reply.slices:
-                self._outbound.append(memoryview(heads))
-                self._outbound.extend(reply.slices)
+                self._outbound.append(heads, reply.slices)
                 heads = b""
         if heads:
-            self._outbound.append(memoryview(heads))
+            self._outbound.append(heads)
 
     def _send(self, now: float, may_send_slices: bool) -> bool:
         """Send what can be sent; False when something is left over, or the end has come."""
-        budget = _TURN_BYTES
+        budget: int | None = None
         while not self.closed:
             if self._slots and not self._outbound:
                 self._queue_answers()
@@ -236,46 +260,13 @@ class Connection:
                 if self._ends_when_sent and not self._slots:
                     self.close()
                 return not self.closed
-            head = self._outbound[0]
-            if budget <= 0 or (isinstance(head, LogSlice) and not may_send_slices):
-                return False
             try:
-                if isinstance(head, LogSlice):
-                    budget -= self._send_slice(head)
-                else:
-                    budget -= self._send_bytes(head)
+                budget = self._outbound.send(now, may_send_slices=may_send_slices, budget=budget)
             except BlockingIOError:
                 return False
             except OSError:
                 self.close()
                 return False
-            self._last_progress = now
+            if self._outbound:
+                return False
         return False
-
-    def _send_bytes(self, data: memoryview) -> int:
-        # MSG_MORE: a response head is followed by its payload at once, so let them share a
-        # packet; the last part of a response is sent without it.
-        flags = socket.MSG_MORE if len(self._outbound) > 1 else 0
-        rest = data[self._sent_of_head :] if self._sent_of_head else data
-        sent = self.sock.send(rest, flags)
-        self._account(sent, total=len(data))
-        return sent
-
-    def _send_slice(self, piece: LogSlice) -> int:
-        sent = os.sendfile(
-            self.fd,
-            piece.file.fileno(),
-            piece.position + self._sent_of_head,
-            min(piece.length - self._sent_of_head, _SENDFILE_BYTES),
-        )
-        if sent == 0:
-            # The file ends before the slice does: the promised bytes cannot be delivered.
-            raise OSError("segment shorter than its slice")
-        self._account(sent, total=piece.length)
-        return sent
-
-    def _account(self, sent: int, *, total: int) -> None:
-        self._sent_of_head += sent
-        if self._sent_of_head == total:
-            self._outbound.popleft()
-            self._sent_of_head = 0

@@ -1,4 +1,4 @@
-"""What a broker itself keeps in its data directory, beside the logs: its id and its port."""
+"""What a broker itself keeps in its data directory, beside the logs: its id and its ports."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from spark_logbus.errors import ConfigError, StorageError
 
 _ID_FILE = "broker.id"
 _PORT_FILE = "broker.port"
+_METRICS_PORT_FILE = "metrics.port"
+BROKER_FILES = (_ID_FILE, _PORT_FILE, _METRICS_PORT_FILE)
 _MAX_PORT = 65_535
 
 
@@ -34,12 +36,24 @@ def claim_identity(data_dir: Path, broker_id: int) -> None:
 
 def remembered_port(data_dir: Path) -> int | None:
     """The port of the last run; None when there is none that could be used."""
-    text = _read(data_dir / _PORT_FILE) or ""
-    return int(text) if text.isdecimal() and 0 < int(text) <= _MAX_PORT else None
+    return _read_port(data_dir / _PORT_FILE)
 
 
 def remember_port(data_dir: Path, port: int) -> None:
     _write(data_dir / _PORT_FILE, str(port))
+
+
+def remembered_metrics_port(data_dir: Path) -> int | None:
+    return _read_port(data_dir / _METRICS_PORT_FILE)
+
+
+def remember_metrics_port(data_dir: Path, port: int) -> None:
+    _write(data_dir / _METRICS_PORT_FILE, str(port))
+
+
+def _read_port(path: Path) -> int | None:
+    text = _read(path) or ""
+    return int(text) if text.isdecimal() and 0 < int(text) <= _MAX_PORT else None
 
 
 def _read(path: Path) -> str | None:

@@ -10,11 +10,13 @@ from typing import Protocol
 
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, Deferred, Reply
+from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.log import LogSlice
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
+    Api,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -90,7 +92,9 @@ class FetchHandler:
         clock: Clock,
         max_wait_ms: int,
         max_fetch_bytes: int,
+        meters: RequestMeters | None = None,
     ) -> None:
+        self._meters = meters or RequestMeters(clock)
         self._partitions = partitions
         self._waiting = waiting
         self._clock = clock
@@ -132,6 +136,9 @@ class FetchHandler:
             final = final or found.settled
         if not final and length < enough:
             return None
+        for result in results:
+            if result.length:
+                self._meters.sent(result.topic, result.length)
         return Reply(encode_response(FetchResponse(results)), slices)
 
     def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
@@ -151,6 +158,7 @@ class FetchHandler:
                 piece = None  # does not fit behind what others got; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
+            self._meters.failed(Api.FETCH, error)
             failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
             return _Found(failed, settled=True)
         result = FetchResult(

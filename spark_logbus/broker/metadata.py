@@ -141,16 +141,17 @@ class MetadataHandler:
         known = self._image.topics
         if request.topics is None:
             return self._reply(list(known.values()), ends=request.ends)
-        unknown = [name for name in request.topics if name not in known]
+        names = list(dict.fromkeys(request.topics))  # one repeated name would be a large answer
+        unknown = [name for name in names if name not in known]
         if not unknown:
-            return self._reply([known[name] for name in request.topics], ends=request.ends)
+            return self._reply([known[name] for name in names], ends=request.ends)
         for name in unknown:
             check_name("topic", name)
 
         def look_up() -> Reply:
             # "Not there" is final for a client, so it is not said before ZooKeeper has said it.
             found = {**known, **self._image.look_up(unknown)}
-            records = [found[name] for name in request.topics or () if name in found]
+            records = [found[name] for name in names if name in found]
             return self._reply(records, ends=request.ends)
 
         return self._offload.run(look_up)

@@ -17,7 +17,9 @@ import socket
 import threading
 from collections.abc import Callable
 
+from spark_logbus.broker.admission import Admission, turn_away
 from spark_logbus.broker.alarms import Alarms
+from spark_logbus.broker.budget import Memory
 from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.connection import Connection
@@ -29,10 +31,12 @@ from spark_logbus.broker.sockets import (
     is_out_of_room,
     listen,
     listen_locally,
+    peer_address,
     peer_name,
 )
 from spark_logbus.broker.turns import Turns
 from spark_logbus.clock import Clock
+from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import Frame
 
 log = logging.getLogger(__name__)
@@ -62,14 +66,14 @@ class Network:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._refused = 0
         self._alarms: Alarms[Connection] = Alarms()
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._buffers = Buffers()
+        self._memory = Memory(config.max_buffered_bytes)
+        self.admission = Admission(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
-        self._first_reserved = first_reserved_descriptor()
 
     @property
     def connection_count(self) -> int:
@@ -191,7 +195,7 @@ class Network:
         self._listen_again()
         peer = peer_name(address)
         try:
-            self._admit(sock, peer)
+            self._admit(sock, peer, peer_address(address))
         except OSError as error:
             log.info("The connection from %s was lost at once: %s.", peer, error.strerror)
             sock.close()
@@ -204,30 +208,27 @@ class Network:
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.modify(listener.fileno(), select.EPOLLIN | _ONCE)
 
-    def _admit(self, sock: socket.socket, peer: str) -> None:
-        configure(sock)
+    def _admit(self, sock: socket.socket, peer: str, address: str) -> None:
+        configure(sock, peer_timeout_ms=self._config.peer_timeout_ms)
         fd = sock.fileno()
 
         def arm(*, reads: bool, writes: bool) -> None:
             events = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
             self._epoll.modify(fd, _ONCE | events)
 
+        try:
+            self.admission.admit(address, descriptor=fd)
+        except LimitExceededError as error:
+            turn_away(sock, error)
+            return
         assert self._handle is not None
         connection = Connection(
-            sock, peer, config=self._config, handle=self._handle, turns=Turns(arm),
-            buffers=self._buffers, now=self._clock.monotonic(),
+            sock, peer, address=address, config=self._config, handle=self._handle,
+            turns=Turns(arm), buffers=self._buffers, memory=self._memory,
+            now=self._clock.monotonic(),
         )  # fmt: skip
         with self._lock:
-            full = (
-                len(self._connections) >= self._config.max_connections or fd >= self._first_reserved
-            )
-            if full:
-                self._refused += 1
-            else:
-                self._connections[fd] = connection
-        if full:
-            connection.close()
-            return
+            self._connections[fd] = connection
         try:
             self._epoll.register(fd, _ONCE)
             connection.turns.give_back(reads=True, writes=False)
@@ -238,8 +239,11 @@ class Network:
     def _drop(self, connection: Connection) -> None:
         """Forget a connection; its descriptor is closed last, as it may be reused at once."""
         with self._lock:
-            if self._connections.get(connection.fd) is connection:
+            known = self._connections.get(connection.fd) is connection
+            if known:
                 del self._connections[connection.fd]
+        if known:
+            self.admission.leave(connection.address)
         connection.close()
         self._alarms.forget(connection)
 
@@ -256,29 +260,21 @@ class Network:
                 if now >= next_sweep:
                     next_sweep = now + _SWEEP_S
                     self._listen_again()
-                    self._end_stalled(now)
-                    self._report_refused()
+                    self._end_overdue(now)
+                    self.admission.report()
             except Exception:
                 log.exception("The network's timer met a failure that was not foreseen.")
             self._alarms.wait(now=now, until=next_sweep)
 
-    def _report_refused(self) -> None:
-        """Once a sweep, not once a connection: who is refused tends to come again at once."""
-        with self._lock:
-            refused, self._refused = self._refused, 0
-        if refused:
-            log.warning(
-                "Refused %d connections: %d are open, and the limit is max_connections (%d) or "
-                "what the limit of open files leaves.",
-                refused, len(self._connections), self._config.max_connections,
-            )  # fmt: skip
-
-    def _end_stalled(self, now: float) -> None:
+    def _end_overdue(self, now: float) -> None:
         for connection in self._snapshot():
-            # One that somebody works on has no time to stall; it is looked at next time.
-            if connection.stalled(now) and connection.turns.take():
-                if connection.stalled(now):
-                    log.info("Closing the connection from %s: it stalled.", connection.peer)
+            # One that somebody works on is not overdue; it is looked at next time.
+            if connection.overdue(now) is not None and connection.turns.take():
+                if (reason := connection.overdue(now)) is not None:
+                    log.info(
+                        "Closing the connection from %s: %s.",
+                        connection.peer, reason, extra={"peer": connection.peer},
+                    )  # fmt: skip
                     self._drop(connection)
                 else:
                     self._give_back(connection)

@@ -91,6 +91,10 @@ class Partitions:
             )
         return led
 
+    @property
+    def count(self) -> int:
+        return len(self._led)
+
     def find(self, topic_partition: TopicPartition) -> Led | None:
         return self._led.get(topic_partition)
 
@@ -163,11 +167,14 @@ class Partitions:
             log.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
             return True
         except LogbusError as error:
-            log.error("Cannot serve %s: %s", topic_partition, error)
+            log.error("Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition))
             return False
         partition_log.add_listener(lambda: self._moved(topic_partition))
         self._led[topic_partition] = Led(partition_log, state.leader_epoch)
-        log.info("Leading %s in epoch %d.", topic_partition, state.leader_epoch)
+        log.info(
+            "Leading %s in epoch %d.",
+            topic_partition, state.leader_epoch, extra=_about(topic_partition),
+        )  # fmt: skip
         return True
 
     def _give_up(self, record: TopicRecord, *, deleted: bool) -> None:
@@ -183,6 +190,17 @@ class Partitions:
                 continue
             try:
                 self._logs.remove(topic_partition, topic_id=record.topic_id)
-                log.info("Removed %s: its topic was deleted.", topic_partition)
+                log.info(
+                    "Removed %s: its topic was deleted.",
+                    topic_partition, extra=_about(topic_partition),
+                )  # fmt: skip
             except LogbusError as error:
-                log.error("Cannot remove %s: %s", topic_partition, error)
+                log.error(
+                    "Cannot remove %s: %s",
+                    topic_partition, error, extra=_about(topic_partition),
+                )  # fmt: skip
+
+
+def _about(topic_partition: TopicPartition) -> dict[str, object]:
+    """Fields for logs that are read by machines."""
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}

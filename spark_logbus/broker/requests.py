@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from spark_logbus import __version__
@@ -15,22 +15,19 @@ from spark_logbus.broker.metadata import ClusterImage, MetadataHandler
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, NoReply, Reply
+from spark_logbus.broker.request_meters import RequestMeters
+from spark_logbus.broker.topics import TopicHandler
 from spark_logbus.coordination import TopicRegistry
 from spark_logbus.errors import (
-    BrokerUnavailableError,
     InvalidRequestError,
     LogbusError,
 )
-from spark_logbus.log import LogConfig
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,
     AppendRequest,
-    CreateTopicRequest,
-    CreateTopicResponse,
-    DeleteTopicRequest,
-    DeleteTopicResponse,
+    FetchRequest,
     Frame,
     HandshakeRequest,
     HandshakeResponse,
@@ -39,6 +36,7 @@ from spark_logbus.protocol import (
     ListOffsetsResponse,
     ListOffsetsResult,
     Message,
+    MetadataRequest,
     SplitRangePartition,
     SplitRangeRequest,
     SplitRangeResponse,
@@ -53,9 +51,10 @@ from spark_logbus.protocol import (
 log = logging.getLogger(__name__)
 
 _ONE_PIECE = 1 << 62
-# Of one range: a terabyte in pieces of a few bytes would take all memory, and a response header
-# holds 1 MiB. Beyond this, pieces are larger than was asked for.
+# Of one request: a terabyte in pieces of a few bytes would take all memory. Beyond this, pieces
+# are larger than was asked for.
 _MAX_CUTS = 10_000
+_OF_PARTITIONS = (AppendRequest, FetchRequest, ListOffsetsRequest, SplitRangeRequest)
 
 
 class RequestHandler:
@@ -74,35 +73,44 @@ class RequestHandler:
         appends: AppendHandler,
         fetches: FetchHandler,
         offload: Offload,
+        meters: RequestMeters | None = None,
     ) -> None:
         self._config = config
         self._partitions = partitions
-        self._image = image
-        self._topics = topics
-        self._offload = offload
+        self._meters = meters or RequestMeters()
         self.refusal: LogbusError | None = None
         metadata = MetadataHandler(image, partitions, offload)
+        topic_handler = TopicHandler(config, image=image, topics=topics, offload=offload)
         self._appends = appends
         self._handlers: dict[Api, Callable[[Any], Answer]] = {
             Api.METADATA: metadata.handle,
             Api.FETCH: fetches.handle,
             Api.LIST_OFFSETS: self._list_offsets,
             Api.SPLIT_RANGE: self._split_range,
-            Api.CREATE_TOPIC: self._create_topic,
-            Api.DELETE_TOPIC: self._delete_topic,
+            Api.CREATE_TOPIC: topic_handler.create,
+            Api.DELETE_TOPIC: topic_handler.delete,
+            Api.ALTER_TOPIC: topic_handler.alter,
         }
 
     def handle(self, connection: Connection, frame: Frame) -> Answer:
+        began = self._meters.now()
+        api: Api | None = None
         request: Message | None = None
         try:
             api = check_api(frame.api, frame.version)
             request = decode_request(api, frame.header)
-            return self._answer(connection, api, request, frame.payload)
+            answer = self._answer(connection, api, request, frame.payload)
         except LogbusError as error:
-            log.debug("A request of %s was refused: %s", connection.peer, error)
+            log.debug(
+                "A request of %s was refused: %s",
+                connection.peer, error, extra={"peer": connection.peer},
+            )  # fmt: skip
+            self._meters.failed(api, error)
             if isinstance(request, AppendRequest) and request.acks == Acks.NONE.value:
-                return NoReply.POSSIBLE
-            return Reply(encode_error(error))
+                answer = NoReply.POSSIBLE
+            else:
+                answer = Reply(encode_error(error))
+        return self._meters.answered(api, answer, began)
 
     def _answer(
         self, connection: Connection, api: Api, request: Message, payload: memoryview
@@ -113,9 +121,23 @@ class RequestHandler:
             raise InvalidRequestError("The first request of a connection must be a handshake.")
         if self.refusal is not None:
             raise self.refusal
+        self._check_size(request)
         if isinstance(request, AppendRequest):
             return self._appends.handle(request, payload)
         return self._handlers[api](request)
+
+    def _check_size(self, request: Message) -> None:
+        names: Sized | None = None
+        if isinstance(request, _OF_PARTITIONS):
+            names = request.partitions
+        elif isinstance(request, MetadataRequest):
+            names = request.topics
+        most = self._config.network.max_partitions_per_request
+        if names is not None and len(names) > most:
+            raise InvalidRequestError(
+                f"A request names {len(names)} partitions or topics, the limit is {most} "
+                "(max_partitions_per_request); ask in several requests."
+            )
 
     def _handshake(self, connection: Connection, request: HandshakeRequest) -> Answer:
         if request.protocol_version < PROTOCOL_VERSION:
@@ -157,14 +179,16 @@ class RequestHandler:
                     f"Cannot list offsets at {wanted.at!r}; use earliest, latest or timestamp."
                 )
         except LogbusError as error:
+            self._meters.failed(Api.LIST_OFFSETS, error)
             return ListOffsetsResult(wanted.topic, wanted.partition, error=error_info(error))
         return ListOffsetsResult(wanted.topic, wanted.partition, offset)
 
     def _split_range(self, request: SplitRangeRequest) -> Answer:
-        results = [self._split(wanted) for wanted in request.partitions]
+        most_cuts = max(1, _MAX_CUTS // max(1, len(request.partitions)))
+        results = [self._split(wanted, most_cuts) for wanted in request.partitions]
         return Reply(encode_response(SplitRangeResponse(results)))
 
-    def _split(self, wanted: SplitRangePartition) -> SplitRangeResult:
+    def _split(self, wanted: SplitRangePartition, most_cuts: int) -> SplitRangeResult:
         try:
             led = self._partitions.leader_of(TopicPartition(wanted.topic, wanted.partition))
             if wanted.target_bytes < 1:
@@ -172,33 +196,9 @@ class RequestHandler:
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."
                 )
             _, size = led.log.split(wanted.start, wanted.end, target_bytes=_ONE_PIECE)
-            target_bytes = max(wanted.target_bytes, size // _MAX_CUTS)
+            target_bytes = max(wanted.target_bytes, size // most_cuts)
             cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=target_bytes)
         except LogbusError as error:
+            self._meters.failed(Api.SPLIT_RANGE, error)
             return SplitRangeResult(wanted.topic, wanted.partition, error=error_info(error))
         return SplitRangeResult(wanted.topic, wanted.partition, list(cuts), size)
-
-    # -- topics ---------------------------------------------------------------------------
-
-    def _create_topic(self, request: CreateTopicRequest) -> Answer:
-        LogConfig.from_topic_config(request.config, self._config.log)  # refuse before it exists
-        live = [broker.broker_id for broker in self._image.brokers]
-        if not live:
-            raise BrokerUnavailableError(
-                "No broker is registered in ZooKeeper at the moment; try again."
-            )
-
-        def create() -> Reply:
-            record = self._topics.create(
-                request.name, partitions=request.partitions, brokers=live, config=request.config
-            )
-            return Reply(encode_response(CreateTopicResponse(record.topic_id)))
-
-        return self._offload.run(create)
-
-    def _delete_topic(self, request: DeleteTopicRequest) -> Answer:
-        def delete() -> Reply:
-            self._topics.delete(request.name)
-            return Reply(encode_response(DeleteTopicResponse()))
-
-        return self._offload.run(delete)

@@ -5,21 +5,31 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
+from spark_logbus.broker.compactor import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
     check_identity,
     claim_identity,
+    remember_metrics_port,
     remember_port,
+    remembered_metrics_port,
     remembered_port,
 )
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
+from spark_logbus.broker.health import Health, Phase, SessionWatch
+from spark_logbus.broker.http import HttpServer
 from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.metric_table import Parts
+from spark_logbus.broker.metrics import Pages
 from spark_logbus.broker.network import Network
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
+from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.requests import RequestHandler
 from spark_logbus.broker.sockets import allow_descriptors
 from spark_logbus.clock import Clock, SystemClock
@@ -42,6 +52,8 @@ _DRAIN_LOOK_S = 0.02
 # one of those must never sit on our port while this broker restarts.
 _FREE_PORTS = range(20_000, 32_000)
 _FREE_PORT_TRIES = 20
+
+T = TypeVar("T")
 
 
 class Broker:
@@ -84,6 +96,7 @@ class Broker:
             topics=TopicRegistry(self._session),
         )
         network = config.network
+        meters = RequestMeters(clock)
         self._offload = Offload(clock=clock, max_wait_ms=network.max_wait_ms)
         self._fetches = FetchHandler(
             self._partitions,
@@ -91,17 +104,44 @@ class Broker:
             clock=clock,
             max_wait_ms=network.max_wait_ms,
             max_fetch_bytes=network.max_fetch_bytes,
+            meters=meters,
         )
         self._requests = RequestHandler(
             config,
             partitions=self._partitions,
             image=self._image,
             topics=topics,
-            appends=AppendHandler(self._partitions, clock=clock, max_wait_ms=network.max_wait_ms),
+            appends=AppendHandler(
+                self._partitions, clock=clock, max_wait_ms=network.max_wait_ms, meters=meters
+            ),
             fetches=self._fetches,
             offload=self._offload,
+            meters=meters,
         )
+        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
         self._network: Network | None = None
+        session_watch = SessionWatch(clock)
+        self._session.add_listener(session_watch.follow)
+        self._health = Health(
+            logs=self._logs,
+            session=session_watch,
+            session_state=lambda: self._session.state,
+            session_timeout_ms=config.zookeeper_session_ms,
+            refusal=lambda: self._requests.refusal,
+        )
+        parts = Parts(
+            config=config,
+            network=lambda: self._network,
+            logs=self._logs,
+            partitions=self._partitions,
+            requests=meters,
+            image=self._image,
+            session=self._session,
+            session_watch=session_watch,
+            health=self._health,
+        )
+        self._pages = Pages(parts, health=self._health, clock=clock)
+        self._http: HttpServer | None = None
         self._stopping = threading.Event()
         self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
 
@@ -115,9 +155,18 @@ class Broker:
     def start(self) -> None:
         config = self.config
         check_identity(config.data_dir, config.id)
-        self._logs.open()
+        self._start_http()
         try:
+            self._health.phase = Phase.RECOVERING
+            self._logs.open()
+        except BaseException:
+            self._stop_http()
+            raise
+        try:
+            self._health.phase = Phase.JOINING
             claim_identity(config.data_dir, config.id)
+            if self._http is not None:
+                remember_metrics_port(config.data_dir, self._http.port)
             allow_descriptors(config.network.max_connections)
             self._network = self._listen()
             remember_port(config.data_dir, self._network.port)
@@ -129,29 +178,41 @@ class Broker:
             self._partitions.start()
             self._network.start(self._requests.handle)
             self._maintenance.start()
+            self.compactor.start()
+            self._health.phase = Phase.SERVING
         except BaseException:
             self.stop()
             raise
         log.info("Broker %d is ready at %s:%d, data in %s.", config.id, self.address.host,
                  self.address.port, config.data_dir)  # fmt: skip
 
-    def _listen(self) -> Network:
-        """Bind the port; port 0 means the one of the last run if it is free, else any."""
-        config = self.config
-        ports = [config.port]
-        if config.port == 0:
-            last = remembered_port(config.data_dir)
-            ports = [*([last] if last else []), *random.sample(_FREE_PORTS, _FREE_PORT_TRIES), 0]
-        for port in ports[:-1]:
-            try:
-                return self._bind(port)
-            except StorageError as error:
-                log.info("%s Trying another.", error)
-        return self._bind(ports[-1])
+    def _start_http(self) -> None:
+        """First of all, so that one can watch the recovery of a large data directory."""
+        config = self.config.metrics
+        if not config.enabled:
+            return
 
-    def _bind(self, port: int) -> Network:
+        def bind(port: int) -> HttpServer:
+            routes = self._pages.routes()
+            return HttpServer(host=config.host, port=port, routes=routes, clock=self._clock)
+
+        last = remembered_metrics_port(self.config.data_dir)
+        self._http = _on_a_port(config.port, last, bind)
+        self._http.start()
+        log.info("Metrics are at http://%s:%d/metrics, health is at /healthz there.",
+                 config.host, self._http.port)  # fmt: skip
+
+    def _stop_http(self) -> None:
+        if self._http is not None:
+            self._http.stop()
+
+    def _listen(self) -> Network:
         config = self.config
-        return Network(host=config.host, port=port, config=config.network, clock=self._clock)
+
+        def bind(port: int) -> Network:
+            return Network(host=config.host, port=port, config=config.network, clock=self._clock)
+
+        return _on_a_port(config.port, remembered_port(config.data_dir), bind)
 
     def _lost_identity(self, error: BrokerIdInUseError) -> None:
         """Another broker took the id while ZooKeeper thought us gone: clients are its now."""
@@ -163,6 +224,7 @@ class Broker:
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
         self._stopping.set()
+        self._health.phase = Phase.STOPPING
         self._requests.refusal = BrokerShuttingDownError(
             f"Broker {self.config.id} is shutting down; try again elsewhere or later."
         )
@@ -174,7 +236,7 @@ class Broker:
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
             self._session.close, self._partitions.stop, self._image.stop, self._offload.stop,
-            self._join_maintenance, self._logs.close,
+            self.compactor.stop, self._join_maintenance, self._logs.close, self._stop_http,
         ]  # fmt: skip
         for step in steps:
             try:
@@ -208,3 +270,16 @@ class Broker:
                 log.error("Maintenance of the logs failed and will be tried again: %s", error)
             except Exception:
                 log.exception("Maintenance of the logs failed and will be tried again.")
+
+
+def _on_a_port(port: int, last: int | None, bind: Callable[[int], T]) -> T:
+    """Bind ``port``; 0 means the one of the last run if it is free, else any."""
+    ports = [port]
+    if port == 0:
+        ports = [*([last] if last else []), *random.sample(_FREE_PORTS, _FREE_PORT_TRIES), 0]
+    for port in ports[:-1]:
+        try:
+            return bind(port)
+        except StorageError as error:
+            log.info("%s Trying another.", error)
+    return bind(ports[-1])

@@ -23,14 +23,14 @@ _BESIDE_CONNECTIONS = 4_096
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, table: str = "[broker]") -> socket.socket:
     """Raises StorageError when the address cannot be had."""
     try:
         listener = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
     except OSError as error:
         raise StorageError(
             f"Cannot listen on {host}:{port}: {error.strerror}. Is another broker running there? "
-            "Choose another host or port in [broker]."
+            f"Choose another host or port in {table}."
         ) from error
     listener.setblocking(False)
     return listener
@@ -58,14 +58,22 @@ def peer_name(address: object) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "this machine"
 
 
-def configure(sock: socket.socket) -> None:
+def peer_address(address: object) -> str:
+    """Of what ``accept`` says: what connections are counted by. One for all UNIX sockets."""
+    return str(address[0]) if isinstance(address, tuple) else "this machine"
+
+
+def configure(sock: socket.socket, *, peer_timeout_ms: int) -> None:
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         # The kernel does not tune this one; it cuts the wish to net.core.wmem_max.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer that vanished without a word is noticed within two minutes.
+    # A peer that vanished without a word is noticed: by probes when nothing is under way, and
+    # with data under way by its missing confirmations.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, peer_timeout_ms)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)

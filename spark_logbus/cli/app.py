@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from spark_logbus import __version__
-from spark_logbus.cli import broker, consume, dump, groups, produce, topics, up
+from spark_logbus.cli import broker, consume, dump, groups, produce, topics, up, verify
 from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
 
@@ -26,7 +26,8 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("dump")(dump.dump)
+app.add_typer(dump.app, name="dump")
+app.command("verify")(verify.verify)
 
 
 def _print_version(wanted: bool) -> None:

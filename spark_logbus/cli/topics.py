@@ -1,4 +1,4 @@
-"""``logbus topics``: create, list, describe, delete."""
+"""``logbus topics``: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from spark_logbus.cli.expiring import expiring
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
 from spark_logbus.cli.output import console, human_bytes, plural, table
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 
-def _parse_config(pairs: list[str]) -> dict[str, str]:
+def _parse_config(pairs: list[str], *, option: str = "--config") -> dict[str, str]:
     from spark_logbus.errors import ConfigError
 
     config = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator:
-            raise ConfigError(f"--config takes key=value, got {pair!r}.")
+            raise ConfigError(f"{option} takes key=value, got {pair!r}.")
         config[key.strip()] = value.strip()
     return config
 
@@ -99,6 +100,50 @@ def describe(name: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     out.print(rows)
     for key, value in sorted(described.config.items()):
         out.print(f"  {key} = {value}")
+
+
+@app.command("alter")
+def alter(
+    name: str,
+    put: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as retention.ms=3600000.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option("--unset", help="Go back to the brokers' default.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Have so many partitions from now on; only more.", min=1)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before data is deleted.")] = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Change a topic's configuration or add partitions, while it is in use."""
+    from spark_logbus.client import Admin
+    from spark_logbus.config import refuse_unknown
+
+    wanted = _parse_config(put or [], option="--set")
+    unwanted = drop or []
+    if not wanted and not unwanted and partitions is None:
+        raise typer.BadParameter("say what to change: --set, --unset or --partitions.")
+    out = console()
+    with connected(zookeeper) as cluster:
+        admin = Admin(cluster)
+        topic = admin.describe([name])[name]
+        refuse_unknown(unwanted, topic.config, where=f"what topic {name} sets itself")
+        warning = expiring(admin, topic, put=wanted, drop=unwanted)
+        if warning:
+            console(stderr=True).print(warning, style="yellow")
+            if not yes:
+                typer.confirm(f"Alter topic {name} all the same?", abort=True, err=True)
+        done = admin.alter_topic(name, put=wanted, drop=unwanted, partitions=partitions)
+    rows = table("setting", "before", "now", title=name)
+    for key in sorted({*done.config_before, *done.config}):
+        before, now = (each.get(key, "(default)") for each in (done.config_before, done.config))
+        rows.add_row(key, before, now if now == before else Text(now, style="bold"))
+    rows.add_row("partitions", str(done.partitions_before), str(done.partitions))
+    out.print(rows)
+    if done.partitions > done.partitions_before:
+        out.print("Keys may go to other partitions from now on than their earlier records.")
 
 
 @app.command("delete")

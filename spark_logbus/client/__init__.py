@@ -2,6 +2,7 @@
 
 from spark_logbus.client.acknowledgements import AppendedRange, RecordFuture, RecordMetadata
 from spark_logbus.client.admin import Admin
+from spark_logbus.client.alterations import TopicAlteration
 from spark_logbus.client.bootstrap import Bootstrap
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
@@ -30,5 +31,6 @@ __all__ = [
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",
+    "TopicAlteration",
     "TopicDescription",
 ]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from spark_logbus.client.alterations import TopicAlteration, alter_topic
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.describe import TopicDescription, describe_topics
 from spark_logbus.client.leaders import LeaderCall
@@ -136,6 +137,29 @@ class Admin:
         self._cluster.retrying(f"Deleting topic {name}", attempt, deadline=deadline)
         self._cluster.doubt(name)
         self._wait_until_all_agree(name, present=False, deadline=deadline)
+
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        put: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+        partitions: int | None = None,
+        timeout_ms: int = _CHANGE_TIMEOUT_MS,
+    ) -> TopicAlteration:
+        """Set and unset keys of the topic's configuration, or give it more partitions; wait until
+        every broker has heard of it. UnknownTopicError, ConfigError. To drop a key that is not
+        set changes nothing.
+
+        More partitions change where keys go: records of one key may then be in two partitions.
+        """
+        deadline = self._cluster.deadline_ms(timeout_ms)
+        done = alter_topic(
+            self._cluster, name, put=put or {}, drop=drop, partitions=partitions, deadline=deadline
+        )
+        if done.partitions > done.partitions_before:
+            self._wait_for_leaders(name, deadline)
+        return done
 
     def topics(self) -> list[TopicDescription]:
         """All topics, by name, without ends."""

@@ -190,14 +190,19 @@ class Cluster:
         oldest = self.clock.monotonic() - self.config.metadata_max_age_ms / 1000
         return known if known is not None and known.learned_at >= oldest else None
 
-    def _learn(self, name: str, deadline: Deadline) -> KnownTopic:
-        # A broker hears of a new topic a moment after the one that created it, so only the
-        # word of all that answer is final.
-        def has_topic(response: MetadataResponse) -> bool:
-            return any(info.name == name for info in response.topics)
+    def _learn(self, name: str, deadline: Deadline, *, partition: int = 0) -> KnownTopic:
+        # A broker hears of a new topic or partition a moment after the one that made it, so only
+        # the word of all that answer is final.
+        heard_of: list[int] = []  # partitions, by each broker that has the topic
 
-        if has_topic(self.ask_metadata([name], deadline=deadline, good=has_topic)):
-            return self._metadata.topics[name]
+        def has_it(response: MetadataResponse) -> bool:
+            heard_of.extend(len(info.partitions) for info in response.topics if info.name == name)
+            return max(heard_of, default=0) > partition
+
+        self.ask_metadata([name], deadline=deadline, good=has_it)
+        known = self._metadata.topics.get(name)
+        if heard_of and known is not None:
+            return known
         with self._lock:
             self._metadata = self._metadata.without(name)
         raise UnknownTopicError(f"The cluster has no topic {name!r}; create it, or check the name.")
@@ -227,6 +232,8 @@ class Cluster:
         BrokerUnavailableError while no live broker leads it.
         """
         topic = self.topic(tp.topic, deadline)
+        if tp.partition not in topic.leaders:
+            topic = self._learn(tp.topic, deadline, partition=tp.partition)  # it may be new
         if tp.partition not in topic.leaders:
             raise UnknownTopicError(
                 f"Topic {tp.topic} has the partitions 0 to {len(topic.leaders) - 1}, "

@@ -28,6 +28,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
+    ABOUT_CONNECTION,
     PROTOCOL_VERSION,
     Api,
     Frame,
@@ -100,7 +101,9 @@ class Connection:
         self.max_record_batch_bytes = 0
         self.failure: LogbusError | None = None
         self._sock = sock
-        self._reader = FrameReader(FrameLimits(max_response_bytes), allocate=_arrow_memory)
+        # The header of a response can be large too: metadata takes 110 bytes a partition.
+        limits = FrameLimits(max_response_bytes, max_header_bytes=max_response_bytes // 8)
+        self._reader = FrameReader(limits, allocate=_arrow_memory)
         self._correlation = 0
         self._out: deque[memoryview] = deque()
         self._queued_total = 0
@@ -188,7 +191,9 @@ class Connection:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._broke(error)
+                self._read_some(None)  # the broker may have said why before it closed
+                if self.failure is None:
+                    self._broke(error)
                 return
             self._written_total += written
             self._drop_written(written)
@@ -210,6 +215,9 @@ class Connection:
         """Write and read what is possible without waiting; stop early once ``until`` is done."""
         if self._out and self.failure is None:
             self._write_some()
+        self._read_some(until)
+
+    def _read_some(self, until: PendingResponse | None) -> None:
         while self.failure is None and not (until is not None and until.done):
             try:
                 received = self._sock.recv_into(self._reader.buffer())
@@ -229,6 +237,9 @@ class Connection:
                 self.close(error)
 
     def _complete(self, frame: Frame) -> None:
+        if frame.api == ABOUT_CONNECTION:
+            decode_response(Api.HANDSHAKE, frame.header)  # raises the error that it carries
+            raise ProtocolError(f"{self.address} sent a frame about the connection without error.")
         pending = self._awaited.popleft() if self._awaited else None
         if pending is None or (pending.api, pending.correlation) != (frame.api, frame.correlation):
             expected = f"{pending.api}, {pending.correlation}" if pending else "none"

@@ -90,9 +90,7 @@ def _following_header(
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(f"{tp} is damaged at offset {position}. {error}") from error
     reaches = header.base_offset <= position < header.next_offset
-    if not (reaches if first else header.base_offset == position) and not (
-        header.has_offset_delta and header.base_offset > position
-    ):
+    if not (reaches if first else header.base_offset == position):
         raise CorruptRecordBatchError(
             f"{tp}: expected a record batch {'with' if first else 'at'} offset {position}, "
             f"got the offsets {header.base_offset} to {header.last_offset}."
@@ -116,7 +114,12 @@ def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> Fetch
             f"are readable: continue there. {error}"
         ) from error
     if header.has_offset_delta:
-        return _decoded_with_gaps(tp, header, arrow_batch, start=start, end=end)
+        skip, stop = _rows_with_gaps(header, arrow_batch, start=start, end=end)
+        if skip >= stop:
+            return None
+        first = arrow_batch.column("offset_delta")[skip].as_py()
+        cut = arrow_batch.slice(skip, stop - skip)
+        return FetchedBatch(tp, header.base_offset + first, cut, header)
     skip = max(0, start - header.base_offset)
     stop = min(header.record_count, end - header.base_offset)
     if skip >= stop:
@@ -126,25 +129,11 @@ def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> Fetch
     return FetchedBatch(tp, header.base_offset + skip, arrow_batch, header)
 
 
-def _decoded_with_gaps(
-    tp: TopicPartition,
-    header: RecordBatchHeader,
-    arrow_batch: pa.RecordBatch,
-    *,
-    start: int,
-    end: int,
-) -> FetchedBatch | None:
+def _rows_with_gaps(
+    header: RecordBatchHeader, arrow_batch: pa.RecordBatch, *, start: int, end: int
+) -> tuple[int, int]:
+    """The rows with offsets in ``[start, end)``; ``decode`` made sure that the deltas rise."""
     deltas = arrow_batch.column("offset_delta")
-    rising = pc.all(pc.greater(deltas[1:], deltas[:-1])).as_py() is not False
-    last = header.last_offset_delta
-    if deltas.null_count or not rising or deltas[0].as_py() < 0 or deltas[-1].as_py() > last:
-        raise CorruptRecordBatchError(
-            f"{tp}: the offsets inside the record batch at {header.base_offset} do not rise from "
-            f"there to {header.last_offset}."
-        )
     skip = pc.sum(pc.less(deltas, start - header.base_offset)).as_py()
     stop = pc.sum(pc.less(deltas, end - header.base_offset)).as_py()
-    if skip >= stop:
-        return None
-    cut = arrow_batch.slice(skip, stop - skip)
-    return FetchedBatch(tp, header.base_offset + deltas[skip].as_py(), cut, header)
+    return skip, stop

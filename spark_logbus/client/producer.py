@@ -121,6 +121,7 @@ class Producer:
             )
         if news:
             self._sender.wake()
+            self._routes.look_again(route)
         return future
 
     def send_arrow(
@@ -187,6 +188,7 @@ class Producer:
                 now=self._clock.monotonic(),
             )
         self._sender.wake()
+        self._routes.look_again(route)
         return range_future(acknowledgement)
 
     def _check_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_logbus.client.cluster import Cluster
@@ -11,21 +12,24 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.partitioner import RoundRobin
 from spark_logbus.client.queues import BATCH_OVERHEAD_BYTES, PartitionQueue
 from spark_logbus.client.sequences import Sequences
-from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.record.builder import Header
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Route:
-    """One topic. ``max_record_batch_bytes`` is the smaller of the topic's and the brokers'."""
+    """One topic. ``max_record_batch_bytes`` is the smaller of the topic's and the brokers'.
+
+    ``queues`` grows when the topic is given more partitions."""
 
     topic: str
     queues: list[PartitionQueue]
     keyless: RoundRobin
     max_record_batch_bytes: int
+    look_again_at: float
 
     def queue(self, partition: int) -> PartitionQueue:
         if not 0 <= partition < len(self.queues):
@@ -58,18 +62,43 @@ class Routes:
         limit = min(limit, known.max_record_batch_bytes or limit)
         batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
         keyless = RoundRobin(len(known.leaders))
-        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
         queues = [
-            PartitionQueue(
-                TopicPartition(topic, number),
-                keyless,
-                batch_limit=batch_limit,
-                sequences=Sequences() if numbered else None,
-            )
+            self._queue(TopicPartition(topic, number), keyless, batch_limit)
             for number in range(len(known.leaders))
         ]
+        look_again_at = self._look_again_at()
         with self._lock:
-            return self._routes.setdefault(topic, Route(topic, queues, keyless, limit))
+            made = Route(topic, queues, keyless, limit, look_again_at)
+            return self._routes.setdefault(topic, made)
+
+    def _queue(self, tp: TopicPartition, keyless: RoundRobin, batch_limit: int) -> PartitionQueue:
+        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
+        sequences = Sequences() if numbered else None
+        return PartitionQueue(tp, keyless, batch_limit=batch_limit, sequences=sequences)
+
+    def look_again(self, route: Route) -> None:
+        """Find out about more partitions, if that was last done long ago (metadata_max_age_ms).
+
+        One question, and no error: what is known already can be used all the same.
+        """
+        if self._cluster.clock.monotonic() < route.look_again_at:
+            return
+        route.look_again_at = self._look_again_at()
+        deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
+        with suppress(LogbusError):
+            self._grow(route, len(self._cluster.topic(route.topic, deadline).leaders))
+
+    def _look_again_at(self) -> float:
+        age_s = self._cluster.config.metadata_max_age_ms / 1000
+        return self._cluster.clock.monotonic() + age_s
+
+    def _grow(self, route: Route, partitions: int) -> None:
+        with self._lock:
+            batch_limit = route.queues[0].batch_limit
+            for number in range(len(route.queues), partitions):
+                tp = TopicPartition(route.topic, number)
+                route.queues.append(self._queue(tp, route.keyless, batch_limit))
+            route.keyless.partitions = len(route.queues)
 
 
 def as_bytes(what: str, data: object) -> bytes:

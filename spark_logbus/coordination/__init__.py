@@ -12,7 +12,7 @@ from spark_logbus.coordination.registry import BrokerRegistry
 from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 from spark_logbus.coordination.session import Session
 from spark_logbus.coordination.states import SessionState
-from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.topic_records import PartitionState, TopicRecord, enlarge
 from spark_logbus.coordination.topics import TopicRegistry
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "TopicRecord",
     "TopicRegistry",
     "default_connect",
+    "enlarge",
 ]

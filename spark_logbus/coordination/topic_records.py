@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
@@ -60,6 +60,26 @@ def check_topic(
     if min(brokers) < 0:
         raise ConfigError(f"A broker id is 0 or more, got {min(brokers)}.")
     check_config(name, config)
+
+
+def enlarge(
+    record: TopicRecord, *, partitions: int, brokers: Iterable[int], others: Iterable[TopicRecord]
+) -> TopicRecord:
+    """The topic with partitions added up to that number, spread as those of a new topic are."""
+    have = len(record.partitions)
+    added = spread(partitions=max(0, partitions - have), brokers=brokers, existing=others)
+    more = {have + number: assigned for number, assigned in added.items()}
+    return replace(record, partitions={**record.partitions, **more})
+
+
+def check_alteration(before: TopicRecord, after: TopicRecord) -> None:
+    check_config(after.name, after.config)
+    assert after.partitions.items() >= before.partitions.items(), "none is taken away or moved"
+    if len(after.partitions) > MAX_PARTITIONS:
+        raise ConfigError(
+            f"The topic {after.name!r} cannot have {len(after.partitions)} partitions; use up to "
+            f"{MAX_PARTITIONS}."
+        )
 
 
 def check_config(name: str, config: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -31,7 +32,7 @@ from spark_logbus.coordination.session import Session
 from spark_logbus.coordination.topic_records import (
     PartitionState,
     TopicRecord,
-    check_config,
+    check_alteration,
     check_topic,
     decode_topic,
     payload_of,
@@ -92,20 +93,38 @@ class TopicRegistry:
 
     def configure(self, name: str, config: Mapping[str, str]) -> TopicRecord:
         """Replace the topic's configuration. UnknownTopicError, ConfigError."""
-        check_config(name, config)
+        _, after = self.alter(name, lambda now: replace(now, config=dict(config)))
+        return after
 
-        def step(deadline: Deadline) -> TopicRecord:
+    def alter(
+        self, name: str, change: Callable[[TopicRecord], TopicRecord]
+    ) -> tuple[TopicRecord, TopicRecord]:
+        """Give the topic the configuration and partitions that ``change`` makes of it; before and
+        after. UnknownTopicError, ConfigError, and what ``change`` raises, which is called again
+        when others altered the topic meanwhile. Partitions can be added, never taken away."""
+        attempted: list[tuple[TopicRecord, TopicPayload]] = []
+
+        def step(deadline: Deadline) -> tuple[TopicRecord, TopicRecord]:
             node, payload = self._alive(name, deadline)
-            changed = msgspec.structs.replace(payload, config=dict(config))
+            for before, made in attempted:
+                if payload == made:  # by an attempt of ours whose reply was lost
+                    return before, record_of(name, made)
+            before = record_of(name, payload)
+            after = change(before)
+            check_alteration(before, after)
+            changed = msgspec.structs.replace(
+                payload, config=dict(after.config), partitions=dict(after.partitions)
+            )
             if changed != payload:
+                attempted.append((before, changed))
                 self._tree.transact(
-                    f"configure the topic {name}",
+                    f"alter the topic {name}",
                     [SetData(paths.topic(name), encode(changed), node.version)],
                     deadline=deadline,
                 )
-            return record_of(name, changed)
+            return before, after
 
-        return self._tree.repeat(f"configure the topic {name}", step)
+        return self._tree.repeat(f"alter the topic {name}", step)
 
     def delete(self, name: str) -> None:
         """UnknownTopicError. When it returns, nobody sees the topic any more."""

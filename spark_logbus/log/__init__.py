@@ -5,17 +5,22 @@ record is visible once it is on disk: readers see what lies below the high water
 moves that. No sockets, no Arrow, no ZooKeeper.
 """
 
+from spark_logbus.log.compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.reading import LogSlice
 from spark_logbus.log.recovery import RecoveryProgress
+from spark_logbus.log.retention import SteadyTime
+from spark_logbus.log.swap import index_cleaned
 from spark_logbus.log.writer import Appended
 
 __all__ = [
     "OS_FILES",
     "Appended",
+    "CompactionGroup",
+    "CompactionPlan",
     "File",
     "FileSystem",
     "LogConfig",
@@ -24,4 +29,6 @@ __all__ = [
     "LogSlice",
     "PartitionLog",
     "RecoveryProgress",
+    "SteadyTime",
+    "index_cleaned",
 ]

@@ -1,8 +1,9 @@
-"""The small text files of a data directory: checkpoint, clean-shutdown marker, partition.
+"""The small text files of a data directory and of the logs in it.
 
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
-for none (see ``checked_text``). None of them is needed to read the data: without
-a checkpoint every segment is scanned, and without the marker those behind the recovery point.
+for none (see ``checked_text``). None of them is needed to read the data: without a checkpoint
+every segment is scanned, without the marker those behind the recovery point, and without its
+history a log is compacted from its start.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Final
 
 from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
+from spark_logbus.log.compaction_plan import Cleaning
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
+CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
+_COMPACTION_TITLE: Final = "logbus-compaction 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,25 @@ def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheck
         f"{log.topic_partition} {log.topic_id} {log.log_start_offset} {log.recovery_point}"
         for log in logs
     ]
-    _write(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE, sorted(lines))
+    _write(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE, sorted(lines))
 
 
 def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, LogCheckpoint]:
     """What the checkpoint says; empty when there is none or it is damaged."""
-    lines = read_checked_text(files, directory / names.CHECKPOINT, _CHECKPOINT_TITLE)
+    lines = read_checked_text(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
+    return parse_checkpoint(lines or ())
+
+
+def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint]:
+    """What the lines behind the title say."""
     entries = {}
-    for line in lines or ():
+    for line in lines:
         entry = _parse_entry(line)
         if entry is None:
-            logger.warning("The checkpoint in %s has the line %r, which says nothing; the log "
-                           "that it was for is scanned as a whole.", directory, line)  # fmt: skip
+            logger.warning(
+                "The checkpoint has the line %r, which says nothing; the log that it was for is "
+                "scanned as a whole.", line,
+            )  # fmt: skip
         else:
             entries[entry.topic_partition] = entry
     return entries
@@ -112,6 +122,17 @@ def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMeta
         return None
     topic, partition, topic_id = lines
     return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)
+
+
+def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleaning]) -> None:
+    lines = [f"{cleaning.offset} {cleaning.cleaned_at_us}" for cleaning in history]
+    _write(files, directory / names.COMPACTION, _COMPACTION_TITLE, lines)
+
+
+def read_cleanings(files: FileSystem, directory: Path) -> tuple[Cleaning, ...]:
+    """The log's history of compactions; empty when the file is missing or damaged."""
+    lines = read_checked_text(files, directory / names.COMPACTION, _COMPACTION_TITLE)
+    return tuple(Cleaning(*map(int, line.split(" "))) for line in lines or ())
 
 
 def _write(files: FileSystem, path: Path, title: str, lines: Iterable[str]) -> None:

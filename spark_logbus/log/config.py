@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,7 +24,15 @@ _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "flush.ms": ("flush_ms", 1, True),
     "max.message.bytes": ("max_record_batch_bytes", 128, False),
     "producer.id.expiration.ms": ("producer_expiration_ms", 1, False),
+    "min.compaction.lag.ms": ("min_compaction_lag_ms", 0, False),
+    "max.compaction.lag.ms": ("max_compaction_lag_ms", 1, True),
+    "delete.retention.ms": ("delete_retention_ms", 0, False),
 }
+# Topic keys with values that are no whole numbers (see ``_TEXT_KEYS``).
+_POLICY_KEY: Final = "cleanup.policy"
+_RATIO_KEY: Final = "min.cleanable.dirty.ratio"
+_FLUSH_KEY: Final = "flush.policy"
+_POLICIES: Final = ("delete", "compact", "compact,delete")
 
 
 class FlushPolicy(enum.Enum):
@@ -35,9 +43,6 @@ class FlushPolicy(enum.Enum):
     #: The operating system. Records are seen once they are written; a power failure may take
     #: back some that were read. Acks ``flushed`` still waits for a flush of its own.
     OS = "os"
-
-
-_FLUSH_POLICY: Final = "flush.policy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,18 @@ class LogConfig:
     # An idempotent producer that is silent for longer may have to start over: until then the log
     # remembers it, and knows a repeated append of its for what it is.
     producer_expiration_ms: int = _DAY_MS
+    # What happens to old records: "delete" by retention, "compact" to the newest of each key,
+    # or "compact,delete" for both.
+    cleanup_policy: str = "delete"
+    # Compact once this share of the log's sealed bytes has come since the last time.
+    min_cleanable_dirty_ratio: float = 0.5
+    # No record is removed by compaction earlier than this after its append ...
+    min_compaction_lag_ms: int = 0
+    # ... and a log is compacted, whatever its share, this long after one; None sets no bound.
+    max_compaction_lag_ms: int | None = None
+    # Tombstones stay this long after the compaction that removed what they delete, so that a
+    # reader under way sees them.
+    delete_retention_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:
         for key, (field, least, optional) in _TOPIC_KEYS.items():
@@ -75,13 +92,41 @@ class LogConfig:
                     f"{field} ({key} of a topic) is {value!r}; "
                     f"set it to a whole number of at least {least}."
                 )
-
         if self.flush_policy is FlushPolicy.OS and not self.flushes_at_once:
             raise ConfigError(
                 "flush_policy is os, which leaves flushing to the operating system, and "
                 "flush_records or flush_ms is set as well; use one or the other "
                 "(flush.policy, flush.messages and flush.ms of a topic)."
             )
+        _check_policy(self.cleanup_policy, f"cleanup_policy ({_POLICY_KEY} of a topic)")
+        ratio = self.min_cleanable_dirty_ratio
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            raise ConfigError(
+                f"min_cleanable_dirty_ratio ({_RATIO_KEY} of a topic) is {ratio!r}; "
+                "set it to a number from 0 to 1."
+            )
+        longest = self.max_compaction_lag_ms
+        if longest is not None and longest < self.min_compaction_lag_ms:
+            raise ConfigError(
+                f"max_compaction_lag_ms (max.compaction.lag.ms of a topic) is {longest}, below "
+                f"min_compaction_lag_ms, {self.min_compaction_lag_ms}; raise the one or lower "
+                "the other."
+            )
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """When to roll: also early enough for compaction, which leaves the active segment out."""
+        if self.compacts and self.max_compaction_lag_ms is not None:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     @property
     def flushes_at_once(self) -> bool:
@@ -96,16 +141,17 @@ class LogConfig:
         """
         changes: dict[str, Any] = {}
         for key, text in config.items():
-            if key == _FLUSH_POLICY:
-                changes["flush_policy"] = _flush_policy(text)
-                continue
-            if key not in _TOPIC_KEYS:
-                known = (*_TOPIC_KEYS, _FLUSH_POLICY)
+            if key in _TEXT_KEYS:
+                field, parse = _TEXT_KEYS[key]
+                changes[field] = parse(text)
+            elif key in _TOPIC_KEYS:
+                field, least, optional = _TOPIC_KEYS[key]
+                changes[field] = _number(key, text, least=least, optional=optional)
+            else:
+                known = (*_TOPIC_KEYS, *_TEXT_KEYS)
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
-            field, least, optional = _TOPIC_KEYS[key]
-            changes[field] = _number(key, text, least=least, optional=optional)
         return replace(defaults, **changes)
 
 
@@ -114,7 +160,7 @@ def _flush_policy(text: str) -> FlushPolicy:
         return FlushPolicy(text)
     except ValueError as error:
         raise ConfigError(
-            f"The flush policy ({_FLUSH_POLICY} of a topic) is {text!r}; use logbus or os."
+            f"The flush policy ({_FLUSH_KEY} of a topic) is {text!r}; use logbus or os."
         ) from error
 
 
@@ -132,3 +178,35 @@ def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:
             f"set it to a whole number of at least {least}{none_too}."
         )
     return value
+
+
+def _policy(text: str) -> str:
+    """In any order and with spaces, as Kafka takes them."""
+    policy = ",".join(sorted({part.strip() for part in text.split(",")}))
+    _check_policy(policy, f"{_POLICY_KEY} {text!r}")
+    return policy
+
+
+def _check_policy(policy: object, what: str) -> None:
+    if policy not in _POLICIES:
+        near = difflib.get_close_matches(str(policy), _POLICIES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"use {' or '.join(_POLICIES)}."
+        raise ConfigError(f"{what} is {policy!r}; {hint}")
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"The topic configuration sets {_RATIO_KEY} to {text!r}; "
+            "set it to a number from 0 to 1."
+        ) from None
+
+
+# Topic key -> field, and how its text is read.
+_TEXT_KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    _POLICY_KEY: ("cleanup_policy", _policy),
+    _RATIO_KEY: ("min_cleanable_dirty_ratio", _ratio),
+    _FLUSH_KEY: ("flush_policy", _flush_policy),
+}

@@ -39,9 +39,11 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.producers import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
+from spark_logbus.log.stats import LogStats
 from spark_logbus.log.writer import LogEnvironment
 from spark_logbus.model import TopicPartition, check_name
 
@@ -73,8 +75,14 @@ class LogDirectory:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
+        self.stats = LogStats()
         environment = LogEnvironment(
-            files, self._clock, self._flusher, OpenSegments(_OPEN_SEALED_SEGMENTS)
+            files,
+            self._clock,
+            self._flusher,
+            OpenSegments(_OPEN_SEALED_SEGMENTS),
+            ProducerCount(),
+            self.stats,
         )
         self._changing = threading.Lock()  # ensure, remove, close
         self._maintaining = threading.Lock()
@@ -159,6 +167,10 @@ class LogDirectory:
 
     def logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
+
+    def failed(self) -> dict[TopicPartition, StorageError]:
+        """The logs that could not be opened, and why."""
+        return dict(self._failed)
 
     def ensure(
         self, topic_partition: TopicPartition, *, topic_id: str, config: Mapping[str, str]

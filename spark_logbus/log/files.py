@@ -12,7 +12,10 @@
         00000000000000000000.log           a segment, named by its base offset
         00000000000000000000.index         its index
         00000000000000000000.producers     its idempotent producers, as of that offset
-        00000000000000000000.log.deleted   on its way out (retention)
+        00000000000000000000.log.deleted   on its way out (retention, compaction)
+        00000000000000000000.log.cleaned   being written by compaction, with a .index.cleaned
+        <base>-<end>.swap                  compacted: takes the place of all segments in the range
+        compaction                         up to where the log was compacted, and when
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
       <topic id>-<partition>.stray/        set aside, never deleted by logbus
@@ -34,8 +37,10 @@ CHECKPOINT: Final = "checkpoint"
 CLEAN_SHUTDOWN: Final = "clean-shutdown"
 PARTITION_METADATA: Final = "partition"
 FLUSH_FAILED: Final = "flush-failed"
+COMPACTION: Final = "compaction"
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
 CREATING_SUFFIX: Final = ".creating"
 STRAY_SUFFIX: Final = ".stray"
 
@@ -43,6 +48,8 @@ _LOG_SUFFIX: Final = ".log"
 _INDEX_SUFFIX: Final = ".index"
 _PRODUCERS_SUFFIX: Final = ".producers"
 _OFFSET_DIGITS: Final = 20
+_SWAP_SUFFIX: Final = ".swap"
+_SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.(swap|index)")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
 
@@ -89,6 +96,16 @@ def deleted(name: str) -> str:
     return name + DELETED_SUFFIX
 
 
+def cleaned(name: str) -> str:
+    return name + CLEANED_SUFFIX
+
+
+def swap(base_offset: int, end_offset: int) -> str:
+    """A compacted segment that is to replace all segments in the range. Its index has the same
+    name with the suffix of an index."""
+    return f"{base_offset:0{_OFFSET_DIGITS}d}-{end_offset:0{_OFFSET_DIGITS}d}{_SWAP_SUFFIX}"
+
+
 def temporary(name: str) -> str:
     return name + TEMPORARY_SUFFIX
 
@@ -111,6 +128,18 @@ def parse_producers(name: str) -> int | None:
     return parse_segment(stem + _LOG_SUFFIX) if stem != name else None
 
 
+def parse_swap(name: str) -> tuple[int, int] | None:
+    """The offsets ``[base, end)`` that the file ``name`` replaces; None for all other names."""
+    match = _SWAP.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match and match[3] == "swap" else None
+
+
 def is_leftover(name: str) -> bool:
-    """A file of a log directory that an interrupted operation left and nothing needs."""
-    return name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))
+    """A file of a log directory that an interrupted operation left and nothing needs.
+
+    That includes the index of a compacted segment which is in its place already.
+    """
+    if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
+        return True
+    match = _SWAP.fullmatch(name)
+    return match is not None and match[3] == "index"

@@ -17,6 +17,7 @@ from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
 from spark_logbus.log.snapshots import recover_producers
 from spark_logbus.log.writer import LogEnvironment
@@ -129,7 +130,8 @@ class LogHome:
         )
         with storage_errors("open the log in", directory):
             view = recovery.run()
-            producers = recover_producers(self._files, directory, metadata.topic_partition, view)
+            producers = ProducerStates(metadata.topic_partition, self._environment.producers)
+            recover_producers(self._files, directory, producers, view)
         return PartitionLog(
             metadata.topic_partition,
             metadata.topic_id,

@@ -19,7 +19,11 @@ class Incoming(NamedTuple):
 
 
 def check_incoming(
-    topic_partition: TopicPartition, data: memoryview, *, max_record_batch_bytes: int
+    topic_partition: TopicPartition,
+    data: memoryview,
+    *,
+    max_record_batch_bytes: int,
+    needs_keys: bool = False,
 ) -> list[Incoming]:
     """The record batches in ``data``, each whole, verified and within the limit.
 
@@ -48,6 +52,12 @@ def check_incoming(
             raise InvalidRequestError(
                 f"A record batch for {topic_partition} has gaps in its offsets; only "
                 "compaction writes such record batches."
+            )
+        if needs_keys and not header.has_key and not header.is_control:
+            raise InvalidRequestError(
+                f"The topic {topic_partition.topic!r} is compacted by key, and a record batch for "
+                f"{topic_partition} has no keys; give every record a key, or set cleanup.policy "
+                "of the topic to delete."
             )
         batches.append(Incoming(header, batch))
         position += size

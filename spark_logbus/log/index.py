@@ -16,6 +16,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,6 +82,10 @@ class Index:
     def entry(self, number: int) -> tuple[int, int]:
         """Offset and position of an entry."""
         return self._offsets[number], self._positions[number]
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """Offset, position and the largest timestamp before it, of all entries."""
+        return zip(self._offsets, self._positions, self._maxima, strict=True)
 
     def at_offset(self, offset: int) -> tuple[int, int]:
         """The last entry at or before ``offset``; there must be one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import reading
 from spark_logbus.log.checkpoint import LogCheckpoint
+from spark_logbus.log.compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.producers import ProducerStates
@@ -23,6 +25,7 @@ from spark_logbus.log.reading import LogSlice, View
 from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
+from spark_logbus.log.stats import AppendTotals
 from spark_logbus.log.watermark import Listener, OnFlushed
 from spark_logbus.log.writer import Appended, LogEnvironment, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -65,11 +68,21 @@ class PartitionLog:
         self.directory = directory
         self._files = environment.files
         self._pool = environment.pool
+        self._stats = environment.stats
         self._state = LogState(topic_partition, view)
         self._writer = LogWriter(
             self._state, producers, directory=directory, config=config, environment=environment
         )
         self._doomed: list[SealedSegment] = []
+        self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
+        self.compaction = LogCompaction(
+            self._state,
+            directory,
+            files=environment.files,
+            pool=environment.pool,
+            reshaping=self._reshaping,
+            config=lambda: self._writer.config,
+        )
 
     # -- state --------------------------------------------------------------------------
 
@@ -87,6 +100,15 @@ class PartitionLog:
         """Ranges known to be damaged on disk; reading into one raises."""
         holes = [hole for segment in self._state.view.segments for hole in segment.holes]
         return tuple(OffsetRange(self.topic_partition, hole.start, hole.end) for hole in holes)
+
+    @property
+    def appended(self) -> AppendTotals:
+        writer = self._writer
+        return AppendTotals(writer.record_batches, writer.records, writer.size_bytes)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._state.view.bases)
 
     def ends(self) -> LogEnds:
         tail, view = self._writer.tail, self._state.view
@@ -226,6 +248,10 @@ class PartitionLog:
         The files stay until ``delete_retired``: first the new log start offset must be on disk.
         """
         self._writer.forget_silent_producers(now_us)
+        with self._reshaping:
+            return self._retire(now_us)
+
+    def _retire(self, now_us: int) -> bool:
         tail, view = self._writer.tail, self._state.view
         summaries = [segment.summary for segment in view.segments]
         facts = [
@@ -235,8 +261,8 @@ class PartitionLog:
         count = expired_segments(
             facts,
             now_us=now_us,
-            retention_ms=self.config.retention_ms,
-            retention_bytes=self.config.retention_bytes,
+            retention_ms=self.config.retention_ms if self.config.deletes else None,
+            retention_bytes=self.config.retention_bytes if self.config.deletes else None,
         )
         if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
             count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
@@ -244,12 +270,19 @@ class PartitionLog:
             return False
         dropped = self._state.drop_head(count)
         self._doomed.extend(dropped)
+        size_bytes = sum(segment.summary.size_bytes for segment in dropped)
+        self._stats.retired_segments.add(count)
+        self._stats.retired_bytes.add(size_bytes)
         logger.info(
             "Retention deletes %d segments (%d bytes) of %s; its log now starts at offset %d.",
             count,
-            sum(segment.summary.size_bytes for segment in dropped),
+            size_bytes,
             self.topic_partition,
             self._state.view.log_start_offset,
+            extra={
+                "topic": self.topic_partition.topic,
+                "partition": self.topic_partition.partition,
+            },
         )
         return True
 
@@ -267,22 +300,25 @@ class PartitionLog:
         Each deletion is on disk before the next begins, so that whatever a crash leaves is the
         end of the log without a gap. Raises StorageError.
         """
-        while self._doomed:
-            segment = self._doomed[0]
-            try:
-                delete_segment(self._files, segment.path)
-                self._files.sync_directory(self.directory)
-            except OSError as error:
-                raise storage_error("delete", segment.path, error) from error
-            self._pool.forget(segment)
-            del self._doomed[0]
+        with self._reshaping:
+            while self._doomed:
+                segment = self._doomed[0]
+                try:
+                    delete_segment(self._files, segment.path)
+                    self._files.sync_directory(self.directory)
+                except OSError as error:
+                    raise storage_error("delete", segment.path, error) from error
+                self._pool.forget(segment)
+                del self._doomed[0]
 
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error``, flush and save the index; True if all is on disk.
 
         What was flushed stays readable, by slices that are held beyond the end of the process.
         """
-        if not self._writer.stop(error):
+        with self._reshaping:
+            flushed = self._writer.stop(error)
+        if not flushed:
             return False
         active = self._state.view.active
         if active.contents.size_bytes:

@@ -15,9 +15,9 @@ stop, saves a recovery from reading the headers of the whole log (see ``snapshot
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_logbus.errors import (
@@ -34,9 +34,12 @@ from spark_logbus.record import format as fmt
 # A producer that has one append of a partition on its way needs one run; one that has more, as
 # many. Five is what Kafka allows.
 RUNS_KEPT: Final = 5
-# About 0.5 KiB each. A partition that meets more producers forgets those that have been silent
-# for longest; such a one starts over when it comes back (see UnknownProducerError).
-MAX_PRODUCERS: Final = 10_000
+# Every Spark task is a producer, and soon silent for good. A partition that meets more of them
+# forgets those that have been silent for longest; such a one starts over when it comes back (see
+# UnknownProducerError).
+MAX_PRODUCERS: Final = 1_000
+# Of all partitions of a broker together; each takes about 0.5 KiB.
+MAX_PRODUCERS_IN_ALL: Final = 100_000
 
 
 class Run(NamedTuple):
@@ -49,11 +52,18 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """One producer, as of its last append. ``runs`` has at least one, the newest last."""
+    """One producer, as of its last append. ``runs`` has 1 to ``RUNS_KEPT``, the newest last."""
 
     epoch: int
     last_append_us: int
-    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=RUNS_KEPT))
+    runs: tuple[Run, ...]
+
+    def went_on(self, run: Run) -> None:
+        last = self.runs[-1]
+        if last.next == run.first and last.base_offset + last.next - last.first == run.base_offset:
+            self.runs = (*self.runs[:-1], Run(last.first, run.next, last.base_offset))
+        else:
+            self.runs = (*self.runs[1 - RUNS_KEPT :], run)
 
     @property
     def next_sequence(self) -> int:
@@ -67,11 +77,27 @@ class Producer:
         return None
 
 
+class ProducerCount:
+    """How many producers all logs of a broker know together. Thread-safe."""
+
+    def __init__(self, limit: int = MAX_PRODUCERS_IN_ALL) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self, change: int) -> bool:
+        """Whether there are too many now."""
+        with self._lock:
+            self._count += change
+            return self._count > self._limit
+
+
 class ProducerStates:
     """The producers of one log, by id, longest silent first. Not thread-safe: the writer locks."""
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, count: ProducerCount | None = None) -> None:
         self._topic_partition = topic_partition
+        self._count = count if count is not None else ProducerCount()
         self._by_id: dict[int, Producer] = {}
 
     def __len__(self) -> int:
@@ -83,7 +109,7 @@ class ProducerStates:
 
     def restore(self, producer_id: int, producer: Producer) -> None:
         """Take over one producer of a snapshot; call in the order of ``items``."""
-        self._by_id[producer_id] = producer
+        self._add(producer_id, producer)
 
     # -- appends --------------------------------------------------------------------------
 
@@ -125,21 +151,30 @@ class ProducerStates:
 
     def went_on(self, producer_id: int, *, epoch: int, run: Run, append_time_us: int) -> None:
         producer = self._by_id.pop(producer_id, None)
-        if producer is None or producer.epoch != epoch:
-            producer = Producer(epoch, append_time_us)
-        producer.last_append_us = append_time_us
-        last = producer.runs[-1] if producer.runs else None
-        if (
-            last is not None
-            and last.next == run.first
-            and last.base_offset + last.next - last.first == run.base_offset
-        ):
-            producer.runs[-1] = Run(last.first, run.next, last.base_offset)
+        if producer is None:
+            self._add(producer_id, Producer(epoch, append_time_us, (run,)))
+            return
+        if producer.epoch == epoch:
+            producer.went_on(run)
         else:
-            producer.runs.append(run)
+            producer.epoch, producer.runs = epoch, (run,)
+        producer.last_append_us = append_time_us
         self._by_id[producer_id] = producer  # at the end: the last to append
-        if len(self._by_id) > MAX_PRODUCERS:
-            del self._by_id[next(iter(self._by_id))]
+
+    def _add(self, producer_id: int, producer: Producer) -> None:
+        self._by_id[producer_id] = producer
+        too_many_in_all = self._count.add(1)
+        if len(self._by_id) > MAX_PRODUCERS or (too_many_in_all and len(self._by_id) > 1):
+            self._forget(next(iter(self._by_id)))
+
+    def _forget(self, producer_id: int) -> None:
+        del self._by_id[producer_id]
+        self._count.add(-1)
+
+    def forget_all(self) -> None:
+        """The log is closed or deleted."""
+        for producer_id in list(self._by_id):
+            self._forget(producer_id)
 
     def forget_silent(self, *, since_us: int) -> None:
         """Forget the producers that have appended nothing since the time."""
@@ -147,7 +182,7 @@ class ProducerStates:
             producer_id, producer = next(iter(self._by_id.items()))
             if producer.last_append_us >= since_us:
                 return
-            del self._by_id[producer_id]
+            self._forget(producer_id)
 
     # -- checks ---------------------------------------------------------------------------
 

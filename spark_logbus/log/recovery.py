@@ -7,6 +7,7 @@ What a crash can leave, and what is done about it:
   not a crash's doing, so nothing is cut and the range becomes a ``Hole``.
 * Files of an interrupted deletion (``.deleted``) or replacement (``.tmp``) are removed, and so
   are segments before the log start offset, which was on disk before their deletion began.
+* A compaction that was decided (``.swap``) is completed; one that was not (``.cleaned``) goes.
 * An index that is missing, stale or torn is rebuilt.
 
 Sealed segments were flushed before they were sealed, so damage in them is never a crash's.
@@ -50,6 +51,7 @@ from spark_logbus.log.segment import (
     save_index,
     tail_hole,
 )
+from spark_logbus.log.swap import complete as complete_swaps
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +114,7 @@ class LogRecovery:
 
     def _tidy_up(self) -> list[int]:
         """Remove leftovers and what lies before the log start; the remaining base offsets."""
+        complete_swaps(self.files, self.directory)
         listed = self.files.names(self.directory)
         removed = False
         for name in filter(names.is_leftover, listed):

@@ -7,6 +7,7 @@ of segments needs neither thousands of descriptors nor gigabytes of indexes.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from pathlib import Path
@@ -99,6 +100,7 @@ class SealedSegment:
         self._index_interval_bytes = index_interval_bytes
         self._loading = threading.Lock()
         self._lookup = lookup
+        self._retired = False
         self._holes = lookup.holes if lookup else ()
         if lookup is not None:
             pool.admit(self)
@@ -121,13 +123,36 @@ class SealedSegment:
         """Let go of file and index. Whoever reads from the file keeps it open."""
         self._lookup = None
 
+    def retire(self) -> None:
+        """Another segment takes over, also the path: never open that again.
+
+        Who comes for a look-up with an old view gets FileNotFoundError, as if the segment had
+        been deleted.
+        """
+        with self._loading:
+            self._retired = True
+            self._lookup = None
+
+    def move_to(self, path: Path) -> None:
+        """Rename the segment and its index. Raises OSError."""
+        with self._loading:
+            if self._files.exists(index_path(self.path)):
+                self._files.rename(index_path(self.path), index_path(path))
+            self._files.rename(self.path, path)
+            self.path = path
+
     def inspect(self, _limit: int, _end: int) -> None:
         """Scan the segment for damage and remember it. Raises OSError."""
         with self._loading:
-            self._lookup = self._scanned(self._files.open_read_only(self.path))
+            self._lookup = self._scanned(self._open())
+
+    def _open(self) -> File:
+        if self._retired:
+            raise FileNotFoundError(errno.ENOENT, "Replaced by compaction", str(self.path))
+        return self._files.open_read_only(self.path)
 
     def _load(self) -> Lookup:
-        file = self._files.open_read_only(self.path)
+        file = self._open()
         index = None if self._holes else self._load_index()
         return Lookup(file, index) if index is not None else self._scanned(file)
 

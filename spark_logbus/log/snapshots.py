@@ -18,7 +18,6 @@ from spark_logbus.log.filesystem import File, FileSystem, storage_error
 from spark_logbus.log.lookup import DamageFoundError, Lookup, Place, walk
 from spark_logbus.log.producers import Producer, ProducerStates, Run
 from spark_logbus.log.reading import View
-from spark_logbus.model import TopicPartition
 from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
@@ -62,25 +61,21 @@ def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | No
 
 
 def recover_producers(
-    files: FileSystem, directory: Path, topic_partition: TopicPartition, view: View
-) -> ProducerStates:
-    """The producers' state at the end of ``view``, all of which is on disk. Raises OSError."""
+    files: FileSystem, directory: Path, states: ProducerStates, view: View
+) -> None:
+    """Bring ``states``, empty, to the end of ``view``, all of which is on disk. Raises OSError."""
     end = view.high_watermark
     for offset in sorted(_offsets(files, directory), reverse=True):
         if offset > end:
             continue  # of records that a crash took
-        states = _read(files, directory / names.producers(offset), topic_partition)
-        if states is not None:
+        if _restore(files, directory / names.producers(offset), states):
             _replay(states, view, offset)
-            return states
-    states = ProducerStates(topic_partition)
+            return
     if end > view.log_start_offset:
         logger.info(
-            "There is no snapshot of the producers of %s: the headers of its log are read.",
-            topic_partition,
+            "There is no snapshot of producers in %s: the headers of the log are read.", directory
         )
         _replay(states, view, view.bases[0])
-    return states
 
 
 def _replay(states: ProducerStates, view: View, start: int) -> None:
@@ -130,22 +125,24 @@ def _line(entry: tuple[int, Producer]) -> str:
     return f"{producer_id} {producer.epoch} {producer.last_append_us} {runs}"
 
 
-def _read(files: FileSystem, path: Path, topic_partition: TopicPartition) -> ProducerStates | None:
+def _restore(files: FileSystem, path: Path, states: ProducerStates) -> bool:
+    """Fill ``states`` from a snapshot; False when that cannot be read."""
     try:
         lines = read_checked_text(files, path, _TITLE)
     except StorageError as error:
         logger.warning("%s", error)
-        return None
-    if lines is None:
-        return None
-    states = ProducerStates(topic_partition)
+        return False
     try:
-        for line in lines:
-            producer_id, epoch, last_append_us, runs = line.split(" ")
-            producer = Producer(int(epoch), int(last_append_us))
-            producer.runs.extend(Run(*map(int, run.split(":"))) for run in runs.split(","))
-            states.restore(int(producer_id), producer)
+        found = [_parsed(line) for line in lines or ()]
     except (ValueError, TypeError):
         logger.warning("%s says nothing about producers and is ignored.", path)
-        return None
-    return states
+        return False
+    for producer_id, producer in found:
+        states.restore(producer_id, producer)
+    return lines is not None
+
+
+def _parsed(line: str) -> tuple[int, Producer]:
+    producer_id, epoch, last_append_us, runs = line.split(" ")
+    kept = tuple(Run(*map(int, run.split(":"))) for run in runs.split(","))
+    return int(producer_id), Producer(int(epoch), int(last_append_us), kept)

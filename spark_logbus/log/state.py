@@ -78,6 +78,22 @@ class LogState:
             )
         return view.sealed[:count]
 
+    def replace(self, old: tuple[SealedSegment, ...], new: SealedSegment) -> bool:
+        """Put ``new`` in the place of ``old``; False if they are not all there any more."""
+        with self._lock:
+            view = self.view
+            start = next((n for n, segment in enumerate(view.sealed) if segment is old[0]), None)
+            if start is None or view.sealed[start : start + len(old)] != old:
+                return False
+            self.view = reading.make_view(
+                (*view.sealed[:start], new, *view.sealed[start + len(old) :]),
+                view.active,
+                log_start_offset=view.log_start_offset,
+                high_watermark=view.high_watermark,
+                visible_position=view.visible_position,
+            )
+            return True
+
     # -- going offline ------------------------------------------------------------------
 
     def fail(self, why: str, cause: OSError) -> PartitionOfflineError:
@@ -88,7 +104,8 @@ class LogState:
         )
         error.__cause__ = cause
         if self.stop(error):
-            logger.critical("%s", error)
+            where = self.topic_partition
+            logger.critical("%s", error, extra={"topic": where.topic, "partition": where.partition})
         return error
 
     def stop(self, error: LogbusError) -> bool:

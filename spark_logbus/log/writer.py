@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.incoming import Incoming, check_incoming
-from spark_logbus.log.producers import ProducerStates
+from spark_logbus.log.producers import ProducerCount, ProducerStates
 from spark_logbus.log.segment import (
     ActiveSegment,
     OpenSegments,
@@ -42,6 +42,7 @@ from spark_logbus.log.segment import (
 )
 from spark_logbus.log.snapshots import save_producers
 from spark_logbus.log.state import LogState
+from spark_logbus.log.stats import LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -70,6 +71,8 @@ class LogEnvironment:
     clock: Clock
     flusher: FlushScheduler
     pool: OpenSegments
+    producers: ProducerCount
+    stats: LogStats = field(default_factory=LogStats)
 
 
 class Tail(NamedTuple):
@@ -99,7 +102,10 @@ class LogWriter:
         self._clock = environment.clock
         self._flusher = environment.flusher
         self._pool = environment.pool
+        self._stats = environment.stats
         self.config = config
+        # What was appended since the log was opened; changed with _writing held.
+        self.record_batches = self.records = self.size_bytes = 0
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
@@ -116,6 +122,7 @@ class LogWriter:
             self._state.topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
+            needs_keys=config.compacts,
         )
         with self._writing:
             self._state.raise_if_offline()
@@ -162,6 +169,9 @@ class LogWriter:
             next_offset += header.last_offset_delta + 1
             position += header.size
         self.tail = Tail(tail.segment, offset, position)
+        self.record_batches += len(batches)
+        self.records += offset - tail.end_offset
+        self.size_bytes += len(data)
         if self.config.flush_policy is FlushPolicy.OS:
             self._state.expose(offset, position)
         return Appended(tail.end_offset, offset, now_us)
@@ -191,7 +201,7 @@ class LogWriter:
             )
 
     def roll_if_aged(self) -> None:
-        """Roll if the active segment is older than ``segment_ms``."""
+        """Roll if the active segment is older than ``roll_ms``."""
         with self._writing:
             if self._state.offline is None and self.tail.position and self._aged():
                 self._roll()
@@ -214,7 +224,7 @@ class LogWriter:
     def _aged(self) -> bool:
         # By the monotonic clock: wall time may jump.
         age_s = self._clock.monotonic() - self._first_append_at
-        return age_s >= self.config.segment_ms / 1000
+        return age_s >= self.config.roll_ms / 1000
 
     def _began(self, active: ActiveSegment) -> float:
         """The monotonic time of the first append, judged by the wall clock once, at open."""
@@ -222,7 +232,7 @@ class LogWriter:
         first_us = active.contents.first_append_us
         if first_us == NOTHING_APPENDED:
             return now
-        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.segment_ms * 1000)
+        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.roll_ms * 1000)
         return now - age_us / 1_000_000
 
     def _roll(self) -> Tail:
@@ -281,6 +291,7 @@ class LogWriter:
                 )  # fmt: skip
             except LogbusError:
                 flushed = False
+            self._producers.forget_all()
             self._state.stop(error)
         self._state.tell()
         return flushed
@@ -338,7 +349,9 @@ class LogWriter:
         """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
         if end_offset > self._state.flushed_end:
+            began = self._clock.monotonic()
             self._flush_or_fail(segment.path, segment.file.sync)
+            self._stats.flushes.observe(self._clock.monotonic() - began)
             self._state.flushed(end_offset, position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:

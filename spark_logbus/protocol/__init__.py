@@ -2,7 +2,10 @@
 
 from spark_logbus.protocol.frames import Frame, FrameLimits, FrameReader, frame_head
 from spark_logbus.protocol.messages import (
+    ABOUT_CONNECTION,
     PROTOCOL_VERSION,
+    AlterTopicRequest,
+    AlterTopicResponse,
     Api,
     AppendPartition,
     AppendRequest,
@@ -44,7 +47,10 @@ from spark_logbus.protocol.messages import (
 )
 
 __all__ = [
+    "ABOUT_CONNECTION",
     "PROTOCOL_VERSION",
+    "AlterTopicRequest",
+    "AlterTopicResponse",
     "Api",
     "AppendPartition",
     "AppendRequest",

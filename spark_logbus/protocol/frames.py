@@ -64,7 +64,8 @@ class FrameReader:
 
     Use: receive at most ``len(view)`` bytes into ``view = reader.buffer()``, then call
     ``reader.advance(n)``, which returns a frame when one is complete. A buffer never reaches
-    past the current frame, so nothing is read ahead.
+    past the current frame, so nothing is read ahead. Memory for a header or a payload is taken
+    when ``buffer`` is called for it: one that holds back after ``advance`` has taken none yet.
     """
 
     def __init__(
@@ -72,12 +73,11 @@ class FrameReader:
     ) -> None:
         self.limits = limits
         self._allocate = allocate
+        self._view: memoryview | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self._part = 0  # 0 prelude, 1 header, 2 payload
-        self._view = memoryview(bytearray(PRELUDE_SIZE))
-        self._filled = 0
+        self._enter(0, PRELUDE_SIZE)
         self._prelude = (0, 0, 0, 0, 0)
         self._header = b""
 
@@ -86,25 +86,34 @@ class FrameReader:
         """Whether some bytes of a frame have come, but not all."""
         return self._part > 0 or self._filled > 0
 
+    @property
+    def announced(self) -> tuple[int, int] | None:
+        """(length, header length) of the frame that has begun, once it has told and passed the
+        limits."""
+        return (self._prelude[0], self._prelude[4]) if self._part else None
+
     def buffer(self) -> memoryview:
+        if self._view is None:
+            payload = self._part == 2
+            self._view = self._allocate(self._size) if payload else _new_buffer(self._size)
         return self._view[self._filled :]
 
     def advance(self, received: int) -> Frame | None:
         """Account for ``received`` bytes; raises FrameTooLargeError or ProtocolError."""
         self._filled += received
-        if self._filled < len(self._view):
+        if self._filled < self._size or self._view is None:
             return None
         if self._part == 0:
-            self._start_frame()
+            self._start_frame(self._view)
         elif self._part == 1:
             self._header = bytes(self._view)
             self._enter(2, self._payload_length())
-        if self._part == 2 and self._filled == len(self._view):
-            return self._finish()
+        if self._part == 2 and self._filled == self._size:
+            return self._finish(self._view)
         return None
 
-    def _start_frame(self) -> None:
-        self._prelude = PRELUDE.unpack(self._view)
+    def _start_frame(self, prelude: memoryview) -> None:
+        self._prelude = PRELUDE.unpack(prelude)
         length, _, _, _, header_length = self._prelude
         if length > self.limits.max_frame_bytes:
             raise FrameTooLargeError(
@@ -127,12 +136,13 @@ class FrameReader:
         return length - _AFTER_LENGTH - header_length
 
     def _enter(self, part: int, size: int) -> None:
-        self._part = part
-        self._view = self._allocate(size) if part == 2 and size else _new_buffer(size)
+        self._part = part  # 0 prelude, 1 header, 2 payload
+        self._size = size
+        self._view = None
         self._filled = 0
 
-    def _finish(self) -> Frame:
+    def _finish(self, payload: memoryview | None) -> Frame:
         _, api, version, correlation, _ = self._prelude
-        frame = Frame(api, version, correlation, self._header, self._view)
+        frame = Frame(api, version, correlation, self._header, payload or _new_buffer(0))
         self._reset()
         return frame

@@ -21,6 +21,8 @@ from spark_logbus.errors import (
 )
 
 PROTOCOL_VERSION: Final = 1
+# The API of a frame that answers no request: the broker ends the connection, and says why.
+ABOUT_CONNECTION: Final = 0
 MAX_ERROR_MESSAGE_CHARS: Final = 2000  # some full sentences with a name and a value or two
 
 
@@ -35,6 +37,7 @@ class Api(enum.IntEnum):
     CREATE_TOPIC = 6
     DELETE_TOPIC = 7
     SPLIT_RANGE = 8
+    ALTER_TOPIC = 9
 
 
 class Message(msgspec.Struct, omit_defaults=True):
@@ -263,6 +266,24 @@ class CreateTopicResponse(Message):
     topic_id: str
 
 
+class AlterTopicRequest(Message):
+    """``set`` and ``unset`` keys of the configuration; ``partitions``: have so many from now on."""
+
+    name: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+    partitions: int | None = None
+
+
+class AlterTopicResponse(Message):
+    """What the topic sets itself (not the brokers' defaults), and how many partitions it has."""
+
+    config_before: dict[str, str]
+    config: dict[str, str]
+    partitions_before: int
+    partitions: int
+
+
 class DeleteTopicRequest(Message):
     name: str
 
@@ -280,6 +301,7 @@ REQUESTS: Final[dict[Api, type[Message]]] = {
     Api.CREATE_TOPIC: CreateTopicRequest,
     Api.DELETE_TOPIC: DeleteTopicRequest,
     Api.SPLIT_RANGE: SplitRangeRequest,
+    Api.ALTER_TOPIC: AlterTopicRequest,
 }
 
 RESPONSES: Final[dict[Api, type[Message]]] = {
@@ -291,6 +313,7 @@ RESPONSES: Final[dict[Api, type[Message]]] = {
     Api.CREATE_TOPIC: CreateTopicResponse,
     Api.DELETE_TOPIC: DeleteTopicResponse,
     Api.SPLIT_RANGE: SplitRangeResponse,
+    Api.ALTER_TOPIC: AlterTopicResponse,
 }
 
 # A response header is one byte, ok or error, and then the message or an ErrorInfo.

@@ -275,6 +275,9 @@ def test_waiting_fetches_do_not_hold_up_a_stop(tmp_path: Path, chroot: str) -> N
     ) as broker, connect(broker) as wire:  # fmt: skip
         create_topic(wire, "t")
         wire.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))
+        network = broker._network
+        assert network is not None
+        wait_until(lambda: network.waiting() == 1)
         with connect(broker):
             stopping = threading.Thread(target=broker.stop)
             stopping.start()

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -52,7 +51,7 @@ def command(
 
     def run(*words: str, stdin: bytes = b"") -> Ended:
         monkeypatch.setattr(sys, "argv", ["logbus", *words])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as ended:
             main()
         sys.stdout.flush()
@@ -73,6 +72,41 @@ def topic(logbus: Logbus) -> str:
 
 
 # -- topics -------------------------------------------------------------------------------
+
+
+def test_a_topic_is_altered(command: Command, logbus: Logbus) -> None:
+    name = logbus.topic(segment_ms="60000")
+    done = command("topics", "alter", name, "--set", "flush.ms=50", "--unset", "segment.ms",
+                   "--partitions", "2")  # fmt: skip
+    assert done.code == 0
+    told = [re.split(r"\s*│\s*", line)[1:4] for line in done.out.splitlines() if "│" in line]
+    assert told == [
+        ["flush.ms", "(default)", "50"],
+        ["retention.ms", "-1", "-1"],
+        ["segment.ms", "60000", "(default)"],
+        ["partitions", "1", "2"],
+    ]
+    shown = command("topics", "describe", name).out
+    assert "flush.ms = 50" in shown
+    assert "segment.ms" not in shown
+    refused = command("topics", "alter", name, "--unset", "flush.sm").refusal
+    assert "did you mean 'flush.ms'" in refused
+    refused = command("topics", "alter", name, "--set", "retention.sm=5").refusal
+    assert "did you mean retention.ms" in refused
+    assert command("topics", "alter", name).code == 2
+
+
+def test_a_shorter_retention_is_asked_about_when_it_deletes_records(
+    command: Command, topic: str
+) -> None:
+    asked = command("topics", "alter", topic, "--set", "retention.ms=60000")
+    assert asked.code == 1, "there was nobody to say yes"
+    assert "4 records at most, older than retention.ms=60000" in asked.err
+    assert "retention.ms = -1" in command("topics", "describe", topic).out
+    asked = command("topics", "alter", topic, "--set", "retention.bytes=1", "--yes")
+    assert asked.code == 0
+    assert "beyond retention.bytes=1" in asked.err
+    assert command("topics", "alter", topic, "--set", "retention.ms=9000000000000").code == 0
 
 
 def test_a_topic_from_creation_to_deletion(command: Command) -> None:

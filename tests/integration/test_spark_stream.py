@@ -211,3 +211,18 @@ def test_a_stopped_query_is_over_at_once_although_records_keep_coming(
     query.stop()
     assert not query.isActive
     assert query.exception() is None
+
+
+def test_a_running_query_takes_up_partitions_that_are_added(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic(partitions=1)
+    logbus.produce(topic, numbered(3))
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="grown")
+    query = streams.start(source, available_now=False)
+    wait_until(lambda: len(streams.rows) == 3, deadline_s=60, message="the first records")
+    logbus.admin.alter_topic(topic, partitions=3)
+    logbus.produce(topic, numbered(3, 100), partition=2)
+    wait_until(lambda: len(streams.rows) == 6, deadline_s=60, message="the new partition")
+    query.stop()
+    assert streams.values() == [*numbered(3), *numbered(3, 100)]

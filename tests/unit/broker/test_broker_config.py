@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.broker import BrokerConfig, NetworkConfig, load_broker_config
+from spark_logbus.broker import (
+    BrokerConfig,
+    LoggingConfig,
+    MetricsConfig,
+    NetworkConfig,
+    load_broker_config,
+)
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import LogConfig
 
@@ -28,7 +34,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
     config = load_broker_config(SAMPLE)
     assert config == BrokerConfig(id=1, data_dir=Path("data/broker-1"))
     text = SAMPLE.read_text()
-    for kind in (BrokerConfig, NetworkConfig, LogConfig):
+    for kind in (BrokerConfig, NetworkConfig, LogConfig, MetricsConfig, LoggingConfig):
         for key in (field.name for field in dataclasses.fields(kind)):
             assert f"{key} = " in text or f"[{key}]" in text, f"{key} is not in {SAMPLE}"
 

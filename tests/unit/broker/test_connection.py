@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.budget import Memory
 from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.connection import Connection
@@ -83,7 +84,15 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
         armed.append((reads, writes))
 
     connection = Connection(
-        here, "peer", config=config, handle=handle, turns=Turns(arm), buffers=Buffers(), now=1000.0
+        here,
+        "peer",
+        config=config,
+        handle=handle,
+        turns=Turns(arm),
+        address="here",
+        buffers=Buffers(),
+        memory=Memory(config.max_buffered_bytes),
+        now=1000.0,
     )
     connection.handshake_done()
     with Wire(there) as wire:
@@ -247,10 +256,12 @@ def test_before_the_handshake_frames_are_small() -> None:
     connection = Connection(
         here,
         "peer",
+        address="here",
         config=NetworkConfig(max_handshake_bytes=100),
         handle=lambda *_: REPLY,
         turns=Turns(lambda *, reads, writes: None),
         buffers=Buffers(),
+        memory=Memory(1 << 30),
         now=0.0,
     )
     with Wire(there) as wire:
@@ -338,7 +349,7 @@ def test_a_reader_that_does_not_read_is_waited_for(
     assert ends.connection.wants_to_write()
     assert not ends.connection.wants_to_read()
     ends.now += 10 * STALL_S
-    assert not ends.connection.stalled(ends.now)
+    assert not ends.connection.overdue(ends.now)
     received = 0
     while received < 3_000_000:
         received += len(ends.wire.sock.recv(1 << 20))
@@ -373,18 +384,18 @@ def test_a_slice_outlives_its_file(ends: Ends, tmp_path: Path) -> None:
 
 
 def test_an_idle_connection_never_stalls(ends: Ends) -> None:
-    assert not ends.connection.stalled(ends.now + 100 * STALL_S)
+    assert not ends.connection.overdue(ends.now + 10 * STALL_S)
 
 
 def test_half_a_frame_stalls_after_a_while_without_a_byte(ends: Ends) -> None:
     ends.wire.sock.sendall(b"\x40")
     ends.turn()
-    assert not ends.connection.stalled(ends.now + STALL_S - 1)
-    assert ends.connection.stalled(ends.now + STALL_S + 1)
+    assert not ends.connection.overdue(ends.now + STALL_S - 1)
+    assert ends.connection.overdue(ends.now + STALL_S + 1)
     ends.now += STALL_S - 1
     ends.wire.sock.sendall(b"\x00")
     ends.turn()
-    assert not ends.connection.stalled(ends.now + STALL_S - 1)
+    assert not ends.connection.overdue(ends.now + STALL_S - 1)
 
 
 def test_half_a_frame_that_we_do_not_read_on_does_not_stall(ends: Ends) -> None:
@@ -396,11 +407,11 @@ def test_half_a_frame_that_we_do_not_read_on_does_not_stall(ends: Ends) -> None:
     ends.wire.sock.sendall(data + data[:5])
     ends.turn()
     ends.now += STALL_S + 1
-    assert not ends.connection.stalled(ends.now)
+    assert not ends.connection.overdue(ends.now)
     for later in waiting:
         later.reply = REPLY
     ends.turn()
-    assert not ends.connection.stalled(ends.now + 1), "our sending counts as progress"
+    assert not ends.connection.overdue(ends.now + 1), "our sending counts as progress"
 
 
 def test_before_the_handshake_bytes_do_not_buy_time() -> None:
@@ -409,16 +420,18 @@ def test_before_the_handshake_bytes_do_not_buy_time() -> None:
     connection = Connection(
         here,
         "peer",
+        address="here",
         config=NetworkConfig(),
         handle=lambda *_: REPLY,
         turns=Turns(lambda *, reads, writes: None),
         buffers=Buffers(),
+        memory=Memory(1 << 30),
         now=0.0,
     )
     hello = request(Api.HANDSHAKE, HandshakeRequest(client_id="x" * 200))
     with there:
         seconds = 0.0
-        while not connection.stalled(seconds):
+        while not connection.overdue(seconds):
             there.sendall(hello[int(seconds) : int(seconds) + 1])
             connection.turn(seconds, may_send_slices=True)
             seconds += 1

@@ -23,13 +23,13 @@ from spark_logbus.broker.network import Network
 from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.sockets import configure, listen
 from spark_logbus.clock import SystemClock
-from spark_logbus.errors import StorageError
+from spark_logbus.errors import LimitExceededError, StorageError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, Frame
 from spark_logbus.protocol import encode_response as encoded
 from tests.helpers import wait_until
 from tests.unit.broker.tools import Polled
-from tests.unit.broker.wire import EndedError, Wire
+from tests.unit.broker.wire import Wire
 
 OK = Reply(encoded(DeleteTopicResponse()))
 Handler = Callable[[Connection, Frame], Answer]
@@ -266,7 +266,7 @@ def test_connections_over_the_limit_are_refused() -> None:
         with connect(network) as first, connect(network) as second:
             ask(first)
             ask(second)
-            with connect(network) as third, pytest.raises((EndedError, ConnectionError)):
+            with connect(network) as third, pytest.raises(LimitExceededError, match="2 are open"):
                 ask(third)
             ask(first)
         wait_until(lambda: network.connection_count == 0)
@@ -305,7 +305,7 @@ def test_the_last_descriptors_are_kept_for_the_logs(monkeypatch: pytest.MonkeyPa
     with (
         serving(lambda *_: OK) as network,
         connect(network) as wire,
-        pytest.raises((EndedError, ConnectionError)),
+        pytest.raises(LimitExceededError, match="ulimit -n"),
     ):
         ask(wire)
 
@@ -440,10 +440,10 @@ def test_a_connection_that_cannot_be_set_up_costs_nobody_else(
 ) -> None:
     failures = [failure] * 3
 
-    def failing(sock: socket.socket) -> None:
+    def failing(sock: socket.socket, *, peer_timeout_ms: int) -> None:
         if failures:
             raise failures.pop()
-        configure(sock)
+        configure(sock, peer_timeout_ms=peer_timeout_ms)
 
     monkeypatch.setattr(network_module, "configure", failing)
     with (

@@ -86,6 +86,8 @@ class Wire:
     def answer(self, api: Api, kind: type[M], *, correlation: int | None = None) -> M:
         """The next response, which must be of that kind; raises the error that it carries."""
         frame = self.receive()
+        if frame.api == 0:  # about the connection, which ends
+            decode_response(api, frame.header)
         assert frame.correlation == (self._correlation if correlation is None else correlation)
         self.payload = frame.payload
         message = decode_response(api, frame.header)

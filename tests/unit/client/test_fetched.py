@@ -16,7 +16,7 @@ def stored(base_offset: int, count: int) -> bytes:
     return bytes(data)
 
 
-def with_gaps(base_offset: int, deltas: list[int | None]) -> RawBatch:
+def with_gaps(base_offset: int, deltas: list[int | None], *, end: int | None = None) -> RawBatch:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([5] * len(deltas), pa.int64()).cast(TIMESTAMP),
@@ -25,7 +25,8 @@ def with_gaps(base_offset: int, deltas: list[int | None]) -> RawBatch:
         ],
         schema=payload_schema(has_key=False, has_headers=False, has_offset_delta=True),
     )
-    data = encode(batch)
+    last = None if end is None else end - 1 - base_offset
+    data = encode(batch, last_offset_delta=last)
     stamp(data, base_offset=base_offset, leader_epoch=1, append_time_us=7)
     return RawBatch(verify(data), data)
 
@@ -119,3 +120,21 @@ def test_gaps_of_a_compacted_record_batch_are_kept(
 def test_offset_deltas_must_rise(deltas: list[int | None]) -> None:
     with pytest.raises(CorruptRecordBatchError, match="do not rise"):
         decoded(T0, with_gaps(20, deltas), start=0, end=100)
+
+
+def test_removed_offsets_belong_to_the_record_batch_before_them() -> None:
+    first, second = with_gaps(20, [1, 2], end=30), with_gaps(30, [5])
+    data = memoryview(bytes(first.data) + bytes(second.data))
+    assert [raw.header.next_offset for raw in walk(T0, data, position=25)] == [30, 36]
+    assert decoded(T0, first, start=23, end=30) is None
+    fetched = decoded(T0, first, start=0, end=30)
+    assert fetched is not None
+    assert fetched.next_offset == 23
+
+
+def test_a_hole_before_a_compacted_record_batch_is_damage_too() -> None:
+    behind = with_gaps(30, [5]).data
+    data = memoryview(bytes(with_gaps(20, [0]).data) + bytes(behind))
+    assert [raw.header.base_offset for raw in walk(T0, data, position=20)] == [20]
+    with pytest.raises(CorruptRecordBatchError, match="expected a record batch"):
+        list(walk(T0, behind, position=21))

@@ -17,9 +17,15 @@ from spark_logbus.errors import (
     UnknownProducerError,
 )
 from spark_logbus.log import LogConfig, PartitionLog
-from spark_logbus.log.producers import MAX_PRODUCERS, RUNS_KEPT
+from spark_logbus.log.producers import (
+    MAX_PRODUCERS,
+    RUNS_KEPT,
+    ProducerCount,
+    ProducerStates,
+    Run,
+)
 from spark_logbus.record import stamp_producer
-from tests.fault.log.material import Broker, joined, offsets_from, record_batch
+from tests.fault.log.material import TP, Broker, joined, offsets_from, record_batch
 
 A, B = 1 << 62, 7
 
@@ -232,3 +238,22 @@ def test_more_producers_than_are_kept(broker: Broker) -> None:
     append(log, batch(2, producer=0))
     with pytest.raises(UnknownProducerError):
         append(log, batch(1, producer=1))
+
+
+def test_more_producers_than_all_partitions_together_keep() -> None:
+    count = ProducerCount(limit=10)
+    first, second = ProducerStates(TP, count), ProducerStates(TP, count)
+
+    def meet(states: ProducerStates, producer: int) -> None:
+        states.went_on(producer, epoch=0, run=Run(0, 1, 0), append_time_us=0)
+
+    for producer in range(8):
+        meet(first, producer)
+    for producer in range(8):
+        meet(second, producer)
+    assert [producer for producer, _ in first.items()] == list(range(8))
+    assert [producer for producer, _ in second.items()] == [6, 7]
+    first.forget_all()
+    for producer in range(8):
+        meet(second, producer)
+    assert len(second) == 8

@@ -50,13 +50,14 @@ def test_api_numbers_never_change() -> None:
         "CREATE_TOPIC": 6,
         "DELETE_TOPIC": 7,
         "SPLIT_RANGE": 8,
+        "ALTER_TOPIC": 9,
     }
     assert set(REQUESTS) == set(RESPONSES) == set(Api)
 
 
 def test_check_api() -> None:
     assert check_api(4, PROTOCOL_VERSION) is Api.FETCH
-    for api, version in ((0, 1), (9, 1), (65_535, 1), (4, 0), (4, 2)):
+    for api, version in ((0, 1), (99, 1), (65_535, 1), (4, 0), (4, 2)):
         with pytest.raises(UnsupportedVersionError):
             check_api(api, version)
 

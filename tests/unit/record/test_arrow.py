@@ -111,6 +111,19 @@ def test_offset_deltas_after_compaction() -> None:
     assert decode(header, record_batch).equals(records)
 
 
+def test_a_record_batch_stands_for_removed_offsets_behind_its_last_record() -> None:
+    schema = payload_schema(has_key=False, has_headers=False, has_offset_delta=True)
+    records = pa.RecordBatch.from_arrays(
+        [timestamps(1, 2), pa.array([b"a", None]), pa.array([3, 4], pa.int32())], schema=schema
+    )
+    record_batch = encode(records, last_offset_delta=1000, control=True)
+    header = verify(record_batch)
+    assert header.next_offset == 1001
+    assert header.is_control
+    assert decode(header, record_batch).equals(records)
+    assert verify(encode(records, last_offset_delta=2)).next_offset == 5  # never before the last
+
+
 def test_schema_metadata_and_field_names_below_the_columns_leave_no_trace() -> None:
     records = mixed_records(3)
     noted = records.replace_schema_metadata({"pandas": "x" * 1000})

@@ -1,0 +1,87 @@
+"""Who may connect: so many connections in all, and from one address."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections import Counter
+from typing import Final
+
+from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.errors import LimitExceededError
+from spark_logbus.protocol import ABOUT_CONNECTION, encode_error, frame_head
+
+log = logging.getLogger(__name__)
+
+_HELLO_BYTES: Final = 4096
+
+
+class Admission:
+    """Counts connections. Thread-safe.
+
+    ``first_reserved``: connections with this descriptor or a higher one are refused, because
+    they would take what the logs may need.
+    """
+
+    def __init__(self, config: NetworkConfig, *, first_reserved: float) -> None:
+        self._config = config
+        self._first_reserved = first_reserved
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+        self._total = 0
+        self._refused: Counter[str] = Counter()  # since the last report
+        self.accepted = 0
+        self.refused = 0
+
+    def admit(self, address: str, *, descriptor: int) -> None:
+        """Count one more connection; LimitExceededError if there is no room for it."""
+        with self._lock:
+            reason = self._reason(address, descriptor)
+            if reason is None:
+                self._open[address] += 1
+                self._total += 1
+                self.accepted += 1
+                return
+            self.refused += 1
+            self._refused[reason] += 1
+        raise LimitExceededError(
+            f"The broker takes no further connection from {address}: {reason}. Close connections "
+            "that are not needed, or raise the limit in the broker's configuration."
+        )
+
+    def _reason(self, address: str, descriptor: int) -> str | None:
+        config = self._config
+        if self._total >= config.max_connections:
+            return f"{config.max_connections} are open (max_connections)"
+        if self._open[address] >= config.max_connections_per_address:
+            most = config.max_connections_per_address
+            return f"{most} of {address} are open (max_connections_per_address)"
+        if descriptor >= self._first_reserved:
+            return "the limit of open files leaves no more (ulimit -n)"
+        return None
+
+    def leave(self, address: str) -> None:
+        with self._lock:
+            self._total -= 1
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+    def report(self) -> None:
+        """Log who was refused. Once in a while, as who is refused tends to come again at once."""
+        with self._lock:
+            refused, self._refused = self._refused, Counter()
+        for reason, count in refused.items():
+            log.warning("Refused %d connections: %s.", count, reason)
+
+
+def turn_away(sock: socket.socket, error: LimitExceededError) -> None:
+    """Close a connection and say why, if that can be done without waiting."""
+    header = encode_error(error)
+    with contextlib.suppress(OSError):
+        sock.send(frame_head(api=ABOUT_CONNECTION, version=0, correlation=0, header=header))
+        # What lies unread at the end makes it a reset, which can overtake the answer.
+        sock.recv(_HELLO_BYTES)
+    sock.close()

@@ -1,0 +1,149 @@
+"""Whether the broker serves, and if not, why: what ``/healthz`` and ``/livez`` answer.
+
+Two questions, because their answers lead to different deeds. "Healthy" asks for a look at the
+broker, or for traffic to be kept away; one that recovers its logs is not, and must be left alone.
+"Alive" asks whether a restart could help; that is so only when the process answers nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_logbus.clock import Clock
+from spark_logbus.coordination import SessionState
+from spark_logbus.errors import LogbusError, StorageError
+from spark_logbus.log import LogDirectory
+from spark_logbus.model import TopicPartition
+
+_SHOWN = 10  # partitions that are named in one answer
+
+
+class Phase(enum.Enum):
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    JOINING = "joining"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+class SessionWatch:
+    """Follows the state of the ZooKeeper session. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._away_since: float | None = None
+        self.expirations = 0
+        self.disconnects = 0
+
+    def follow(self, state: SessionState) -> None:
+        """A listener of the session's."""
+        with self._lock:
+            self.expirations += state is SessionState.LOST
+            self.disconnects += state is SessionState.SUSPENDED
+            if state is SessionState.CONNECTED:
+                self._away_since = None
+            elif self._away_since is None:
+                self._away_since = self._clock.monotonic()
+
+    def away_s(self) -> float:
+        """For how many seconds there has been no connection; 0 when there is one."""
+        since = self._away_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``reasons`` say why the broker is not healthy; ``notes`` what else deserves a look."""
+
+    status: str
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        return not self.reasons
+
+
+class Health:
+    """Thread-safe. ``phase`` is set by the broker as it starts and stops."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogDirectory,
+        session: SessionWatch,
+        session_state: Callable[[], SessionState],
+        session_timeout_ms: int,
+        refusal: Callable[[], LogbusError | None],
+    ) -> None:
+        self.phase = Phase.STARTING
+        self._logs = logs
+        self._session = session
+        self._session_state = session_state
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._refusal = refusal
+
+    def report(self) -> Report:
+        if self.phase is not Phase.SERVING:
+            return Report(self.phase.value, (self._unfinished(),))
+        refusal = self._refusal()
+        reasons = [
+            *([refusal.message] if refusal is not None else []),
+            *self._without_zookeeper(),
+            *_some(self.offline(), "more partitions are offline"),
+        ]
+        notes = _some(self._damage(), "more damaged ranges are known")
+        return Report("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
+
+    def offline(self) -> dict[TopicPartition, str]:
+        """Partitions that take no appends, or could not even be opened, and why."""
+        found = {tp: error.message for tp, error in self._logs.failed().items()}
+        for log in self._logs.logs():
+            error = log.offline
+            if isinstance(error, StorageError):  # not: closed, or deleted with its topic
+                found[log.topic_partition] = error.message
+        return found
+
+    def _unfinished(self) -> str:
+        recovery = self._logs.recovery
+        if self.phase is Phase.RECOVERING:
+            return (
+                f"The broker is recovering: {recovery.logs_done} of {recovery.logs_total} logs "
+                f"are open, {recovery.bytes_scanned // 1_000_000} MB were scanned. Let it finish."
+            )
+        return {
+            Phase.STARTING: "The broker is starting.",
+            Phase.JOINING: "The broker has its logs open and is joining ZooKeeper.",
+            Phase.STOPPING: "The broker is shutting down.",
+        }[self.phase]
+
+    def _without_zookeeper(self) -> list[str]:
+        """A connection that breaks for less than the session's timeout harms nobody."""
+        away_s = self._session.away_s()
+        lost = self._session_state() is SessionState.LOST
+        if not lost and away_s < self._session_timeout_s:
+            return []
+        return [
+            f"ZooKeeper has not answered for {away_s:.0f} seconds (the session is "
+            f"{self._session_state().value}): partitions that are led here are served, but "
+            "topics, leaders and brokers cannot change. Check ZooKeeper and the way to it."
+        ]
+
+    def _damage(self) -> dict[TopicPartition, str]:
+        return {
+            log.topic_partition: f"The records {damaged[0]} are damaged on disk"
+            + (f", and {len(damaged) - 1} more ranges." if len(damaged) > 1 else ".")
+            for log in self._logs.logs()
+            if (damaged := log.damaged)
+        }
+
+
+def _some(messages: dict[TopicPartition, str], more: str) -> Sequence[str]:
+    shown = [messages[tp] for tp in sorted(messages)][:_SHOWN]
+    if len(messages) > _SHOWN:
+        shown.append(f"{len(messages) - _SHOWN} {more}.")
+    return shown

@@ -1,0 +1,211 @@
+"""Every metric of a broker: one row each.
+
+To add one, add a row: name (without ``logbus_``), kind, the sentence that explains it, labels,
+and a function that reads it from the broker's ``Parts``. Units are base units and stand in the
+name (``_seconds``, ``_bytes``); counters get their ``_total`` when they are shown. Then add it to
+the table in docs/operations.md; a test compares the two.
+
+A read runs on the HTTP thread at each scrape: it must not block, and take no lock for long. What
+happens on the path of requests is counted there by a ``Counter`` or ``Histogram`` of
+``spark_logbus.meters``, and only read here.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from spark_logbus import __version__
+from spark_logbus.broker.config import BrokerConfig
+from spark_logbus.broker.health import Health, SessionWatch
+from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.network import Network
+from spark_logbus.broker.partitions import Partitions
+from spark_logbus.broker.request_meters import RequestMeters, name_of
+from spark_logbus.coordination import Session, SessionState
+from spark_logbus.errors import StorageError
+from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
+from spark_logbus.meters import Distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What metrics are read from."""
+
+    config: BrokerConfig
+    network: Callable[[], Network | None]  # there is none before the port is bound
+    logs: LogDirectory
+    partitions: Partitions
+    requests: RequestMeters
+    image: ClusterImage
+    session: Session
+    session_watch: SessionWatch
+    health: Health
+
+
+Labels = tuple[str, ...]
+Sample = tuple[Labels, float | Distribution]
+
+
+class Kind(enum.Enum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``per_partition`` ones have a series for each partition and can be switched off."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels
+    read: Callable[[Parts], Iterable[Sample]]
+    per_partition: bool = False
+
+
+def _one(read: Callable[[Parts], float | Distribution]) -> Callable[[Parts], Iterable[Sample]]:
+    """A metric without labels."""
+    return lambda parts: [((), read(parts))]
+
+
+def _network(read: Callable[[Network], float]) -> Callable[[Parts], Iterable[Sample]]:
+    def samples(parts: Parts) -> list[Sample]:
+        network = parts.network()
+        return [] if network is None else [((), read(network))]
+
+    return samples
+
+
+def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], float]) -> Metric:
+    def samples(parts: Parts) -> Iterator[Sample]:
+        for log in parts.logs.logs():
+            where = log.topic_partition
+            yield (where.topic, str(where.partition)), read(log, log.ends())
+
+    return Metric(name, Kind.GAUGE, text, ("topic", "partition"), samples, per_partition=True)
+
+
+def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metric:
+    def samples(parts: Parts) -> list[Sample]:
+        sums: dict[str, int] = {}
+        for log in parts.logs.logs():
+            topic = log.topic_partition.topic
+            sums[topic] = sums.get(topic, 0) + read(log)
+        return [((topic,), count) for topic, count in sums.items()]
+
+    return Metric(name, Kind.COUNTER, text, ("topic",), samples)
+
+
+def _bytes_out(parts: Parts) -> list[Sample]:
+    topics = {log.topic_partition.topic for log in parts.logs.logs()}
+    counted = parts.requests.bytes_out(topics)
+    return [((topic,), counted.get(topic, 0)) for topic in topics]
+
+
+def _by_api(parts: Parts) -> list[tuple[Labels, Distribution]]:
+    return [((name_of(api),), taken.read()) for api, taken in parts.requests.seconds.items()]
+
+
+def _disk(free: bool) -> Callable[[Parts], Iterable[Sample]]:
+    def samples(parts: Parts) -> list[Sample]:
+        try:
+            disk = os.statvfs(parts.config.data_dir)
+        except OSError:
+            return []
+        return [((), (disk.f_bavail if free else disk.f_blocks) * disk.f_frsize)]
+
+    return samples
+
+
+_GAUGE, _COUNTER, _HISTOGRAM = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
+
+METRICS: tuple[Metric, ...] = (
+    # -- the broker
+    Metric("build_info", _GAUGE, "Always 1; the labels say which broker of which version it is.",
+           ("version", "broker"), lambda p: [((__version__, str(p.config.id)), 1)]),
+    Metric("healthy", _GAUGE, "1 when /healthz answers 200.", (),
+           _one(lambda p: p.health.report().healthy)),
+    Metric("cluster_brokers", _GAUGE, "Brokers that are registered in ZooKeeper.", (),
+           _one(lambda p: len(p.image.brokers))),
+    Metric("partitions_led", _GAUGE, "Partitions that this broker leads.", (),
+           _one(lambda p: p.partitions.count)),
+    Metric("partitions_offline", _GAUGE,
+           "Partitions that take no appends, or whose log could not be opened.", (),
+           _one(lambda p: len(p.health.offline()))),
+    # -- topics
+    _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
+              lambda log: log.appended.size_bytes),
+    _topic_in("topic_records_in", "Records that were appended.", lambda log: log.appended.records),
+    _topic_in("topic_record_batches_in", "Record batches that were appended.",
+              lambda log: log.appended.record_batches),
+    Metric("topic_bytes_out", _COUNTER, "Bytes of record batches that answered fetches.",
+           ("topic",), _bytes_out),
+    # -- requests
+    Metric("requests", _COUNTER, "Requests that were answered, or wanted no answer.", ("api",),
+           lambda p: [(labels, taken.cumulative[-1]) for labels, taken in _by_api(p)]),
+    Metric("request_errors", _COUNTER,
+           "Requests, or their parts for one partition, that were answered with an error.",
+           ("api", "error"), lambda p: p.requests.errors().items()),
+    Metric("request_seconds", _HISTOGRAM,
+           "From a request to its answer, with the wait for a flush or for records.", ("api",),
+           _by_api),
+    Metric("fetch_wait_seconds", _HISTOGRAM,
+           "How long fetches waited that found too few records at first.", (),
+           _one(lambda p: p.requests.fetch_wait.read())),
+    Metric("requests_in_flight", _GAUGE,
+           "Requests that are not answered yet, waiting fetches among them.", (),
+           _network(lambda network: network.waiting())),
+    # -- connections
+    Metric("connections", _GAUGE, "Open connections of clients.", (),
+           _network(lambda network: network.connection_count)),
+    Metric("connections_limit", _GAUGE, "max_connections of the configuration.", (),
+           _one(lambda p: p.config.network.max_connections)),
+    Metric("connections_accepted", _COUNTER, "Connections that were let in.", (),
+           _network(lambda network: network.admission.accepted)),
+    Metric("connections_refused", _COUNTER, "Connections that were turned away.", (),
+           _network(lambda network: network.admission.refused)),
+    # -- logs
+    _partition("log_start_offset", "The oldest offset that is kept.",
+               lambda log, ends: ends.log_start_offset),
+    _partition("log_end_offset", "The next offset to be appended.",
+               lambda log, ends: ends.log_end_offset),
+    _partition("log_high_watermark", "The end of what consumers see.",
+               lambda log, ends: ends.high_watermark),
+    _partition("log_size_bytes", "Bytes of all segments.", lambda log, ends: ends.size_bytes),
+    _partition("log_segments", "Segments, the active one included.",
+               lambda log, ends: log.segment_count),
+    _partition("log_offline", "1 when the partition takes no appends.",
+               lambda log, ends: isinstance(log.offline, StorageError)),
+    Metric("damaged_ranges", _GAUGE, "Ranges of records that are known to be damaged on disk.", (),
+           _one(lambda p: sum(len(log.damaged) for log in p.logs.logs()))),
+    Metric("damaged_records", _GAUGE, "Offsets in those ranges.", (),
+           _one(lambda p: sum(r.count for log in p.logs.logs() for r in log.damaged))),
+    Metric("log_flush_seconds", _HISTOGRAM, "What each flush (fdatasync) of a segment took.", (),
+           _one(lambda p: p.logs.stats.flushes.read())),
+    Metric("retention_deleted_segments", _COUNTER, "Segments that retention took out.", (),
+           _one(lambda p: p.logs.stats.retired_segments.value)),
+    Metric("retention_deleted_bytes", _COUNTER, "Their bytes.", (),
+           _one(lambda p: p.logs.stats.retired_bytes.value)),
+    Metric("disk_free_bytes", _GAUGE, "What the data directory's file system has left.", (),
+           _disk(free=True)),
+    Metric("disk_size_bytes", _GAUGE, "The size of that file system.", (), _disk(free=False)),
+    # -- recovery
+    Metric("recovery_logs", _GAUGE, "Logs that the last start found.", (),
+           _one(lambda p: p.logs.recovery.logs_total)),
+    Metric("recovery_logs_done", _GAUGE, "Those of them that are open.", (),
+           _one(lambda p: p.logs.recovery.logs_done)),
+    Metric("recovery_scanned_bytes", _GAUGE, "What had to be read of them.", (),
+           _one(lambda p: p.logs.recovery.bytes_scanned)),
+    # -- ZooKeeper
+    Metric("zookeeper_session_state", _GAUGE, "1 for the state of the session, 0 for the others.",
+           ("state",),
+           lambda p: [((s.value,), p.session.state is s) for s in SessionState]),
+    Metric("zookeeper_disconnects", _COUNTER, "How often the connection to ZooKeeper broke.", (),
+           _one(lambda p: p.session_watch.disconnects)),
+    Metric("zookeeper_expirations", _COUNTER, "How often the session was lost.", (),
+           _one(lambda p: p.session_watch.expirations)),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""The broker's metrics as Prometheus reads them, and its health as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from spark_logbus.broker.health import Health
+from spark_logbus.broker.http import Page, Routes
+from spark_logbus.broker.metric_table import METRICS, Kind, Metric, Parts
+from spark_logbus.clock import Clock
+from spark_logbus.meters import Distribution
+
+PREFIX = "logbus_"
+
+_FRESH_S = 1.0  # a page is made once in this time, however many ask for it
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class BrokerCollector(Collector):
+    """Reads the table of metrics at each scrape. Thread-safe, as far as the parts are."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        per_partition = parts.config.metrics.partitions
+        self._metrics = [m for m in METRICS if per_partition or not m.per_partition]
+
+    def collect(self) -> Iterator[Family]:
+        for metric in self._metrics:
+            yield _family(metric, self._parts)
+
+    def describe(self) -> list[Family]:
+        """For the registry, which would read all of it instead, and the broker is not started."""
+        return []
+
+
+def _family(metric: Metric, parts: Parts) -> Family:
+    name = PREFIX + metric.name
+    if metric.kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+        for labels, value in metric.read(parts):
+            assert isinstance(value, Distribution)
+            bounds = [*(repr(bound) for bound in value.bounds), "+Inf"]
+            buckets = list(zip(bounds, value.cumulative, strict=True))
+            histogram.add_metric(labels, buckets, value.sum)
+        return histogram
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = kind(name, metric.help, labels=metric.labels)
+    for labels, value in metric.read(parts):
+        assert not isinstance(value, Distribution)
+        family.add_metric(labels, float(value))
+    return family
+
+
+class Pages:
+    """What the broker's HTTP server answers. For the one thread of that server."""
+
+    def __init__(self, parts: Parts, *, health: Health, clock: Clock) -> None:
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._registry.register(BrokerCollector(parts))
+        self._broker_id = parts.config.id
+        self._health = health
+        self._clock = clock
+        self._made: Page | None = None
+        self._made_at = 0.0
+
+    def routes(self) -> Routes:
+        return {"/metrics": self.metrics, "/healthz": self.healthz, "/livez": self.livez}
+
+    def metrics(self) -> Page:
+        now = self._clock.monotonic()
+        if self._made is None or now - self._made_at >= _FRESH_S:
+            self._made = Page(generate_latest(self._registry), _CONTENT_TYPE)
+            self._made_at = now
+        return self._made
+
+    def healthz(self) -> Page:
+        report = self._health.report()
+        answer = {"status": report.status, "reasons": report.reasons, "notes": report.notes}
+        return self._json(answer, status=200 if report.healthy else 503)
+
+    def livez(self) -> Page:
+        """That it is answered is the answer."""
+        return self._json({"status": "alive"})
+
+    def _json(self, fields: Mapping[str, object], *, status: int = 200) -> Page:
+        body = json.dumps({"broker": self._broker_id, **fields}) + "\n"
+        return Page(body.encode(), "application/json", status)

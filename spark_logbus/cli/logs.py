@@ -1,0 +1,81 @@
+"""What a broker writes to standard error: lines of text, or one JSON object a line."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import sys
+import threading
+from types import TracebackType
+from typing import Final
+
+TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
+
+# What every record has; whatever else is there was passed with ``extra=``.
+_COMMON: Final = {
+    *vars(logging.LogRecord("", 0, "", 0, "", None, None)),
+    "message", "asctime", "taskName",
+}  # fmt: skip
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object for a record; fields of ``extra=`` stand beside the fixed ones.
+
+    Never fails: a value that JSON has no form for becomes its text. Thread-safe.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__()
+        self._broker_id = broker_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
+        fields: dict[str, object] = {
+            "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+            "broker": self._broker_id,
+        }
+        for name, value in vars(record).items():
+            if name not in _COMMON and name not in fields:
+                fields[name] = value
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            fields["stack"] = record.stack_info
+        # Escaped to ASCII, so that no line separator of Unicode's cuts a line in two.
+        return json.dumps(fields, default=str)
+
+
+def configure(*, format: str, level: str, broker_id: int) -> None:
+    """Log as told from now on, also what nobody catches."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter(broker_id) if format == "json" else logging.Formatter(TEXT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    logging.getLogger("spark_logbus").setLevel(level.upper())
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    logging.getLogger("spark_logbus").critical(
+        "The broker ends with a failure that was not foreseen.", exc_info=(kind, error, trace)
+    )
+
+
+def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    error = arguments.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return
+    logging.getLogger("spark_logbus").critical(
+        "The thread %s ended with a failure that was not foreseen.",
+        arguments.thread.name if arguments.thread else "of unknown name",
+        exc_info=(type(error), error, arguments.exc_traceback),
+    )

@@ -1,0 +1,89 @@
+"""What the broker and the compacting process say to each other, as lines of JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A sealed segment to be read: offsets ``[base_offset, end_offset)``."""
+
+    path: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Consecutive segments to be written as one, with its index."""
+
+    sources: list[Source]
+    target: str
+    target_index: str
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One compaction of one log. Tombstones before ``tombstones_end`` may go."""
+
+    topic_partition: str
+    groups: list[Group]
+    first_dirty_offset: int
+    tombstones_end: int
+    map_bytes: int
+    index_interval_bytes: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """The process is alive and has read a segment for its map."""
+
+    records: int
+
+
+class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
+    """A group is done. Unless it ``changed``, nothing was to be done, and nothing is written."""
+
+    number: int
+    changed: bool
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """All groups are done, and the log is clean up to ``end_offset``."""
+
+    end_offset: int
+    keys: int
+    undecodable: int  # record batches whose payload nobody can decode; they were kept
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The job cannot be done. ``damaged``: base offset of a segment that a scan should look at."""
+
+    reason: str
+    damaged: int | None = None
+
+
+Report = Progress | Compacted | Finished | Failed
+
+_REPORT = msgspec.json.Decoder(Report)
+_JOB = msgspec.json.Decoder(Job)
+
+
+def encode(message: Job | Report) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_job(data: bytes) -> Job:
+    """Raises msgspec.MsgspecError, which a broker and a child of the same release never see."""
+    return _JOB.decode(data)
+
+
+def decode_report(line: bytes) -> Report | None:
+    """None for a line that is none: what a process says that dies."""
+    try:
+        report: Report = _REPORT.decode(line)
+    except msgspec.MsgspecError:
+        return None
+    return report

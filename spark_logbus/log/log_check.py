@@ -1,0 +1,233 @@
+"""Checks one log: its segments from the first byte to the last, their indexes, its small files."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_logbus.log import files as names
+from spark_logbus.log.checkpoint import LogCheckpoint
+from spark_logbus.log.filesystem import FileSystem
+from spark_logbus.log.index_check import IndexComparison, read_index
+from spark_logbus.log.inspection import (
+    LogListing,
+    problem_at,
+    read_text_file,
+)
+from spark_logbus.log.scan import OnProgress, scan
+from spark_logbus.record import RecordBatchHeader
+
+GONE: Final = "It was deleted while it was looked at."
+
+
+class Severity(enum.Enum):
+    DAMAGE = "damage"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    path: Path
+    message: str
+
+
+def text_problem(files: FileSystem, path: Path) -> str | None:
+    try:
+        return read_text_file(files, path).problem
+    except FileNotFoundError:
+        return None  # replaced or taken away at this moment
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
+class LogCheck:
+    """Checks one log; used once, by one thread."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        log: LogListing,
+        checkpoint: LogCheckpoint | None,
+        *,
+        live: bool,
+        clean: bool,
+    ) -> None:
+        self.findings: list[Finding] = []
+        self._files = files
+        self._log = log
+        self._live = live
+        self._clean = clean
+        self._checkpoint = checkpoint
+        self.segments = 0
+        self.record_batches = 0
+        self.records = 0
+        self.size_bytes = 0
+        # What a crash may lose or tear: nothing is wrong with it unless there was none.
+        self._torn = Severity.DAMAGE if clean else Severity.NOTE
+
+    @property
+    def sound(self) -> bool:
+        return not any(finding.severity is Severity.DAMAGE for finding in self.findings)
+
+    def run(self, on_progress: OnProgress) -> None:
+        self._check_names()
+        bases = self._log.bases
+        self._check_start()
+        for base, following in itertools.zip_longest(bases, bases[1:]):
+            path = self._log.segment(base)
+            try:
+                self._check_segment(path, base, following, on_progress)
+            except FileNotFoundError:
+                self._find(Severity.DAMAGE, path, GONE)
+            except OSError as error:
+                self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+
+    def _find(self, severity: Severity, path: Path, message: str) -> None:
+        self.findings.append(Finding(severity, path, message))
+
+    # -- names and small files --------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        for name in self._log.others:
+            path = self._log.path / name
+            index_of = names.parse_index(name)
+            if name == names.PARTITION_METADATA:
+                self._check_metadata(path)
+            elif names.parse_producers(name) is not None:
+                problem = text_problem(self._files, path)
+                if problem is not None:
+                    self._find(self._torn, path, f"It will be rebuilt: {problem}.")
+            elif names.is_leftover(name) or (
+                index_of is not None and index_of not in self._log.bases
+            ):
+                message = "A leftover; the broker removes it at its next start."
+                self._find(Severity.NOTE, path, message)
+            elif index_of is None:
+                self._find(Severity.NOTE, path, "Not a file that this release knows.")
+        if names.PARTITION_METADATA not in self._log.others:
+            path = self._log.path / names.PARTITION_METADATA
+            self._find(Severity.DAMAGE, path, "It is missing; the next start tries to restore it.")
+
+    def _check_metadata(self, path: Path) -> None:
+        try:
+            text = read_text_file(self._files, path)
+        except OSError as error:
+            self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+            return
+        where = self._log.topic_partition
+        if text.problem is not None:
+            self._find(Severity.DAMAGE, path, f"It counts as missing: {text.problem}.")
+        elif text.lines[:2] != (where.topic, str(where.partition)):
+            found = "-".join(text.lines[:2])
+            message = f"It belongs to the log of {found}: was the directory renamed?"
+            self._find(Severity.DAMAGE, path, message)
+        elif self._checkpoint is not None and self._checkpoint.topic_id != text.lines[2]:
+            self._checkpoint = None  # of an earlier topic of that name
+
+    def _check_start(self) -> None:
+        known, bases = self._checkpoint, self._log.bases
+        if not bases:
+            if known is not None:
+                self._find(Severity.DAMAGE, self._log.path, "It holds no segment.")
+            return
+        if known is None:
+            return
+        start = known.log_start_offset
+        if bases[0] > start:
+            message = (
+                f"The log starts at offset {start}, but this is the first segment: offsets "
+                f"{start} up to {bases[0]} are gone. (Retention on a full disk leaves this too.)"
+            )
+            self._find(Severity.DAMAGE, self._log.segment(bases[0]), message)
+        elif len(bases) > 1 and bases[1] <= start:
+            message = f"It lies before the log's start, offset {start}, and is about to be deleted."
+            self._find(Severity.NOTE, self._log.segment(bases[0]), message)
+
+    # -- segments ---------------------------------------------------------------------------
+
+    def _check_segment(
+        self, path: Path, base: int, following: int | None, on_progress: OnProgress
+    ) -> None:
+        file = self._files.open_read_only(path)
+        limit = file.size()
+        index_file = read_index(self._files, path.with_name(names.index(base)))
+        comparison = IndexComparison(index_file, base_offset=base)
+        found = len(self.findings)
+
+        def see(header: RecordBatchHeader, position: int) -> None:
+            self.record_batches += 1
+            self.records += header.record_count
+            comparison.see(header, position)
+            on_progress(header.size)
+
+        result = scan(file, base_offset=base, limit=limit, on_record_batch=see)
+        self.segments += 1
+        self.size_bytes += limit
+        for hole in result.holes:
+            why = problem_at(file, hole.start_position, limit=limit, expected_offset=hole.start)
+            self._find(
+                Severity.DAMAGE, path,
+                f"Offsets {hole.start} up to {hole.end} (bytes {hole.start_position} to "
+                f"{hole.end_position}) are damaged. {why}",
+            )  # fmt: skip
+        end, rest = result.end_offset, limit - result.end_position
+        why = ""
+        if rest:
+            why = problem_at(file, result.end_position, limit=limit, expected_offset=end)
+        if following is None:
+            self._check_log_end(path, end, rest, why)
+        else:
+            self._check_segment_end(path, end, following, rest, why)
+        if len(self.findings) == found:  # an index is compared with sound segments only
+            self._check_index(path, comparison, limit, last=following is None)
+
+    def _check_segment_end(self, path: Path, end: int, following: int, rest: int, why: str) -> None:
+        if end > following:
+            message = (
+                f"It ends at offset {end}, but the next segment begins at {following}: the "
+                "offsets between are there twice."
+            )
+        elif rest:
+            message = f"Its last {rest} bytes are no record batches. {why}"
+            if end < following:
+                message = f"Offsets {end} up to {following} are damaged. {message}"
+        elif end < following:
+            message = (
+                f"It ends at offset {end}, but the next segment begins at {following}: a "
+                "segment between them is missing, or this one was cut."
+            )
+        else:
+            return
+        self._find(Severity.DAMAGE, path, message)
+
+    def _check_log_end(self, path: Path, end: int, rest: int, why: str) -> None:
+        flushed = self._checkpoint.recovery_point if self._checkpoint is not None else 0
+        if end < flushed:
+            self._find(
+                Severity.DAMAGE, path,
+                f"Offsets {end} up to {flushed} were on disk and are gone. {why}".rstrip(),
+            )  # fmt: skip
+        elif rest and not self._live:
+            tail = f"Its last {rest} bytes are no whole record batches. {why}"
+            if not self._clean:
+                tail = f"{tail} A crash leaves this: the next start cuts them off."
+            self._find(self._torn, path, tail)
+
+    def _check_index(
+        self, path: Path, comparison: IndexComparison, size_bytes: int, *, last: bool
+    ) -> None:
+        """The active segment's index is in memory; on disk only after an orderly stop."""
+        if last and (not self._clean or size_bytes == 0):
+            return
+        index_path = path.with_suffix(".index")
+        unusable = comparison.unusable(size_bytes=size_bytes)
+        if unusable is not None:
+            message = f"The broker rebuilds it when it opens the segment: {unusable}."
+            self._find(self._torn, index_path, message)
+        elif (wrong := comparison.wrong()) is not None:
+            message = f"It misleads readers: {wrong}. Stop the broker and delete it."
+            self._find(Severity.DAMAGE, index_path, message)

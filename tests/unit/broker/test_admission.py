@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_logbus.broker.admission import Admission
+from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.errors import LimitExceededError
+
+LIMITS = NetworkConfig(max_connections=5, max_connections_per_address=3)
+
+
+def test_each_address_has_its_share_and_gets_it_back() -> None:
+    admission = Admission(LIMITS, first_reserved=1000)
+    for _ in range(3):
+        admission.admit("a", descriptor=1)
+    with pytest.raises(LimitExceededError, match=r"3 of a are open \(max_connections_per_address"):
+        admission.admit("a", descriptor=1)
+    for _ in range(2):
+        admission.admit("b", descriptor=1)
+    with pytest.raises(LimitExceededError, match=r"5 are open \(max_connections\)"):
+        admission.admit("c", descriptor=1)
+    admission.leave("a")
+    admission.admit("a", descriptor=1)
+
+
+def test_the_last_descriptors_are_for_the_logs() -> None:
+    admission = Admission(LIMITS, first_reserved=10)
+    admission.admit("a", descriptor=9)
+    with pytest.raises(LimitExceededError, match="open files"):
+        admission.admit("a", descriptor=10)
+
+
+def test_refusals_are_reported_together(caplog: pytest.LogCaptureFixture) -> None:
+    admission = Admission(LIMITS, first_reserved=0)
+    for _ in range(7):
+        with pytest.raises(LimitExceededError):
+            admission.admit("a", descriptor=1)
+    with caplog.at_level(logging.WARNING):
+        admission.report()
+        admission.report()
+    (record,) = caplog.records
+    assert "Refused 7 connections" in record.getMessage()

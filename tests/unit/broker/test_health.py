@@ -1,0 +1,143 @@
+"""What ``/healthz`` says of a broker, state by state."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.health import Health, Phase, SessionWatch
+from spark_logbus.coordination import SessionState
+from spark_logbus.errors import (
+    BrokerShuttingDownError,
+    LogbusError,
+    NotLeaderError,
+    PartitionOfflineError,
+)
+from spark_logbus.log import LogDirectory
+from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, record_batch
+from tests.fault.log.simulated_disk import SimulatedDisk
+
+
+class Subject:
+    """A health and all that it looks at."""
+
+    def __init__(self, logs: LogDirectory) -> None:
+        self.clock = ManualClock()
+        self.watch = SessionWatch(self.clock)
+        self.state = SessionState.CONNECTED
+        self.refusal: LogbusError | None = None
+        self.health = Health(
+            logs=logs,
+            session=self.watch,
+            session_state=lambda: self.state,
+            session_timeout_ms=10_000,
+            refusal=lambda: self.refusal,
+        )
+        self.health.phase = Phase.SERVING
+
+    def session_is(self, state: SessionState) -> None:
+        self.state = state
+        self.watch.follow(state)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path / "data")
+
+
+def test_a_broker_that_serves(broker: Broker) -> None:
+    broker.append(record_batch())
+    report = Subject(broker.directory).health.report()
+    assert report.healthy
+    assert (report.status, report.reasons, report.notes) == ("ok", (), ())
+
+
+@pytest.mark.parametrize(
+    ("phase", "named"),
+    [
+        (Phase.STARTING, "is starting"),
+        (Phase.RECOVERING, "0 of 0 logs are open"),
+        (Phase.JOINING, "joining ZooKeeper"),
+        (Phase.STOPPING, "shutting down"),
+    ],
+)
+def test_phases_in_which_it_does_not_serve(broker: Broker, phase: Phase, named: str) -> None:
+    subject = Subject(broker.directory)
+    subject.health.phase = phase
+    report = subject.health.report()
+    assert not report.healthy
+    assert report.status == phase.value
+    assert named in report.reasons[0]
+
+
+def test_a_short_break_of_the_connection_is_no_matter(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.session_is(SessionState.SUSPENDED)
+    subject.clock.advance(9)
+    assert subject.health.report().healthy
+    subject.clock.advance(1)
+    report = subject.health.report()
+    assert not report.healthy
+    assert "has not answered for 10 seconds" in report.reasons[0]
+    subject.session_is(SessionState.CONNECTED)
+    assert subject.health.report().healthy
+
+
+def test_a_lost_session_counts_at_once(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.session_is(SessionState.SUSPENDED)
+    subject.session_is(SessionState.LOST)
+    assert not subject.health.report().healthy
+    assert (subject.watch.disconnects, subject.watch.expirations) == (1, 1)
+
+
+def test_a_broker_whose_id_was_taken(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.refusal = NotLeaderError("Broker 1 serves nothing any more.")
+    assert subject.health.report().reasons == ("Broker 1 serves nothing any more.",)
+
+
+def test_a_failed_flush_takes_health_with_the_partition() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch())
+
+    disk.refuse = lambda operation, path: errno.EIO if operation == "sync" else None
+    broker.append(record_batch())
+    subject = Subject(broker.directory)
+    assert set(subject.health.offline()) == {TP}
+    report = subject.health.report()
+    assert report.status == "unhealthy"
+    assert "flights-0 is offline" in report.reasons[0]
+
+
+def test_many_offline_partitions_are_not_all_named(broker: Broker) -> None:
+    for partition in range(14):
+        where = type(TP)("flights", partition)
+        log = broker.directory.ensure(where, topic_id=TOPIC_ID, config={})
+        log.stop(PartitionOfflineError(f"{where} is offline."))
+    reasons = Subject(broker.directory).health.report().reasons
+    assert len(reasons) == 11
+    assert reasons[-1] == "4 more partitions are offline."
+
+
+def test_a_log_that_is_closed_in_order_is_not_offline(broker: Broker) -> None:
+    broker.append(record_batch())
+    broker.log().stop(BrokerShuttingDownError("The broker is shutting down."))
+    assert Subject(broker.directory).health.offline() == {}
+
+
+def test_damage_is_noted_but_does_not_stop_service(broker: Broker) -> None:
+    broker.append(record_batch(), record_batch(), record_batch())
+    path = broker.log_path() / "00000000000000000000.log"
+    broker.directory.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 + 40] ^= 1  # in the payload of the second record batch
+    path.write_bytes(data)
+    path.with_suffix(".index").unlink()
+    broker.start()
+    report = Subject(broker.directory).health.report()
+    assert report.healthy
+    assert "flights-0[" in report.notes[0]
