@@ -8,6 +8,7 @@
       clean-shutdown                       present only after an orderly stop
       <topic>-<partition>/                 the log of one partition
         partition                          its topic id, topic and partition
+        flush-failed                       present after a failed flush, see failed_flush.py
         00000000000000000000.log           a segment, named by its base offset
         00000000000000000000.index         its index
         00000000000000000000.producers     its idempotent producers, as of that offset
@@ -35,6 +36,7 @@ LOCK: Final = ".lock"
 CHECKPOINT: Final = "checkpoint"
 CLEAN_SHUTDOWN: Final = "clean-shutdown"
 PARTITION_METADATA: Final = "partition"
+FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"

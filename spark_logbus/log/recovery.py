@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.clock import Clock
+from spark_logbus.log import failed_flush
 from spark_logbus.log import files as names
 from spark_logbus.log.contents import Contents, scan_contents
 from spark_logbus.log.filesystem import File, FileSystem, read_whole
@@ -234,8 +235,18 @@ class LogRecovery:
         """Make sure that what was scanned is on disk, though an earlier flush may have failed.
 
         After a failed flush the kernel may hold pages that it takes for written, and a flush
-        alone would pass over them. So what is not known to be on disk is written again.
+        alone would pass over them. So what is not known to be on disk is written again then.
         """
+        if failed_flush.is_remembered(self.files, self.directory):
+            self._write_again(file, contents)
+        try:
+            file.sync()
+        except OSError:
+            failed_flush.remember(self.files, self.directory)
+            raise
+        failed_flush.forget(self.files, self.directory)
+
+    def _write_again(self, file: File, contents: Contents) -> None:
         position = 0
         if self.recovery_point > contents.base_offset:
             position = contents.index.at_offset(self.recovery_point)[1]
@@ -243,7 +254,6 @@ class LogRecovery:
             length = min(_REWRITE_BYTES, contents.size_bytes - position)
             file.pwrite(file.pread(length, position), position)
             position += length
-        file.sync()
 
     def _trusted_summary(self, segment_path: Path, file: File) -> Summary | None:
         """What the index file says of the segment, if it is whole and not stale."""

@@ -22,7 +22,7 @@ from spark_logbus.log.filesystem import File
 from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify_against
 from spark_logbus.record import format as fmt
 
-# Larger than most record batches: one that is not in the window as a whole is read again.
+# Larger than most record batches, and little for four logs at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
 _MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
@@ -107,10 +107,12 @@ class _Window:
         length = min(length, self.size - position)
         start = position - self._from
         if start < 0 or start + length > len(self._data):
-            wanted = min(max(length, _WINDOW_BYTES), self.size - position)
-            self._data = self._file.pread(wanted, position)
+            kept = self._data[start:] if start >= 0 else b""
+            wanted = min(max(length, _WINDOW_BYTES), self.size - position) - len(kept)
+            more = self._file.pread(wanted, position + len(kept))
+            self._data = kept + more
             self._from, start = position, 0
-            self._on_progress(len(self._data))
+            self._on_progress(len(more))
         return memoryview(self._data)[start : start + length]
 
     def block(self, position: int) -> bytes:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, PartitionOfflineError
+from spark_logbus.log import failed_flush
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
@@ -357,6 +358,7 @@ class LogWriter:
         try:
             sync()
         except OSError as error:
+            failed_flush.remember(self._files, self._directory)
             offline = self._state.fail(f"{storage_error('flush', path, error)}", error)
             self.request_flush()
             raise offline from error

@@ -120,9 +120,11 @@ def damage_bytes(dice: random.Random, image: Image) -> None:
 def damage_names(dice: random.Random, image: Image) -> None:
     path = dice.choice(sorted(image))
     segments = [each for each in image if names.parse_segment(each.name) is not None]
-    match dice.randrange(5):
+    match dice.randrange(6):
         case 0:
             del image[path]
+        case 5:
+            image[path.with_name(names.FLUSH_FAILED)] = b""
         case 1:
             image[path.with_name(f"{path.name}{dice.choice(('.tmp', '.deleted', 'x'))}")] = (
                 image.pop(path)

@@ -179,6 +179,40 @@ def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_i
     assert offsets_from(broker.log(), 0) == [0, 2]
 
 
+def test_a_flush_that_fails_at_the_start_is_made_up_for_at_the_next() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    path_of_other = broker.log(OTHER).directory
+    disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
+    broker.append(record_batch(3))
+    for _ in range(2):  # the disk goes on failing, and the kernel forgets what it could not write
+        disk.forget_pending(SEGMENT)
+        broker.directory.close()
+        broker.start()
+        assert broker.directory.get(TP) is None
+        assert broker.directory.get(OTHER) is not None
+    disk.refuse = lambda _done, _path: None
+    broker.restart()
+    assert offsets_from(broker.log(), 0) == [0, 2]
+    assert names.FLUSH_FAILED not in disk.names(SEGMENT.parent)
+    assert names.FLUSH_FAILED not in disk.names(path_of_other)
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0, 2]
+
+
+def test_what_was_flushed_is_not_written_again_after_a_crash() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2), record_batch(3))
+    disk.crash(AllSurvives())
+    writes = disk.operations.count(("pwrite", SEGMENT))
+    broker.start()
+    assert disk.operations.count(("pwrite", SEGMENT)) == writes
+    assert offsets_from(broker.log(), 0) == [0, 2]
+
+
 @pytest.mark.parametrize("operation", ["sync", "sync_directory"])
 def test_a_roll_that_cannot_flush_takes_the_partition_offline(operation: str) -> None:
     disk = SimulatedDisk()
