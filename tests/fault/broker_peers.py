@@ -16,6 +16,8 @@ from tests.helpers import wait_until
 from tests.integration.broker_tools import connect, offsets_in
 from tests.unit.broker.wire import Wire, append_request, fetch_request, request
 
+ROOT = Path(__file__).parents[2]
+
 MIB = 1 << 20
 
 
@@ -60,9 +62,9 @@ def sockets_of(pid: int) -> int:
 @contextmanager
 def stopped_reader(broker: BrokerProcess, *, fetches: int) -> Iterator[StoppedReader]:
     """A process that asks for all of partition 0 of topic t so often, and is stopped then."""
-    program = Path(__file__).with_name("reader_program.py")
-    command = [sys.executable, str(program), broker.address, str(fetches)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    program = [sys.executable, "-m", "tests.fault.reader_program"]
+    command = [*program, broker.address, str(fetches)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             stat = Path(f"/proc/{process.pid}/stat")
             wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")

@@ -15,7 +15,7 @@ import pytest
 
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.protocol import Api
-from tests.fault.broker_peers import MIB, sockets_of, stopped_reader, works
+from tests.fault.broker_peers import MIB, ROOT, sockets_of, stopped_reader, works
 from tests.fault.log.material import joined, record_batch
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic
@@ -95,9 +95,11 @@ def test_a_machine_that_vanishes_with_data_under_way_is_noticed_in_bounded_time(
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-rn", "true"], check=False).returncode:
         pytest.skip("no network namespaces here")
-    program = Path(__file__).with_name("vanishing_peer_program.py")
-    command = [unshare, "-rn", sys.executable, str(program), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    program = [sys.executable, "-m", "tests.fault.vanishing_peer_program", str(tmp_path)]
+    command = [unshare, "-rn", *program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     took_s = float(done.stdout)
     assert took_s < 10, "retransmission by itself would go on for a quarter of an hour"
