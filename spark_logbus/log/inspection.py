@@ -62,7 +62,8 @@ def list_directory(files: FileSystem, path: Path) -> DirectoryListing | None:
     None when it looks like neither. Raises OSError.
     """
     listed = files.names(path)
-    if names.PARTITION_METADATA in listed or any(names.parse_segment(name) for name in listed):
+    has_segment = any(names.parse_segment(name) is not None for name in listed)
+    if has_segment or names.PARTITION_METADATA in listed:
         topic_partition = names.parse_log_directory(path.name)
         if topic_partition is not None:
             return DirectoryListing(path.parent, (list_log(files, path, topic_partition),), ())

@@ -125,6 +125,15 @@ def test_only_one_partition(clean: Path) -> None:
     assert result.segments == SEGMENTS
 
 
+def test_one_partition_with_nothing_but_its_first_segment(clean: Path) -> None:
+    for path in (clean / "flights-0").iterdir():
+        if path != segment(clean, 0):
+            path.unlink()
+    result = verify(clean / "flights-0")
+    assert result.segments == 1
+    assert not result.sound
+
+
 def test_after_retention(tmp_path: Path) -> None:
     broker = fill(tmp_path / "data")
     broker.log().configure(LogConfig(segment_bytes=1024, retention_bytes=1024))
