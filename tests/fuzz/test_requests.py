@@ -1,7 +1,7 @@
 """The protocol under fire: through the handlers in this process, and over a broker's socket.
 
-A failure names the seed of its input: ``LOGBUS_FUZZ_SEED=<seed>`` begins there again. What was
-found once stands in ``FOUND``. LOGBUS_FUZZ_SECONDS is how long the slow tests go on.
+A failure names the seed of its input: ``LOGBUS_FUZZ_SEED=<seed>`` begins there again.
+LOGBUS_FUZZ_SECONDS is how long the slow tests go on.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ SECONDS = float(os.environ.get("LOGBUS_FUZZ_SECONDS", "600"))
 FIRST = int(os.environ.get("LOGBUS_FUZZ_SEED", random.SystemRandom().randrange(1 << 40)))
 SMOKE_S = 2.0
 HANG_S = 10.0
-
-# Inputs that once did harm, as hexadecimal bytes of a stream of frames.
-FOUND: dict[str, str] = {}
 
 
 class NoZooKeeper:
@@ -205,11 +202,6 @@ def over_a_socket(directory: Path, zookeeper: str, *, seconds: float, first: int
     told = broker.log_file.read_text()
     assert "unexpectedly" not in told
     assert "foreseen" not in told
-
-
-@pytest.mark.parametrize("data", FOUND.values(), ids=FOUND.keys())
-def test_what_was_found_before(target: Target, data: str) -> None:
-    target.feed(bytes.fromhex(data))
 
 
 def test_nearly_valid_requests_get_typed_errors(target: Target) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
@@ -29,14 +30,16 @@ from hypothesis.stateful import (
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
     PartitionOfflineError,
     StorageError,
+    UnknownProducerError,
     UnsupportedVersionError,
 )
 from spark_logbus.log import LogConfig
 from spark_logbus.log import files as names
 from spark_logbus.record import HEADER_SIZE, split
-from spark_logbus.record.arrow import encode
+from spark_logbus.record.arrow import ProducerStamp, canonical, encode
 from spark_logbus.record.builder import ArrowBatchBuilder
 from tests.fault.log.material import NOW_US, SECOND, Broker, batches_from, joined
 from tests.fault.log.simulated_disk import (
@@ -46,6 +49,7 @@ from tests.fault.log.simulated_disk import (
     SimulatedDisk,
 )
 
+PRODUCER_ID = 7
 YEAR_2099_US = 4_070_908_800 * SECOND
 
 
@@ -122,6 +126,9 @@ class LogModel(RuleBasedStateMachine):
         self.flushed = 0
         self.start = 0
         self.number = 0
+        self.epoch = self.next_sequence = 0
+        # The last append of the idempotent producer: bytes, base offset, first sequence.
+        self.numbered: tuple[memoryview, int, int] | None = None
 
     # -- what happens to the log --------------------------------------------------------
 
@@ -177,6 +184,60 @@ class LogModel(RuleBasedStateMachine):
             self.end = known[-1].end
         finally:
             self.disk.capacity = None
+
+    # -- an idempotent producer --------------------------------------------------------
+
+    def is_sound(self) -> bool:
+        """Whether the log can know all that it was sent: nothing damaged, still taking appends."""
+        log = self.broker.log()
+        return not (self.broken or log.damaged or log.offline)
+
+    @precondition(lambda self: hasattr(self, "broker") and self.is_sound())
+    @rule(
+        counts=st.lists(st.integers(1, 4), min_size=1, max_size=3), gap=st.sampled_from([0, 0, 3])
+    )
+    def append_numbered(self, counts: list[int], gap: int) -> None:
+        first, data, known = self.next_sequence + gap, [], []
+        for count in counts:
+            self.number += 1
+            end = (known[-1].end if known else self.end) + count
+            producer = ProducerStamp(PRODUCER_ID, self.epoch, first)
+            values = pa.array([b"numbered %08d" % self.number] * count)
+            batch = canonical(pa.record_batch({"value": values}), now_us=NOW_US)
+            encoded = encode(batch, stamp=producer)
+            payload, now_us = bytes(encoded[HEADER_SIZE:]), self.broker.clock.now_us()
+            known.append(Known(end - count, end, payload, NOW_US, now_us, len(encoded)))
+            data.append(encoded)
+            first += count
+        log = self.broker.log()
+        try:
+            appended = log.append(joined(*data), leader_epoch=3)
+        except UnknownProducerError:  # silent for too long
+            assert self.next_sequence + gap > 0
+            self.epoch, self.next_sequence, self.numbered = self.epoch + 1, 0, None
+        except OutOfOrderSequenceError:
+            assert gap > 0
+            assert log.ends().log_end_offset == self.end
+        else:
+            assert gap == 0
+            assert (appended.base_offset, appended.end_offset) == (self.end, known[-1].end)
+            self.numbered = (joined(*data), self.end, self.next_sequence)
+            self.known += known
+            self.end, self.next_sequence = known[-1].end, first
+
+    @precondition(lambda self: hasattr(self, "broker") and self.is_sound() and self.numbered)
+    @rule()
+    def append_the_same_again(self) -> None:
+        assert self.numbered is not None
+        data, base, _ = self.numbered
+        log = self.broker.log()
+        try:
+            appended = log.append(memoryview(bytearray(data)), leader_epoch=3)
+        except UnknownProducerError:
+            self.epoch, self.next_sequence, self.numbered = self.epoch + 1, 0, None
+            return
+        assert appended.base_offset == base, "the first copy's place is told"
+        assert log.ends().log_end_offset == self.end, "and there is no second"
 
     @rule()
     def flush(self) -> None:
@@ -288,6 +349,13 @@ class LogModel(RuleBasedStateMachine):
         self.start = ends.log_start_offset
         self.end = self.flushed = ends.high_watermark
         self.known = [known for known in self.known if known.end <= self.end]
+        if self.numbered is not None and self.numbered[1] + self.numbered_count() > self.end:
+            # Some or all of it is lost: whoever sent it cannot tell, and starts over.
+            self.epoch, self.next_sequence, self.numbered = self.epoch + 1, 0, None
+
+    def numbered_count(self) -> int:
+        assert self.numbered is not None
+        return self.next_sequence - self.numbered[2]
 
     @precondition(lambda self: self.known_with_another_behind())
     @rule(data=st.data(), scanned=st.booleans())
