@@ -1,0 +1,59 @@
+"""The table of metrics, its page in the documentation, and the rules that are built on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from spark_logbus.broker import (
+    BrokerConfig,
+    CompactionConfig,
+    LoggingConfig,
+    MetricsConfig,
+    NetworkConfig,
+)
+from spark_logbus.broker.metric_table import METRICS, Kind, Metric
+from spark_logbus.log import LogConfig
+
+PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.HISTOGRAM: ""}
+OF_A_HISTOGRAM = ("_bucket", "_sum", "_count")
+
+
+def shown(metric: Metric) -> str:
+    return f"logbus_{metric.name}{SUFFIXES[metric.kind]}"
+
+
+def test_names_are_unique_and_follow_prometheus() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names))
+    for name in names:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name)
+        assert not name.endswith(("_total", "_ms", "_us", "_kb", "_mb"))
+
+
+def test_each_is_documented_with_its_labels() -> None:
+    for metric in METRICS:
+        assert f"| `{shown(metric)}` | {', '.join(metric.labels)}".rstrip() in PAGE, metric.name
+
+
+def test_whatever_the_page_names_exists() -> None:
+    known = {shown(metric) for metric in METRICS}
+    known |= {
+        f"{shown(metric)}{suffix}"
+        for metric in METRICS
+        if metric.kind is Kind.HISTOGRAM
+        for suffix in OF_A_HISTOGRAM
+    }
+    named = set(re.findall(r"\blogbus_[a-z_]+\b", PAGE))
+    assert named <= known, named - known
+
+
+def test_each_configuration_key_is_documented() -> None:
+    tables = {"network", "log", "compaction", "metrics", "logging"}
+    for kind in (
+        BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MetricsConfig, LoggingConfig,
+    ):  # fmt: skip
+        for field in dataclasses.fields(kind):
+            assert field.name in tables or f"`{field.name}`" in PAGE, field.name
