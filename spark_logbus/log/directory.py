@@ -28,6 +28,7 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import files as names
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import LogConfig
+from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import (
     OS_FILES,
     File,
@@ -44,7 +45,6 @@ from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
 from spark_logbus.log.stats import LogStats
-from spark_logbus.log.writer import LogEnvironment
 from spark_logbus.model import TopicPartition, check_name
 
 logger = logging.getLogger(__name__)

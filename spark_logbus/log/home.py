@@ -15,12 +15,12 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import files as names
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import LogConfig
+from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
 from spark_logbus.log.snapshots import recover_producers
-from spark_logbus.log.writer import LogEnvironment
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from spark_logbus.log import reading
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
+from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.reading import LogSlice, View
@@ -27,7 +28,7 @@ from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
 from spark_logbus.log.stats import AppendTotals
 from spark_logbus.log.watermark import Listener, OnFlushed
-from spark_logbus.log.writer import Appended, LogEnvironment, LogWriter
+from spark_logbus.log.writer import Appended, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Final
 from spark_logbus.errors import StorageError
 from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
-from spark_logbus.log.filesystem import File, FileSystem, storage_error
+from spark_logbus.log.filesystem import FileSystem, storage_error
 from spark_logbus.log.lookup import DamageFoundError, Lookup, Place, walk
 from spark_logbus.log.producers import Producer, ProducerStates, Run
 from spark_logbus.log.reading import View
@@ -31,11 +31,13 @@ def save_producers(
     states: ProducerStates,
     *,
     offset: int,
+    sync: bool,
     keep: int | None = None,
-) -> File | None:
-    """Write the snapshot at ``offset``, not synced yet, and remove others but that at ``keep``.
+) -> None:
+    """Write the snapshot at ``offset``, and remove others but that at ``keep``.
 
-    None, and a warning, when the disk refuses it: then a recovery has more to read.
+    Logs a warning when the disk refuses it: then a recovery has more to read. The directory is
+    not synced.
     """
     path = directory / names.producers(offset)
     try:
@@ -43,14 +45,14 @@ def save_producers(
             files.remove(path)
         file = files.open(path, create=True)
         file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
+        if sync:
+            file.sync()
         remove_producers(files, directory, keep=(offset, keep))
     except OSError as error:
         logger.warning(
             "%s After a crash now, recovery would take longer.",
             storage_error("write the snapshot of producers", path, error),
         )
-        return None
-    return file
 
 
 def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | None, ...]) -> None:

@@ -24,25 +24,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.log import failed_flush
+from spark_logbus.log.age import Age
 from spark_logbus.log.config import FlushPolicy, LogConfig
-from spark_logbus.log.contents import NOTHING_APPENDED
-from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
-from spark_logbus.log.flusher import FlushScheduler
+from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.filesystem import storage_error, storage_errors
+from spark_logbus.log.flush_plan import FlushPlan
 from spark_logbus.log.incoming import Incoming, check_incoming
-from spark_logbus.log.producers import ProducerCount, ProducerStates
+from spark_logbus.log.producers import ProducerStates
 from spark_logbus.log.segment import (
     ActiveSegment,
-    OpenSegments,
     SealedSegment,
     create_segment,
     save_index,
 )
 from spark_logbus.log.snapshots import save_producers
 from spark_logbus.log.state import LogState
-from spark_logbus.log.stats import LogStats
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -61,18 +59,6 @@ class Appended:
     end_offset: int
     append_time_us: int
     base_offsets: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnvironment:
-    """What all logs of a data directory share."""
-
-    files: FileSystem
-    clock: Clock
-    flusher: FlushScheduler
-    pool: OpenSegments
-    producers: ProducerCount
-    stats: LogStats
 
 
 class Tail(NamedTuple):
@@ -100,7 +86,6 @@ class LogWriter:
         self._directory = directory
         self._files = environment.files
         self._clock = environment.clock
-        self._flusher = environment.flusher
         self._pool = environment.pool
         self._stats = environment.stats
         self.config = config
@@ -110,9 +95,12 @@ class LogWriter:
         self._flushing = threading.Lock()
         view = state.view
         self.tail = Tail(view.active, view.high_watermark, view.visible_position)
-        self._first_append_at = self._began(view.active)
-        self._flush_requested = False
-        self._flush_due: float | None = None
+        self._age = Age(
+            self._clock,
+            first_append_us=view.active.contents.first_append_us,
+            limit_ms=config.roll_ms,
+        )
+        self._plan = FlushPlan(self, flusher=environment.flusher, clock=environment.clock)
 
     # -- appending ----------------------------------------------------------------------
 
@@ -131,7 +119,9 @@ class LogWriter:
                 appended = self._append_rest(there, batches, data, leader_epoch)
             else:
                 appended = self._append_new(batches, data, leader_epoch)
-        self._plan_flush(config)
+        if config.flush_policy is FlushPolicy.OS:
+            self._state.tell()  # it is to be seen already
+        self._plan.after_append(config, unflushed=self.tail.end_offset - self._state.flushed_end)
         return appended
 
     def _append_rest(
@@ -160,7 +150,7 @@ class LogWriter:
             offset += header.last_offset_delta + 1
         self._write(tail, data)
         if tail.position == 0:
-            self._first_append_at = self._clock.monotonic()
+            self._age.begin()
         note, note_producer = tail.segment.contents.note, self._producers.note
         position, next_offset = tail.position, tail.end_offset
         for header, _ in batches:
@@ -203,7 +193,11 @@ class LogWriter:
     def roll_if_aged(self) -> None:
         """Roll if the active segment is older than ``roll_ms``."""
         with self._writing:
-            if self._state.offline is None and self.tail.position and self._aged():
+            if (
+                self._state.offline is None
+                and self.tail.position
+                and self._age.reaches(self.config.roll_ms)
+            ):
                 self._roll()
 
     def roll_if_unchanged(self, end_offset: int) -> bool:
@@ -218,22 +212,8 @@ class LogWriter:
         return (
             tail.position + size > self.config.segment_bytes
             or tail.segment.contents.index.full
-            or self._aged()
+            or self._age.reaches(self.config.roll_ms)
         )
-
-    def _aged(self) -> bool:
-        # By the monotonic clock: wall time may jump.
-        age_s = self._clock.monotonic() - self._first_append_at
-        return age_s >= self.config.roll_ms / 1000
-
-    def _began(self, active: ActiveSegment) -> float:
-        """The monotonic time of the first append, judged by the wall clock once, at open."""
-        now = self._clock.monotonic()
-        first_us = active.contents.first_append_us
-        if first_us == NOTHING_APPENDED:
-            return now
-        age_us = min(max(self._clock.now_us() - first_us, 0), self.config.roll_ms * 1000)
-        return now - age_us / 1_000_000
 
     def _roll(self) -> Tail:
         """Flush the active segment, seal it, start the next one. ``_writing`` is held."""
@@ -241,7 +221,7 @@ class LogWriter:
             self._state.raise_if_offline()
             self._sync_tail()
             old, end, _ = self.tail
-            self._save_producers(end)
+            self._save_producers(end, sync=True)  # the directory is synced later
             new = self._create_segment(end)
             save_index(self._files, old.path, old.contents, old.holes)
             sealed = SealedSegment(
@@ -257,15 +237,6 @@ class LogWriter:
         self.request_flush()  # nothing is left to flush, but there are those who wait to hear
         return self.tail
 
-    def _save_producers(self, offset: int) -> None:
-        """Save the producers' state at a new segment's begin; its directory is synced later."""
-        snapshot = save_producers(self._files, self._directory, self._producers, offset=offset)
-        if snapshot is not None:
-            try:
-                snapshot.sync()
-            except OSError as error:
-                logger.warning("%s", storage_error("flush", snapshot.path, error))
-
     def _create_segment(self, base_offset: int) -> ActiveSegment:
         partition = self._state.topic_partition
         with storage_errors(f"start a segment of {partition} in", self._directory):
@@ -278,6 +249,11 @@ class LogWriter:
         self._flush_or_fail(self._directory, lambda: self._files.sync_directory(self._directory))
         return segment
 
+    def _save_producers(self, offset: int, *, sync: bool, keep: int | None = None) -> None:
+        save_producers(
+            self._files, self._directory, self._producers, offset=offset, sync=sync, keep=keep
+        )
+
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error`` and flush; False if not all could be flushed."""
         with self._writing, self._flushing:  # an append under way ends first
@@ -285,10 +261,8 @@ class LogWriter:
                 self._state.raise_if_offline()
                 self._sync_tail()
                 flushed = True
-                save_producers(
-                    self._files, self._directory, self._producers, offset=self.tail.end_offset,
-                    keep=self.tail.segment.base_offset,
-                )  # fmt: skip
+                end, base = self.tail.end_offset, self.tail.segment.base_offset
+                self._save_producers(end, sync=False, keep=base)
             except LogbusError:
                 flushed = False
             self._producers.forget_all()
@@ -303,19 +277,14 @@ class LogWriter:
             self.request_flush()
 
     def request_flush(self) -> None:
-        if not self._flush_requested:
-            self._flush_requested = True
-            self._flusher.request(self)
+        self._plan.request()
 
     def flush(self) -> None:
         """Flush what is written, then tell those who wait. For the flusher's thread.
 
         A failure takes the log offline and reaches those who wait; it is not raised.
         """
-        # First this, then the tail: an append that comes in between asks once too often, and
-        # never once too little.
-        self._flush_requested = False
-        self._flush_due = None
+        self._plan.begin()
         with self._flushing:
             if self._state.offline is None:
                 with contextlib.suppress(PartitionOfflineError):
@@ -324,26 +293,11 @@ class LogWriter:
 
     def flush_if_due(self) -> float | None:
         """Flush if ``flush_ms`` has passed; else the monotonic time when it will have."""
-        due = self._flush_due
+        due = self._plan.due
         if due is None or self._clock.monotonic() < due:
             return due
         self.flush()
         return None
-
-    def _plan_flush(self, config: LogConfig) -> None:
-        if config.flush_policy is FlushPolicy.OS:
-            self._state.tell()  # it is to be seen already; a flush is not logbus's affair
-            return
-        if config.flushes_at_once:
-            self.request_flush()
-            return
-        unflushed = self.tail.end_offset - self._state.flushed_end
-        if config.flush_records is not None and unflushed >= config.flush_records:
-            self.request_flush()
-        elif config.flush_ms is not None and self._flush_due is None:
-            due = self._clock.monotonic() + config.flush_ms / 1000
-            self._flush_due = due
-            self._flusher.request_at(due, self)
 
     def _sync_tail(self) -> None:
         """Flush up to the tail and move the high watermark. ``_flushing`` is held."""

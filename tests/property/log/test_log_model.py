@@ -197,7 +197,8 @@ class LogModel(RuleBasedStateMachine):
         counts=st.lists(st.integers(1, 4), min_size=1, max_size=3), gap=st.sampled_from([0, 0, 3])
     )
     def append_numbered(self, counts: list[int], gap: int) -> None:
-        first, data, known = self.next_sequence + gap, [], []
+        first, data = self.next_sequence + gap, []
+        known: list[Known] = []
         for count in counts:
             self.number += 1
             end = (known[-1].end if known else self.end) + count

@@ -1,0 +1,24 @@
+"""What all logs of a data directory share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_logbus.clock import Clock
+from spark_logbus.log.filesystem import FileSystem
+from spark_logbus.log.flusher import FlushScheduler
+from spark_logbus.log.producers import ProducerCount
+from spark_logbus.log.segment import OpenSegments
+from spark_logbus.log.stats import LogStats
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """One for each data directory."""
+
+    files: FileSystem
+    clock: Clock
+    flusher: FlushScheduler
+    pool: OpenSegments
+    producers: ProducerCount
+    stats: LogStats
