@@ -28,7 +28,7 @@ SURVIVALS: list[Callable[[], Survival]] = [
     lambda: NOTHING,
     AllSurvives,
     *(lambda seed=seed: RandomSurvival(seed) for seed in range(4)),
-    *(lambda seed=seed: DisorderedSurvival(seed) for seed in range(4)),
+    *(lambda seed=seed: DisorderedSurvival(seed) for seed in range(4, 8)),
 ]
 
 

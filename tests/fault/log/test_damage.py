@@ -185,7 +185,7 @@ def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
     assert log.split(0, 16, target_bytes=1)[0][-1] == (14 if segment_bytes == 5 * SIZE else 12)
 
 
-@pytest.mark.parametrize("length", [4, SIZE - 11, SIZE - 4], ids=["short", "odd", "too long"])
+@pytest.mark.parametrize("length", [4, SIZE - 15, SIZE - 4], ids=["short", "odd", "too long"])
 def test_a_length_that_cannot_be_is_met_by_the_reader_of_that_record_batch(length: int) -> None:
     broker = broker_with(2)
     disk = broker.files
