@@ -12,7 +12,7 @@ from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.replies import Answer, Deferred, Reply
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
-from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import LogSlice
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
@@ -145,6 +145,11 @@ class FetchHandler:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             log = self._partitions.leader_of(topic_partition).log
+            if wanted.topic_id not in (None, log.topic_id):
+                raise UnknownTopicError(
+                    f"The topic {wanted.topic} with the id {wanted.topic_id} was deleted; the "
+                    f"one of that name now has the id {log.topic_id}."
+                )
             piece = None
             settled = False
             if room > 0 or first:

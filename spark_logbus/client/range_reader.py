@@ -23,6 +23,7 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
     ProtocolError,
+    UnknownTopicError,
 )
 from spark_logbus.model import OffsetRange
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
@@ -39,7 +40,8 @@ class RangeReader:
 
     ``in_flight`` 2 fetches ahead while the caller works, 1 does not. A range whose end stays
     beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
-    a start that is no longer in the log. Other errors: UnknownTopicError,
+    a start that is no longer in the log. With ``topic_id``, a topic that was deleted and created
+    again raises UnknownTopicError as one that is gone does. Other errors: UnknownTopicError,
     CorruptRecordBatchError, and the retriable ones once the retry deadline has passed.
     """
 
@@ -48,6 +50,7 @@ class RangeReader:
         cluster: Cluster,
         offset_range: OffsetRange,
         *,
+        topic_id: str | None = None,
         fetch_bytes: int = 8 << 20,
         in_flight: int = 2,
         missing_tail_wait_ms: int = 5_000,
@@ -60,6 +63,7 @@ class RangeReader:
         self._cluster = cluster
         self._range = offset_range
         self._tp = offset_range.topic_partition
+        self._topic_id = topic_id
         self._fetch_bytes = fetch_bytes
         self._ahead = in_flight > 1
         self._missing_tail_wait_ms = missing_tail_wait_ms
@@ -131,6 +135,7 @@ class RangeReader:
 
     def _send(self, deadline: Deadline) -> None:
         if self._connection is None:
+            self._require_topic_id(deadline)
             leader = self._cluster.leader(self._tp, deadline)
             self._connection = self._cluster.pool.take(leader, deadline)
         request = FetchRequest(
@@ -144,10 +149,25 @@ class RangeReader:
                     self._position,
                     self._fetch_bytes,
                     self._range.end,
+                    self._topic_id,
                 )
             ],
         )
         self._pending = self._connection.send(Api.FETCH, request)
+
+    def _require_topic_id(self, deadline: Deadline) -> None:
+        """Brokers refuse another topic's id as if they did not lead it; this tells for good."""
+        if self._topic_id is None:
+            return
+        known = self._cluster.topic(self._tp.topic, deadline)
+        if known.topic_id != self._topic_id:
+            self._cluster.doubt(self._tp.topic)  # what is known may be from before
+            known = self._cluster.topic(self._tp.topic, deadline)
+        if known.topic_id != self._topic_id:
+            raise UnknownTopicError(
+                f"The topic {self._tp.topic} with the id {self._topic_id} was deleted; the one of "
+                f"that name now has the id {known.topic_id}."
+            )
 
     def _receive(self, deadline: Deadline) -> None:
         pending, self._pending = self._pending, None

@@ -18,6 +18,7 @@ from spark_logbus.offsets import (
     DriverLink,
     Finding,
     Patience,
+    Snapshot,
     decide,
     locate,
     make_ranges,
@@ -40,7 +41,7 @@ class LogbusBatchReader(DataSourceReader):
         try:
             return Patience().run(
                 "Planning the read",
-                lambda: plan_input_partitions(self._ranges(link), self._options, link),
+                lambda: self._input_partitions(link),
                 on_fault=link.reset,
             )
         finally:
@@ -51,9 +52,13 @@ class LogbusBatchReader(DataSourceReader):
             partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
         )
 
-    def _ranges(self, link: DriverLink) -> list[OffsetRange]:
+    def _input_partitions(self, link: DriverLink) -> list[InputPartition]:
+        snapshot = take_snapshot(link.admin(), self._options.selection, missing_ok=False)
+        ranges = self._ranges(snapshot, link)
+        return plan_input_partitions(ranges, self._options, link, topic_ids=snapshot.topic_ids)
+
+    def _ranges(self, snapshot: Snapshot, link: DriverLink) -> list[OffsetRange]:
         options = self._options
-        snapshot = take_snapshot(link.admin(), options.selection, missing_ok=False)
         committed: dict[TopicPartition, int] = {}
         findings: list[Finding] = []
         progress = link.progress() if isinstance(options.starting.positions, Committed) else None

@@ -12,11 +12,15 @@ from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.read import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError
 from spark_logbus.model import OffsetRange
-from spark_logbus.offsets import DriverLink, SplitLimits, Splitter, split
+from spark_logbus.offsets import DriverLink, Share, SplitLimits, Splitter, split
 
 
 def plan_input_partitions(
-    ranges: Sequence[OffsetRange], options: SourceOptions, link: DriverLink
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    link: DriverLink,
+    *,
+    topic_ids: Mapping[str, str],
 ) -> list[InputPartition]:
     """The tasks that read ``ranges``; none for no records."""
     limits = SplitLimits(
@@ -29,7 +33,11 @@ def plan_input_partitions(
     if not shares:
         return []
     bootstrap = link.bootstrap()
-    return [RangesPartition(bootstrap, share) for share in shares]
+
+    def topic_ids_of(share: Share) -> dict[str, str]:
+        return {r.topic_partition.topic: topic_ids[r.topic_partition.topic] for r in share}
+
+    return [RangesPartition(bootstrap, share, topic_ids_of(share)) for share in shares]
 
 
 def splitter(admin: Admin) -> Splitter:

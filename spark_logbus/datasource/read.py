@@ -5,7 +5,7 @@ A task gets its ranges and the brokers' addresses in its input partition. It tal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_logbus.offsets import (
     BelowLogStart,
     Finding,
     TopicGone,
+    TopicRecreated,
     decide,
     shared_cluster,
 )
@@ -33,6 +34,9 @@ class RangesPartition(InputPartition):
     bootstrap: Bootstrap
     ranges: tuple[OffsetRange, ...]
 
+    topic_ids: Mapping[str, str]
+    """Of the topics that were planned: later ones of the same name are not read in their place."""
+
 
 def read_partition(
     partition: InputPartition, columns: ColumnChoice, *, fail_on_data_loss: bool
@@ -44,7 +48,11 @@ def read_partition(
     cluster = shared_cluster(partition.bootstrap)
     for offset_range in partition.ranges:
         yield from RangeRead(
-            cluster, offset_range, columns, fail_on_data_loss=fail_on_data_loss
+            cluster,
+            offset_range,
+            columns,
+            topic_id=partition.topic_ids[offset_range.topic_partition.topic],
+            fail_on_data_loss=fail_on_data_loss,
         ).arrow_batches()
 
 
@@ -57,9 +65,11 @@ class RangeRead:
         offset_range: OffsetRange,
         columns: ColumnChoice,
         *,
+        topic_id: str,
         fail_on_data_loss: bool,
     ) -> None:
         self._cluster = cluster
+        self._topic_id = topic_id
         self._tp = offset_range.topic_partition
         self._position = offset_range.start  # next to be handed to Spark
         self._end = offset_range.end
@@ -86,7 +96,7 @@ class RangeRead:
         collected: list[FetchedBatch] = []
         rows = size = 0
         broken: OffsetOutOfRangeError | UnknownTopicError | None = None
-        with RangeReader(self._cluster, wanted) as reader:
+        with RangeReader(self._cluster, wanted, topic_id=self._topic_id) as reader:
             while True:
                 try:
                     fetched = next(reader, None)
@@ -117,6 +127,10 @@ class RangeRead:
         """Why the read broke off, and where it can go on; raises ``error`` if nothing is wrong."""
         admin = Admin(self._cluster)
         try:
+            current = admin.describe([self._tp.topic], ends=False)[self._tp.topic].topic_id
+            if current != self._topic_id:
+                found = TopicRecreated(self._tp.topic, self._topic_id, current)
+                return [found], self._end
             start = admin.list_offsets({self._tp: Earliest()})[self._tp] or 0
             end = admin.list_offsets({self._tp: Latest()})[self._tp] or 0
         except UnknownTopicError:

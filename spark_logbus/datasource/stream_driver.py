@@ -178,7 +178,7 @@ class StreamDriver:
             # From the checkpoint of an earlier run: much may have happened since.
             ranges, findings = replay(planned, self._snapshot(missing_ok=True))
             self._decide(findings)
-        return plan_input_partitions(ranges, self._options, self._link)
+        return plan_input_partitions(ranges, self._options, self._link, topic_ids=planned.topic_ids)
 
     def _commit(self, done: StreamOffset) -> None:
         progress = self._link.progress()

@@ -21,6 +21,7 @@ from spark_logbus.offsets.loss import (
 from spark_logbus.offsets.patience import Patience
 from spark_logbus.offsets.ranges import (
     DEFAULT_MAX_BYTES,
+    Share,
     SplitLimits,
     Splitter,
     split,
@@ -83,6 +84,7 @@ __all__ = [
     "RewindPlan",
     "RewindRow",
     "Selection",
+    "Share",
     "Since",
     "Snapshot",
     "Span",

@@ -160,13 +160,17 @@ class AppendResponse(Message):
 
 
 class FetchPartition(Message):
-    """Records from ``offset`` on; no record batch that starts at or after ``end``, if given."""
+    """Records from ``offset`` on; no record batch that starts at or after ``end``, if given.
+
+    ``topic_id``, if given, is of the topic that is meant, and of no later one of its name.
+    """
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
     end: int | None = None
+    topic_id: str | None = None
 
 
 class FetchRequest(Message):

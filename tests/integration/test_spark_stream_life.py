@@ -93,11 +93,12 @@ def test_available_now_finds_that_what_it_set_out_to_read_is_gone(
             logbus.admin.delete_topic(topic)
             if how == "recreated":
                 logbus.topic(name=topic)
-                logbus.produce(topic, numbered(2, 500))
+                logbus.produce(topic, numbered(20, 500))
 
+    how_told = "deleted and created again" if how == "recreated" else "deleted"
     streams.before_batch = lose
     source = streams.source(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="3")
-    with pytest.raises(StreamingQueryException, match=f"lost: topic {topic} was deleted"):
+    with pytest.raises(StreamingQueryException, match=f"lost: topic {topic} was {how_told}"):
         finish(streams.start(source))
 
 

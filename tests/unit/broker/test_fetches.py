@@ -85,6 +85,18 @@ def test_what_is_there_comes_at_once(fetching: Fetching) -> None:
     assert result.length == BATCH
 
 
+def test_a_topic_of_another_id_is_not_served_in_the_place_of_one_that_is_gone(
+    fetching: Fetching,
+) -> None:
+    fetching.append(count=3)
+    own = fetching.logs.here.leader_of(T0).log.topic_id
+    (result,) = results(fetching.fetch(FetchPartition(T0.topic, 0, 0, 1 << 20, None, own)))
+    assert result.length == 3 * BATCH
+    (result,) = results(fetching.fetch(FetchPartition(T0.topic, 0, 0, 1 << 20, None, "other")))
+    assert result.error is not None
+    assert "with the id other was deleted" in result.error.message
+
+
 def test_without_waiting_an_empty_answer_comes_at_once(fetching: Fetching) -> None:
     for wait_ms in (0, -1):
         (result,) = results(fetching.fetch(part(), wait_ms=wait_ms))

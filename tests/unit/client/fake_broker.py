@@ -350,6 +350,8 @@ class FakeBroker:
                 if fault is not None:
                     raise fault
                 part = self._led(asked.topic, asked.partition)
+                if asked.topic_id not in (None, self.cluster.topics[asked.topic].topic_id):
+                    raise UnknownTopicError(f"{asked.topic} is another one now.")
                 data = _slice(part, asked, min(room, asked.max_bytes))
                 room = max(0, room - len(data))
                 result = FetchResult(asked.topic, asked.partition, len(data), part.start, part.end)

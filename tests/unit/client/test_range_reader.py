@@ -170,3 +170,15 @@ def test_unusable_sizes_are_refused(cluster: Cluster) -> None:
         RangeReader(cluster, OffsetRange(T0, 0, 1), in_flight=3)
     with pytest.raises(ConfigError, match="fetch_bytes"):
         RangeReader(cluster, OffsetRange(T0, 0, 1), fetch_bytes=0)
+
+
+def test_a_topic_that_was_created_again_is_another_topic(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fill(fake)
+    assert values(RangeReader(cluster, OffsetRange(T0, 0, 3), topic_id="id-t")) == numbered(0, 3)
+    fake.topics["t"].topic_id = "id-u"
+    with pytest.raises(UnknownTopicError, match=r"id id-t was deleted; .* the id id-u"):
+        next(RangeReader(cluster, OffsetRange(T0, 0, 3), topic_id="id-t"))
+    # Known from before as another one: asked anew, not refused.
+    assert values(RangeReader(cluster, OffsetRange(T0, 0, 3), topic_id="id-u")) == numbered(0, 3)
