@@ -6,7 +6,7 @@ keeps in memory only saves asking twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -103,7 +103,7 @@ class StreamDriver:
     def _plan(self, last: StreamOffset, *, max_records: int | None) -> StreamOffset | None:
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
-        progress = self._link.progress()
+        progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
         generation = progress.generation() if progress is not None else 0
         view = GroupView(self._options.group, generation)
         first = None
@@ -117,6 +117,13 @@ class StreamDriver:
         plan = advance(last, snapshot, max_records=max_records, view=view)
         self._decide(plan.findings)
         return plan.end or first
+
+    def _holding(self, topics: Iterable[str]) -> GroupProgress | None:
+        """The group, where there is one, when it belongs to this query for ``topics``."""
+        progress = self._link.progress()
+        if progress is not None:
+            progress.hold(topics)
+        return progress
 
     def _follows(self, last: StreamOffset, generation: int) -> bool:
         """Whether the group was rewound since ``last``. Rewinds that it had before the stream
@@ -149,6 +156,7 @@ class StreamDriver:
             return []
         if planned != self._planned:
             # From the checkpoint of an earlier run: much may have happened since.
+            self._holding(planned.topic_ids)
             ranges, findings = replay(planned, self._snapshot(missing_ok=True))
             self._decide(findings)
         return plan_input_partitions(ranges, self._options, self._link)

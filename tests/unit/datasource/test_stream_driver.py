@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -46,6 +46,7 @@ class World:
     faults: list[LogbusError] = field(default_factory=list)
     resets: int = 0
     has_group: bool = False
+    held: list[set[str]] = field(default_factory=list)
 
     # -- Admin
     def topics_(self) -> list[TopicDescription]:
@@ -73,6 +74,9 @@ class World:
     # -- GroupProgress
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
         return self.group_positions
+
+    def hold(self, topics: Iterable[str]) -> None:
+        self.held.append(set(topics))
 
     def generation(self) -> int:
         return self.group_generation

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds, Rewind
+from spark_logbus.coordination import (
+    CommittedOffset,
+    GroupClaims,
+    GroupOffsets,
+    GroupRewinds,
+    Rewind,
+)
 from spark_logbus.errors import StaleOwnerError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import GroupProgress, TopicRecreated, of_current_topics
@@ -24,6 +30,14 @@ class FakeOffsets:
         self.commits.append((offsets, how))
 
 
+class FakeClaims:
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    def hold(self, topics: set[str]) -> None:
+        self.held |= topics
+
+
 class FakeRewinds:
     def history(self, group: str) -> list[Rewind]:
         return [
@@ -35,7 +49,11 @@ class FakeRewinds:
 
 def progress(offsets: FakeOffsets) -> GroupProgress:
     return GroupProgress(
-        cast(GroupOffsets, offsets), cast(GroupRewinds, FakeRewinds()), group="g", by="test"
+        cast(GroupOffsets, offsets),
+        cast(GroupRewinds, FakeRewinds()),
+        cast(GroupClaims, FakeClaims()),
+        group="g",
+        by="test",
     )
 
 
