@@ -117,8 +117,8 @@ def test_who_was_taken_over_can_neither_commit_nor_hold(
         old.hold(["a", "b"])
         commit(zombie, old, 3, A0, B0)
         proxy.refuse.set()
-        proxy.cut()
         expire(zombie, through=target)
+        proxy.cut()
         with session(chroot) as successor:
             new = claims(successor, pid=8)
             new.hold(["a"])
