@@ -250,16 +250,20 @@ class Admin:
         return self.split_many([offset_range], target_bytes=target_bytes)[offset_range]
 
     def split_many(
-        self, ranges: Sequence[OffsetRange], *, target_bytes: int
+        self, ranges: Sequence[OffsetRange], *, target_bytes: int | Mapping[OffsetRange, int]
     ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
-        """Each range in pieces, cut where record batches meet, and its size in bytes."""
+        """Each range in pieces, cut where record batches meet, and its size in bytes.
+
+        Pieces have about ``target_bytes``, the same for all or each range's own. A broker bounds
+        the number of cuts that it answers with; pieces are larger then.
+        """
         asked = [
             SplitRangePartition(
                 one.topic_partition.topic,
                 one.topic_partition.partition,
                 one.start,
                 one.end,
-                target_bytes,
+                target_bytes if isinstance(target_bytes, int) else target_bytes[one],
             )
             for one in ranges
             if one.count

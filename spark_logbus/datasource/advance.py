@@ -18,7 +18,6 @@ from spark_logbus.offsets import (
     Snapshot,
     TopicGone,
     TopicRecreated,
-    share,
 )
 
 
@@ -37,20 +36,25 @@ NO_GROUP = GroupView()
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The end of the next micro-batch (None: nothing to do), and what was not as expected."""
+    """All that could be read next (None: nothing to do), and what was not as expected."""
 
     end: StreamOffset | None
     findings: list[Finding]
+    moved: bool = False
+    """Whether positions changed beside the records that came: what then is next cannot wait."""
+
+    @property
+    def records(self) -> int:
+        return 0 if self.end is None else sum(r.count for r in self.end.ranges())
 
 
 def advance(
     last: StreamOffset,
     snapshot: Snapshot,
     *,
-    max_records: int | None = None,
     view: GroupView = NO_GROUP,
 ) -> Advance:
-    """Where the micro-batch after ``last`` ends, given ``snapshot``.
+    """What there is to read after ``last``, given ``snapshot``.
 
     Partitions that ``last`` does not know start at their log start: their records all came after
     the stream started. Findings are reported with the plan that goes on in spite of them.
@@ -71,17 +75,14 @@ def advance(
     ranges = {tp: OffsetRange(tp, start, snapshot.spans[tp].end) for tp, start in starts.items()}
     if not moved and not findings and not any(r.count for r in ranges.values()):
         return Advance(None, findings)
-    ends = {tp: r.end for tp, r in ranges.items()}
-    if max_records is not None:
-        ends = share(ranges, max_records)
     end = StreamOffset(
         start=starts,
-        to=ends,
+        to={tp: r.end for tp, r in ranges.items()},
         topic_ids=snapshot.topic_ids,
         group=view.group,
         generation=view.generation,
     )
-    return Advance(end, findings)
+    return Advance(end, findings, moved or bool(findings))
 
 
 def _carried_over(

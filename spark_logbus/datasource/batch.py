@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark_logbus.clock import SystemClock
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions
@@ -18,9 +19,9 @@ from spark_logbus.offsets import (
     Finding,
     Patience,
     decide,
+    locate,
     make_ranges,
     of_current_topics,
-    resolve,
     take_snapshot,
 )
 
@@ -55,13 +56,16 @@ class LogbusBatchReader(DataSourceReader):
         snapshot = take_snapshot(link.admin(), options.selection, missing_ok=False)
         committed: dict[TopicPartition, int] = {}
         findings: list[Finding] = []
-        progress = link.progress() if isinstance(options.starting, Committed) else None
+        progress = link.progress() if isinstance(options.starting.positions, Committed) else None
         if progress is not None:
             committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
-        starts = resolve(options.starting, snapshot, option="startingOffsets", committed=committed)
-        ends = resolve(options.ending, snapshot, option="endingOffsets")
+        admin, now_us = link.admin(), SystemClock().now_us()
+        starts = locate(options.starting, snapshot, admin, now_us=now_us, committed=committed)
+        ends = locate(options.ending, snapshot, admin, now_us=now_us)
         decide(
             [*findings, *starts.findings, *ends.findings],
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        return make_ranges(starts.offsets, ends.offsets)
+        return make_ranges(
+            starts.offsets, ends.offsets, options=(options.starting.option, options.ending.option)
+        )

@@ -7,38 +7,46 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
+from spark_logbus.client import Admin
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.read import RangePartition
 from spark_logbus.errors import OffsetOutOfRangeError
 from spark_logbus.model import OffsetRange
-from spark_logbus.offsets import DriverLink, SplitLimits, split
+from spark_logbus.offsets import DriverLink, SplitLimits, Splitter, split
 
 
 def plan_input_partitions(
     ranges: Sequence[OffsetRange], options: SourceOptions, link: DriverLink
 ) -> list[InputPartition]:
     """One input partition for each piece of ``ranges``; none for no records."""
-    admin = link.admin()
-
-    def cut(
-        wanted: Sequence[OffsetRange], target_bytes: int
-    ) -> Mapping[OffsetRange, tuple[list[OffsetRange], int]]:
-        try:
-            return admin.split_many(wanted, target_bytes=target_bytes)
-        except OffsetOutOfRangeError:
-            # Retention was faster. The tasks meet the gap and decide on it, each for its range.
-            return {one: ([one], 0) for one in wanted}
-
     limits = SplitLimits(
         max_bytes=options.max_bytes_per_input_partition,
+        max_records=options.max_records_per_partition,
         min_partitions=options.min_partitions,
         parallelism=local_cores(),
     )
-    pieces = split(ranges, limits, cut)
+    pieces = split(ranges, limits, splitter(link.admin()))
     if not pieces:
         return []
     bootstrap = link.bootstrap()
     return [RangePartition(bootstrap, piece) for piece in pieces]
+
+
+def splitter(admin: Admin) -> Splitter:
+    """How brokers cut ranges; a range that they do not hold any more stays whole."""
+
+    def cut(
+        wanted: Mapping[OffsetRange, int],
+    ) -> Mapping[OffsetRange, tuple[list[OffsetRange], int]]:
+        try:
+            return admin.split_many(list(wanted), target_bytes=wanted)
+        except OffsetOutOfRangeError:
+            if len(wanted) > 1:
+                return {one: cut({one: size})[one] for one, size in wanted.items()}
+            # Retention was faster. The tasks meet the gap and decide on it, each for its range.
+            return {one: ([one], 0) for one in wanted}
+
+    return cut
 
 
 def local_cores() -> int:

@@ -25,7 +25,9 @@ from spark_logbus.datasource.read import read_partition
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.termination import call_on_sigterm
 from spark_logbus.errors import UnsupportedVersionError
-from spark_logbus.offsets import DriverLink
+from spark_logbus.offsets import MAX_OFFSET, DriverLink
+
+_ALL = ReadAllAvailable()
 
 
 class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,14 +42,16 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._on_driver().prepare_available_now()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        # Spark knows one limit at a time, and hands it back or ReadAllAvailable. So this one
+        # stands for all of ours, which are applied when a micro-batch is planned.
+        limits = self._options.trigger
+        return ReadMaxRows(limits.max_records or MAX_OFFSET) if limits.bounded else _ALL
 
     def initialOffset(self) -> dict[str, Any]:
         return self._on_driver().initial()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return dict(self._on_driver().latest(start, max_records=_max_records(limit)))
+        return dict(self._on_driver().latest(start, limited=_is_limited(limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._on_driver().report()
@@ -83,15 +87,14 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
 
-def _max_records(limit: ReadLimit) -> int | None:
-    """None for no bound. Spark hands over the limit that it was given, or ReadAllAvailable."""
+def _is_limited(limit: ReadLimit) -> bool:
+    """Spark hands over the limit that it was given, or ReadAllAvailable."""
     match limit:
-        case ReadMaxRows(max_rows):
-            return int(max_rows)
         case ReadAllAvailable():
-            return None
-        case _:
-            raise UnsupportedVersionError(
-                f"Spark asks for a read limit of the kind {type(limit).__name__}, which the "
-                "logbus source does not know; it knows ReadMaxRows and ReadAllAvailable."
-            )
+            return False
+        case ReadMaxRows():
+            return True
+    raise UnsupportedVersionError(
+        f"Spark asks for a read limit of the kind {type(limit).__name__}, which the logbus source "
+        "does not know; it knows ReadMaxRows and ReadAllAvailable."
+    )

@@ -12,21 +12,25 @@ from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_logbus.datasource.advance import GroupView, advance, replay
+from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.datasource.advance import Advance, GroupView, advance, replay
 from spark_logbus.datasource.options import SourceOptions
-from spark_logbus.datasource.planning import plan_input_partitions
+from spark_logbus.datasource.planning import plan_input_partitions, splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset, nest
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import (
+    NO_LIMITS,
     Committed,
     DriverLink,
     Finding,
     GroupProgress,
     Patience,
     Snapshot,
+    TriggerLimits,
     decide,
+    limited_ends,
+    locate,
     of_current_topics,
-    resolve,
     take_snapshot,
 )
 
@@ -37,7 +41,12 @@ class StreamDriver:
     """Plans for one run of one query. Not thread-safe: Spark calls it from one process, in turn."""
 
     def __init__(
-        self, options: SourceOptions, *, link: DriverLink, patience: Patience | None = None
+        self,
+        options: SourceOptions,
+        *,
+        link: DriverLink,
+        patience: Patience | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._link = link
@@ -45,6 +54,8 @@ class StreamDriver:
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
         self._planned: StreamOffset | None = None  # compared with the brokers just now
+        self._clock = clock or SystemClock()
+        self._last_trigger: float | None = None  # when a micro-batch was planned, monotonic
 
     # -- what Spark asks, in the order in which it asks -----------------------------------
 
@@ -57,19 +68,21 @@ class StreamDriver:
     def initial(self) -> dict[str, Any]:
         return UNRESOLVED.to_json()
 
-    def latest(self, start: Mapping[str, Any], *, max_records: int | None) -> Mapping[str, Any]:
+    def latest(self, start: Mapping[str, Any], *, limited: bool) -> Mapping[str, Any]:
         """The end of the next micro-batch, or ``start`` itself when there is nothing new.
+
+        ``limited`` says whether the options' limits count for this trigger.
 
         Spark asks when everything before ``start`` is processed and recorded, also after the
         last micro-batch of a run; so this is where the group's offsets are committed.
         """
         last = StreamOffset.from_json(start)
-        end = self._ask(
-            "Planning the next micro-batch", lambda: self._plan(last, max_records=max_records)
-        )
+        limits = self._options.trigger if limited else NO_LIMITS
+        end = self._ask("Planning the next micro-batch", lambda: self._plan(last, limits))
         if end is None:
             return start
         self._planned = end
+        self._last_trigger = self._clock.monotonic()
         return end.to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
@@ -100,7 +113,7 @@ class StreamDriver:
     def _snapshot(self, *, missing_ok: bool) -> Snapshot:
         return take_snapshot(self._link.admin(), self._options.selection, missing_ok=missing_ok)
 
-    def _plan(self, last: StreamOffset, *, max_records: int | None) -> StreamOffset | None:
+    def _plan(self, last: StreamOffset, limits: TriggerLimits) -> StreamOffset | None:
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
         progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
@@ -114,9 +127,19 @@ class StreamDriver:
             view = replace(view, rewound=rewound)
         if progress is not None and view.rewound is None:
             progress.commit(last.to, topic_ids=last.topic_ids, generation=generation)
-        plan = advance(last, snapshot, max_records=max_records, view=view)
+        plan = advance(last, snapshot, view=view)
         self._decide(plan.findings)
-        return plan.end or first
+        if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
+            return first
+        return plan.end.cut(limited_ends(plan.end.spans(), limits, splitter(self._link.admin())))
+
+    def _waits_for_more(self, plan: Advance, limits: TriggerLimits) -> bool:
+        if limits.min_records is None or self._target is not None or plan.moved:
+            return False
+        if self._last_trigger is None:
+            return False  # the first of a run, as in Spark's Kafka source
+        waited_s = self._clock.monotonic() - self._last_trigger
+        return plan.records < limits.min_records and waited_s < limits.max_delay_ms / 1000
 
     def _holding(self, topics: Iterable[str]) -> GroupProgress | None:
         """The group, where there is one, when it belongs to this query for ``topics``."""
@@ -136,10 +159,14 @@ class StreamDriver:
         """Where the query starts, as an offset with no records in it."""
         committed: dict[TopicPartition, int] = {}
         findings: list[Finding] = []
-        if isinstance(self._options.starting, Committed) and progress is not None:
+        if isinstance(self._options.starting.positions, Committed) and progress is not None:
             committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
-        resolved = resolve(
-            self._options.starting, snapshot, option="startingOffsets", committed=committed
+        resolved = locate(
+            self._options.starting,
+            snapshot,
+            self._link.admin(),
+            now_us=self._clock.now_us(),
+            committed=committed,
         )
         self._decide([*findings, *resolved.findings])
         return StreamOffset(

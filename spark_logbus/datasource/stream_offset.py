@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_logbus.errors import InvalidRequestError, UnsupportedVersionError
@@ -52,6 +52,14 @@ class StreamOffset:
             for tp, end in sorted(self.to.items())
             if end > self.start[tp]
         ]
+
+    def spans(self) -> dict[TopicPartition, OffsetRange]:
+        """Each partition's range, those without records too."""
+        return {tp: OffsetRange(tp, self.start[tp], end) for tp, end in self.to.items()}
+
+    def cut(self, ends: Mapping[TopicPartition, int]) -> StreamOffset:
+        """The same micro-batch with earlier ends."""
+        return replace(self, to=dict(ends))
 
     def to_json(self) -> dict[str, Any]:
         """As Spark stores it; equal offsets give equal text."""

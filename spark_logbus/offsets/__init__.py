@@ -7,7 +7,8 @@ driver do what little asking and writing there is. No pyspark in here.
 from spark_logbus.offsets.clusters import ClusterPool, shared_cluster
 from spark_logbus.offsets.driver import DriverLink, default_zookeeper
 from spark_logbus.offsets.group import GroupProgress, of_current_topics
-from spark_logbus.offsets.limits import share
+from spark_logbus.offsets.limits import DEFAULT_MAX_DELAY_MS, NO_LIMITS, TriggerLimits, limited_ends
+from spark_logbus.offsets.locate import locate
 from spark_logbus.offsets.loss import (
     AboveEnd,
     BelowLogStart,
@@ -18,8 +19,14 @@ from spark_logbus.offsets.loss import (
     decide,
 )
 from spark_logbus.offsets.patience import Patience
-from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES, SplitLimits, split, split_by_count
-from spark_logbus.offsets.resolve import Resolved, make_ranges, resolve
+from spark_logbus.offsets.ranges import (
+    DEFAULT_MAX_BYTES,
+    SplitLimits,
+    Splitter,
+    split,
+    split_by_count,
+)
+from spark_logbus.offsets.resolve import Resolved, lookups, make_ranges, resolve
 from spark_logbus.offsets.rewind import (
     ByCount,
     ByDuration,
@@ -38,18 +45,26 @@ from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topic
 from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
 from spark_logbus.offsets.specs import (
     MAX_OFFSET,
+    Bound,
     Committed,
+    LastRecords,
     PerPartition,
     Positions,
+    Since,
     parse_assignment,
+    parse_partition_timestamps,
     parse_positions,
+    parse_timestamp,
 )
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
+    "DEFAULT_MAX_DELAY_MS",
     "MAX_OFFSET",
+    "NO_LIMITS",
     "AboveEnd",
     "BelowLogStart",
+    "Bound",
     "ByCount",
     "ByDuration",
     "ClusterPool",
@@ -57,6 +72,7 @@ __all__ = [
     "DriverLink",
     "Finding",
     "GroupProgress",
+    "LastRecords",
     "PartitionGone",
     "Partitions",
     "Patience",
@@ -67,9 +83,11 @@ __all__ = [
     "RewindPlan",
     "RewindRow",
     "Selection",
+    "Since",
     "Snapshot",
     "Span",
     "SplitLimits",
+    "Splitter",
     "Target",
     "ToEarliest",
     "ToLatest",
@@ -78,17 +96,22 @@ __all__ = [
     "TopicGone",
     "TopicRecreated",
     "Topics",
+    "TriggerLimits",
     "apply",
     "decide",
     "default_zookeeper",
+    "limited_ends",
+    "locate",
+    "lookups",
     "make_ranges",
     "of_current_topics",
     "parse_assignment",
+    "parse_partition_timestamps",
     "parse_positions",
+    "parse_timestamp",
     "plan",
     "prepare",
     "resolve",
-    "share",
     "shared_cluster",
     "split",
     "split_by_count",

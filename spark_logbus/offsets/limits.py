@@ -1,10 +1,74 @@
-"""How many records one micro-batch takes from each partition (pure)."""
+"""How much one micro-batch takes (pure); the brokers say where a cut by bytes can fall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets.ranges import Splitter
+
+_ANY_BYTES = 1 << 62
+
+DEFAULT_MAX_DELAY_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerLimits:
+    """What a user wants of a micro-batch."""
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+
+    min_records: int | None = None
+    """Wait for so many, unless the last micro-batch began ``max_delay_ms`` ago."""
+
+    max_delay_ms: int = DEFAULT_MAX_DELAY_MS
+
+    @property
+    def bounded(self) -> bool:
+        return (self.max_records, self.max_bytes, self.min_records) != (None, None, None)
+
+
+NO_LIMITS = TriggerLimits()
+
+
+def limited_ends(
+    ranges: Mapping[TopicPartition, OffsetRange], limits: TriggerLimits, splitter: Splitter
+) -> dict[TopicPartition, int]:
+    """Where the ranges end under the limits on records and bytes."""
+    ends = {tp: max(r.start, r.end) for tp, r in ranges.items()}
+    if limits.max_records is not None:
+        ends = share(ranges, limits.max_records)
+    if limits.max_bytes is not None:
+        within = [OffsetRange(tp, ranges[tp].start, end) for tp, end in sorted(ends.items())]
+        ends.update(_ends_by_bytes([r for r in within if r.count], limits.max_bytes, splitter))
+    return ends
+
+
+def _ends_by_bytes(
+    ranges: list[OffsetRange], max_bytes: int, splitter: Splitter
+) -> dict[TopicPartition, int]:
+    """Ends so that the ranges together hold about ``max_bytes``, in proportion to their sizes.
+
+    Cuts fall where record batches meet, so that none is fetched twice, and each range keeps one
+    record batch at least: no partition starves.
+    """
+    if not ranges:
+        return {}
+    sizes = {r: size for r, (_, size) in splitter(dict.fromkeys(ranges, _ANY_BYTES)).items()}
+    total = sum(sizes.values())
+    if total <= max_bytes:
+        return {}
+    wanted: dict[OffsetRange, int] = {}
+    for r in ranges:
+        budget = max(1, sizes[r] * max_bytes // total)
+        # Brokers bound the number of cuts in an answer, and only the first is of use here.
+        likely = r.count * budget // max(1, sizes[r])
+        near = min(r.end, r.start + 4 * likely + 1)
+        wanted[OffsetRange(r.topic_partition, r.start, near)] = budget
+    cut = splitter(wanted)
+    return {r.topic_partition: cut[r][0][0].end for r in wanted}
 
 
 def share(

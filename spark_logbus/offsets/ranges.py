@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from spark_logbus.model import OffsetRange
 
-# Asks the brokers: pieces of about the given bytes, and the size, of each range.
+# Asks the brokers, for ranges and the bytes that a piece of each may have: the pieces, and the
+# size of the range.
 Splitter = Callable[
-    [Sequence[OffsetRange], int], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
+    [Mapping[OffsetRange, int]], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
 ]
 
 DEFAULT_MAX_BYTES = 512 << 20
@@ -28,6 +29,7 @@ class SplitLimits:
     """What a user wants of the pieces; ``parallelism`` is how many tasks could run at once."""
 
     max_bytes: int = DEFAULT_MAX_BYTES
+    max_records: int | None = None
     min_partitions: int | None = None
     parallelism: int = 1
 
@@ -48,13 +50,16 @@ def split(
     wanted = sorted(r for r in ranges if r.count)
     if not wanted:
         return []
-    sizes = {r: size for r, (_, size) in splitter(wanted, limits.max_bytes).items()}
+    sizes = {r: size for r, (_, size) in splitter(dict.fromkeys(wanted, limits.max_bytes)).items()}
     target = piece_bytes(sum(sizes.values()), limits)
     counts = {r: piece_count(size, target, limits) for r, size in sizes.items()}
     cut = _split_evenly(sizes, counts, splitter)
     pieces = [piece for r in wanted for piece in cut.get(r, [r]) if piece.count]
     if limits.min_partitions and len(pieces) < limits.min_partitions:
         pieces = split_by_count(pieces, limits.min_partitions)
+    if limits.max_records is not None:
+        most = limits.max_records
+        pieces = [part for p in pieces for part in _evenly(p, _ceil_div(p.count, most))]
     return pieces
 
 
@@ -68,15 +73,9 @@ def piece_count(size: int, target: int, limits: SplitLimits) -> int:
 def _split_evenly(
     sizes: Mapping[OffsetRange, int], counts: Mapping[OffsetRange, int], splitter: Splitter
 ) -> dict[OffsetRange, list[OffsetRange]]:
-    """The ranges that are to be cut, each in equal pieces, in few requests."""
-    by_bytes: dict[int, list[OffsetRange]] = {}
-    for r, count in sorted(counts.items()):
-        if count > 1:
-            by_bytes.setdefault(_ceil_div(sizes[r], count), []).append(r)
-    cut: dict[OffsetRange, list[OffsetRange]] = {}
-    for size, some in sorted(by_bytes.items()):
-        cut.update({r: pieces for r, (pieces, _) in splitter(some, size).items()})
-    return cut
+    """The ranges that are to be cut, each in equal pieces."""
+    wanted = {r: _ceil_div(sizes[r], count) for r, count in sorted(counts.items()) if count > 1}
+    return {r: pieces for r, (pieces, _) in splitter(wanted).items()} if wanted else {}
 
 
 def split_by_count(pieces: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
@@ -89,12 +88,15 @@ def split_by_count(pieces: Sequence[OffsetRange], min_partitions: int) -> list[O
     cut: list[OffsetRange] = []
     for piece in pieces:
         parts = max(1, min(piece.count, _ceil_div(piece.count * min_partitions, max(1, total))))
-        bounds = [piece.start + piece.count * i // parts for i in range(parts + 1)]
-        cut.extend(
-            OffsetRange(piece.topic_partition, start, end)
-            for start, end in itertools.pairwise(bounds)
-        )
+        cut.extend(_evenly(piece, parts))
     return cut
+
+
+def _evenly(piece: OffsetRange, parts: int) -> list[OffsetRange]:
+    bounds = [piece.start + piece.count * i // parts for i in range(parts + 1)]
+    return [
+        OffsetRange(piece.topic_partition, start, end) for start, end in itertools.pairwise(bounds)
+    ]
 
 
 def _ceil_div(a: int, b: int) -> int:

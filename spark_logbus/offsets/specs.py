@@ -1,31 +1,57 @@
 """Where to start and where to stop, as a user writes it (pure).
 
 ``startingOffsets`` and ``endingOffsets`` take ``earliest``, ``latest``, a JSON object with one
-offset per partition, or, for a start with a group, ``committed``::
+offset per partition, a place relative to the end (``-1000`` records, ``-10 minutes``), or, for a
+start with a group, ``committed``::
 
     {"orders": {"0": 23, "1": -2}, "clicks": {"0": -1}}
 
--2 stands for earliest and -1 for latest, as in Spark's Kafka source.
+-2 stands for earliest and -1 for latest, as in Spark's Kafka source. Timestamps are milliseconds
+since 1970, as there, one for all partitions or one for each.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    Latest,
+    OffsetSpec,
+    TopicPartition,
+)
+from spark_logbus.times import US_PER_MS, parse_duration_us, parse_moment_us
 
 EARLIEST_NUMBER = -2
 LATEST_NUMBER = -1
 MAX_OFFSET = (1 << 63) - 1
+MAX_TIMESTAMP_MS = MAX_OFFSET // US_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The group's committed offsets; earliest for a partition that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """So many records before the end of each partition."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first record of the last ``duration_us`` microseconds in each partition."""
+
+    duration_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +64,18 @@ class PerPartition:
         return dict(self.items)
 
 
-Positions = Earliest | Latest | Committed | PerPartition
+Positions = Earliest | Latest | Committed | LastRecords | Since | AtTimestamp | PerPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A start or an end, and the option that says so."""
+
+    positions: Positions
+    option: str
+
+    latest_without_match: bool = False
+    """Whether a timestamp that no record reaches means the end of the partition; else an error."""
 
 
 def parse_positions(text: str, *, option: str) -> Positions:
@@ -51,33 +88,51 @@ def parse_positions(text: str, *, option: str) -> Positions:
             return Latest()
         case "committed":
             return Committed()
+    if word.startswith("-"):
+        return _relative(word, option=option)
     if not word.startswith("{"):
         raise InvalidOptionError(
-            f"Option {option}: expected earliest, latest, committed or a JSON object such as "
-            f'{{"topic": {{"0": 23, "1": -2}}}}, got {text!r}.'
+            f"Option {option}: expected earliest, latest, committed, a place before the end such "
+            'as -1000 or -10 minutes, or a JSON object such as {"topic": {"0": 23, "1": -2}}, '
+            f"got {text!r}."
         )
     numbers = parse_partition_numbers(text, option=option)
     return PerPartition(tuple((tp, _spec(number)) for tp, number in sorted(numbers.items())))
 
 
+def parse_timestamp(text: str, *, option: str) -> AtTimestamp:
+    """Milliseconds since 1970, or a moment in ISO 8601 (UTC where it has no zone)."""
+    word = text.strip()
+    if word.isascii() and word.isdigit() and int(word) <= MAX_TIMESTAMP_MS:
+        return AtTimestamp(int(word) * US_PER_MS)
+    try:
+        moment_us = parse_moment_us(word)
+    except (ValueError, OverflowError):
+        moment_us = -1
+    if moment_us < 0 or word.isdigit():
+        raise InvalidOptionError(
+            f"Option {option}: expected milliseconds since 1970 (0 to {MAX_TIMESTAMP_MS}) or a "
+            f"moment such as 2026-01-31T12:00:00Z, got {text!r}."
+        )
+    return AtTimestamp(moment_us)
+
+
+def parse_partition_timestamps(text: str, *, option: str) -> PerPartition:
+    """``{"topic": {"0": 1769860800000}}``: one timestamp for each partition that is read."""
+    numbers = _partition_values(
+        text, option, "timestamps", "milliseconds since 1970", 0, MAX_TIMESTAMP_MS
+    )
+    return PerPartition(
+        tuple((tp, AtTimestamp(number * US_PER_MS)) for tp, number in sorted(numbers.items()))
+    )
+
+
 def parse_partition_numbers(text: str, *, option: str) -> dict[TopicPartition, int]:
     """``{"topic": {"0": 23}}`` as numbers by partition, each -2, -1 or an offset."""
-    numbers: dict[TopicPartition, int] = {}
-    for topic, partitions in parse_json_object(text, option=option).items():
-        if not isinstance(partitions, dict) or not partitions:
-            raise InvalidOptionError(
-                f"Option {option}: expected an object of offsets by partition for topic "
-                f"{topic}, got {json.dumps(partitions)}."
-            )
-        for partition, number in partitions.items():
-            tp = TopicPartition(topic, _partition_number(partition, topic=topic, option=option))
-            if not _is_int(number) or not EARLIEST_NUMBER <= number <= MAX_OFFSET:
-                raise InvalidOptionError(
-                    f"Option {option}: expected an offset, -2 (earliest) or -1 (latest) for "
-                    f"{tp}, got {json.dumps(number)}."
-                )
-            numbers[tp] = number
-    return numbers
+    return _partition_values(
+        text, option, "offsets", "an offset, -2 (earliest) or -1 (latest)", EARLIEST_NUMBER,
+        MAX_OFFSET,
+    )  # fmt: skip
 
 
 def parse_assignment(text: str, *, option: str) -> tuple[TopicPartition, ...]:
@@ -111,6 +166,47 @@ def parse_json_object(text: str, *, option: str) -> Mapping[str, Any]:
             f"Option {option}: expected a JSON object with at least one topic, got {text!r}."
         )
     return value
+
+
+def _relative(word: str, *, option: str) -> LastRecords | Since:
+    records = re.fullmatch(r"-\s*(\d{1,18})\s*(records?)?", word.lower(), re.ASCII)
+    if records is None:
+        return Since(_checked(option, parse_duration_us, word[1:]))
+    count = int(records[1])
+    if records[2] is None and count in (-EARLIEST_NUMBER, -LATEST_NUMBER):
+        # In JSON these are earliest and latest; one cannot tell what was meant.
+        raise InvalidOptionError(
+            f"Option {option}: {word} could mean two things; write earliest or latest, or "
+            f"'-{count} records' for the last records of each partition."
+        )
+    return LastRecords(count)
+
+
+def _checked(option: str, parse: Callable[[str], int], text: str) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"Option {option}: {error}.") from error
+
+
+def _partition_values(
+    text: str, option: str, values: str, expected: str, lowest: int, highest: int
+) -> dict[TopicPartition, int]:
+    numbers: dict[TopicPartition, int] = {}
+    for topic, partitions in parse_json_object(text, option=option).items():
+        if not isinstance(partitions, dict) or not partitions:
+            raise InvalidOptionError(
+                f"Option {option}: expected an object of {values} by partition for topic "
+                f"{topic}, got {json.dumps(partitions)}."
+            )
+        for partition, number in partitions.items():
+            tp = TopicPartition(topic, _partition_number(partition, topic=topic, option=option))
+            if not _is_int(number) or not lowest <= number <= highest:
+                raise InvalidOptionError(
+                    f"Option {option}: expected {expected} for {tp}, got {json.dumps(number)}."
+                )
+            numbers[tp] = number
+    return numbers
 
 
 def _partition_number(text: str, *, topic: str, option: str) -> int:

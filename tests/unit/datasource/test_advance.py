@@ -44,10 +44,12 @@ def test_new_records() -> None:
     assert plan.end.to == {T0: 8, T1: 2}
 
 
-def test_limit() -> None:
-    plan = advance(last({T0: 0, T1: 0}), snapshot({T0: (0, 300), T1: (0, 100)}), max_records=40)
-    assert plan.end is not None
-    assert plan.end.to == {T0: 30, T1: 10}
+def test_what_is_more_than_new_records() -> None:
+    assert not advance(last({T0: 5}), snapshot({T0: (0, 8)})).moved
+    assert not advance(last({T0: 5}), snapshot({T0: (0, 8), T1: (0, 1)})).moved
+    assert advance(last({T0: 5, T1: 1}), snapshot({T0: (0, 8)})).moved
+    assert advance(last({T0: 5}), snapshot({T0: (6, 8)})).moved
+    assert advance(last({T0: 5}), snapshot({T0: (0, 8)})).records == 3
 
 
 def test_a_new_partition_starts_at_earliest() -> None:
@@ -141,12 +143,13 @@ def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
 
 def test_a_rewound_stream_under_a_limit_goes_on_from_where_it_was_set() -> None:
     view = GroupView("g", 1, {T0: 0})
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5)}), view=view, max_records=2)
+    plan = advance(last({T0: 5}), snapshot({T0: (0, 5)}), view=view)
     assert plan.end is not None
-    assert plan.end.ranges() == [OffsetRange(T0, 0, 2)]
-    plan = advance(plan.end, snapshot({T0: (0, 5)}), view=GroupView("g", 1), max_records=2)
+    cut = plan.end.cut({T0: 2})
+    assert cut.ranges() == [OffsetRange(T0, 0, 2)]
+    plan = advance(cut, snapshot({T0: (0, 5)}), view=GroupView("g", 1))
     assert plan.end is not None
-    assert plan.end.ranges() == [OffsetRange(T0, 2, 4)]
+    assert plan.end.ranges() == [OffsetRange(T0, 2, 5)]
 
 
 def planned() -> StreamOffset:

@@ -6,8 +6,19 @@ import pytest
 
 from spark_logbus.datasource.options import SourceOptions, parse_options, wants_headers
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.model import AtOffset, Earliest, Latest, TopicPartition
-from spark_logbus.offsets import Committed, Partitions, Pattern, PerPartition, Topics
+from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, TopicPartition
+from spark_logbus.offsets import (
+    Bound,
+    Committed,
+    LastRecords,
+    Partitions,
+    Pattern,
+    PerPartition,
+    Positions,
+    Since,
+    Topics,
+    TriggerLimits,
+)
 
 T0 = TopicPartition("t", 0)
 
@@ -26,12 +37,13 @@ def test_defaults_of_a_batch_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed == SourceOptions(
         zookeeper="localhost:2181/logbus",
         selection=Topics(("t",)),
-        starting=Earliest(),
-        ending=Latest(),
+        starting=Bound(positions=Earliest(), option="startingOffsets"),
+        ending=Bound(positions=Latest(), option="endingOffsets", latest_without_match=True),
         group=None,
         fail_on_data_loss=True,
         include_headers=False,
-        max_offsets_per_trigger=None,
+        trigger=TriggerLimits(max_delay_ms=900_000),
+        max_records_per_partition=None,
         min_partitions=None,
         max_bytes_per_input_partition=512 << 20,
     )
@@ -40,7 +52,7 @@ def test_defaults_of_a_batch_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGBUS_ZOOKEEPER", "z:2181/x")
     parsed = parse_options({"subscribe": "t"}, streaming=True)
-    assert (parsed.zookeeper, parsed.starting) == ("z:2181/x", Latest())
+    assert (parsed.zookeeper, parsed.starting.positions) == ("z:2181/x", Latest())
 
 
 @pytest.mark.parametrize(
@@ -65,8 +77,7 @@ def test_selections(options: dict[str, str], selection: object) -> None:
         ({"maxBytesPerInputPartition": "1000"}, {"max_bytes_per_input_partition": 1000}),
         ({"failOnDataLoss": "FALSE"}, {"fail_on_data_loss": False}),
         ({"includeHeaders": "true"}, {"include_headers": True}),
-        ({"startingOffsets": "committed", "group": "g"}, {"starting": Committed()}),
-        ({"endingOffsets": '{"t":{"0":5}}'}, {"ending": PerPartition(((T0, AtOffset(5)),))}),
+        ({"maxRecordsPerPartition": "9"}, {"max_records_per_partition": 9}),
     ],
 )
 def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
@@ -74,9 +85,76 @@ def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
     assert {name: getattr(parsed, name) for name in expected} == expected
 
 
+AT_0 = PerPartition(((T0, AtTimestamp(5_000)),))
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "positions"),
+    [
+        ({"startingOffsets": "committed", "group": "g"}, "startingOffsets", Committed()),
+        ({"startingOffsets": "-1000"}, "startingOffsets", LastRecords(1000)),
+        ({"startingOffsets": "-10 minutes"}, "startingOffsets", Since(600_000_000)),
+        ({"startingTimestamp": "5"}, "startingTimestamp", AtTimestamp(5_000)),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "startingOffsetsByTimestamp", AT_0),
+        # The more special option wins, whatever the others say.
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "startingOffsets": '{"t":{"0":7}}'},
+            "startingOffsetsByTimestamp",
+            AT_0,
+        ),
+        (
+            {"startingTimestamp": "6", "startingOffsetsByTimestamp": '{"t":{"0":5}}'},
+            "startingTimestamp",
+            AtTimestamp(6_000),
+        ),
+    ],
+)
+def test_starts(options: dict[str, str], option: str, positions: Positions) -> None:
+    assert batch(subscribe="t", **options).starting == Bound(positions=positions, option=option)
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "positions"),
+    [
+        ({"endingOffsets": '{"t":{"0":5}}'}, "endingOffsets", PerPartition(((T0, AtOffset(5)),))),
+        ({"endingOffsets": "-1 day"}, "endingOffsets", Since(86_400_000_000)),
+        (
+            {"endingTimestamp": "1970-01-01T00:00:01Z", "endingOffsets": "latest"},
+            "endingTimestamp",
+            AtTimestamp(1_000_000),
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsets": "latest"},
+            "endingOffsetsByTimestamp",
+            AT_0,
+        ),
+    ],
+)
+def test_ends(options: dict[str, str], option: str, positions: Positions) -> None:
+    expected = Bound(positions=positions, option=option, latest_without_match=True)
+    assert batch(subscribe="t", **options).ending == expected
+
+
+def test_strategy_of_timestamps() -> None:
+    at = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "LATEST"}
+    assert stream(subscribe="t", **at).starting.latest_without_match
+
+
+def test_limits_of_a_micro_batch() -> None:
+    parsed = stream(
+        subscribe="t", minOffsetsPerTrigger="5", maxOffsetsPerTrigger="10", maxTriggerDelay="90s",
+        maxBytesPerTrigger="64m",
+    )  # fmt: skip
+    assert parsed.trigger == TriggerLimits(
+        max_records=10, min_records=5, max_delay_ms=90_000, max_bytes=64 << 20
+    )
+    assert parsed.trigger.bounded
+    assert not stream(subscribe="t", maxTriggerDelay="1m").trigger.bounded
+
+
 def test_a_limit_of_long_max_is_a_limit() -> None:
     parsed = stream(subscribe="t", maxOffsetsPerTrigger=str((1 << 63) - 1))
-    assert parsed.max_offsets_per_trigger == (1 << 63) - 1
+    assert parsed.trigger.max_records == (1 << 63) - 1
 
 
 @pytest.mark.parametrize(
@@ -94,6 +172,27 @@ def test_a_limit_of_long_max_is_a_limit() -> None:
         ({"subscribePattern": "t["}, "Option subscribePattern: .* not a regular expression"),
         ({"subscribe": "t", "startingOffset": "x"}, "did you mean startingOffsets"),
         ({"subscribe": "t", "kafka.bootstrap.servers": "x"}, "did you mean zookeeper"),
+        ({"subscribe": "t", "kafka.security.protocol": "x"}, "for Kafka's client; remove it"),
+        ({"subscribe": "t", "kafkaConsumer.pollTimeoutMs": "5"}, "for Kafka's client; remove it"),
+        ({"subscribe": "t", "startingTimestamp": "-5"}, "Option startingTimestamp: .* got '-5'"),
+        ({"subscribe": "t", "startingTimestamp": "noon"}, "Option startingTimestamp: .* 'noon'"),
+        (
+            {"subscribe": "t", "startingTimestamp": "9223372036854775807"},
+            "Option startingTimestamp: .* got '9223372036854775807'",
+        ),
+        (
+            {"subscribe": "t", "endingOffsetsByTimestamp": '{"t":{"0":-1}}'},
+            "Option endingOffsetsByTimestamp: .* t-0, got -1",
+        ),
+        (
+            {"subscribe": "t", "startingOffsetsByTimestamp": '{"t":{"0":9223372036854775807}}'},
+            "Option startingOffsetsByTimestamp: .* t-0, got 9223372036854775807",
+        ),
+        ({"subscribe": "t", "startingOffsets": "-1"}, "could mean two things"),
+        ({"subscribe": "t", "startingOffsets": "-5 moons"}, "startingOffsets: .* '5 moons'"),
+        ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "x"}, "error or latest, got 'x'"),
+        ({"subscribe": "t", "maxRecordsPerPartition": "0"}, "Option maxRecordsPerPartition"),
+        ({"subscribe": "t", "minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger .* batch read"),
         ({"subscribe": "t", "kafka.group.id": "x"}, "did you mean group"),
         ({"topic": "t"}, "did you mean subscribe"),
         ({"subscribe": "t", "xyzzy": "1"}, "Option xyzzy is unknown .* known are zookeeper"),
@@ -123,6 +222,14 @@ def test_batch_refusals_name_the_option(options: dict[str, str], said: str) -> N
     ("options", "said"),
     [
         ({"endingOffsets": "latest"}, "endingOffsets .* streaming read, only for a batch read"),
+        ({"endingTimestamp": "5"}, "endingTimestamp .* streaming read, only for a batch read"),
+        ({"endingOffsetsByTimestamp": "5"}, "endingOffsetsByTimestamp .* streaming read"),
+        ({"maxTriggerDelay": "soon"}, "Option maxTriggerDelay: .* got 'soon'"),
+        ({"maxBytesPerTrigger": "much"}, "Option maxBytesPerTrigger"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+            "minOffsetsPerTrigger is 9, more than maxOffsetsPerTrigger, which is 5",
+        ),
         ({"maxOffsetsPerTrigger": "0"}, "Option maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": str(1 << 63)}, "Option maxOffsetsPerTrigger"),
     ],

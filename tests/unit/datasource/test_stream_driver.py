@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
     UnsupportedVersionError,
 )
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, TopicPartition
 from spark_logbus.offsets import DriverLink, GroupProgress, Patience
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -67,9 +68,27 @@ class World:
         return {name: self._describe(name) for name in names}
 
     def split_many(
-        self, ranges: list[OffsetRange], *, target_bytes: int
+        self, ranges: list[OffsetRange], *, target_bytes: Mapping[OffsetRange, int]
     ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
-        return {one: ([one], one.count) for one in ranges}
+        """Records of one byte, each a record batch."""
+        split = {}
+        for one in ranges:
+            bounds = [*range(one.start, one.end, target_bytes[one]), one.end]
+            pieces = [OffsetRange(one.topic_partition, *p) for p in itertools.pairwise(bounds)]
+            split[one] = (pieces, one.count)
+        return split
+
+    def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, int | None]:
+        """Offset n is of microsecond n."""
+        found: dict[TopicPartition, int | None] = {}
+        for tp, spec in specs.items():
+            start, end = self.topics[tp.topic][1][tp.partition]
+            assert isinstance(spec, AtTimestamp)
+            at = max(start, spec.timestamp_us)
+            found[tp] = at if at < end else None
+        return found
 
     # -- GroupProgress
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
@@ -115,6 +134,21 @@ class _AdminView:
         self.topics = world.topics_
         self.describe = world.describe
         self.split_many = world.split_many
+        self.list_offsets = world.list_offsets
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.us = 0
+
+    def now_us(self) -> int:
+        return self.us
+
+    def monotonic(self) -> float:
+        return self.us / 1e6
+
+    def advance(self, seconds: float) -> None:
+        self.us += round(seconds * 1e6)
 
 
 class Query:
@@ -123,13 +157,16 @@ class Query:
     def __init__(self, world: World, **options: str) -> None:
         parsed = parse_options({"zookeeper": "z:1", "subscribe": "t", **options}, streaming=True)
         world.has_group = parsed.group is not None
+        self.clock = HandClock()
         self.driver = StreamDriver(
-            parsed, link=cast(DriverLink, world), patience=Patience(pause=lambda _: None)
+            parsed,
+            link=cast(DriverLink, world),
+            patience=Patience(pause=lambda _: None),
+            clock=self.clock,
         )
-        self.limit = parsed.max_offsets_per_trigger
 
-    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        answer = dict(self.driver.latest(json.loads(json.dumps(start)), max_records=self.limit))
+    def latest(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
+        answer = dict(self.driver.latest(json.loads(json.dumps(start)), limited=limited))
         return cast(dict[str, Any], json.loads(json.dumps(answer)))
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
@@ -169,6 +206,88 @@ def test_with_nothing_new_the_start_comes_back_as_it_was() -> None:
     first = query.latest(query.driver.initial())
     assert json.dumps(query.latest(first)) == json.dumps(first)
     assert query.read(first, first) == []
+
+
+def test_a_minimum_is_waited_for_until_the_delay_is_over() -> None:
+    world = World(two_partitions(4, 4))
+    query = Query(
+        world, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="10 s"
+    )
+    one = query.latest(query.driver.initial())
+    assert query.read({}, one) == ["t-0[0, 4)", "t-1[0, 4)"]
+    world.topics = two_partitions(6, 6)
+    assert query.latest(one) == one, "four are too few"
+    query.clock.advance(9.9)
+    assert query.latest(one) == one
+    assert query.latest(one, limited=False) != one, "Trigger.Once wants all there is"
+    query.clock.advance(10.1)
+    two = query.latest(one)
+    assert query.read(one, two) == ["t-0[4, 6)", "t-1[4, 6)"]
+    world.topics = two_partitions(9, 8)
+    three = query.latest(two)
+    assert query.read(two, three) == ["t-0[6, 9)", "t-1[6, 8)"], "five are enough"
+    world.topics = {"t": ("id", [(0, 9)])}
+    with pytest.raises(DataLossError):  # what is lost is told at once
+        query.latest(three)
+
+
+def test_a_minimum_does_not_hold_up_the_first_of_a_run_nor_one_that_ends_by_itself() -> None:
+    world = World(two_partitions(4, 4))
+    first = Query(world, startingOffsets="earliest", minOffsetsPerTrigger="100")
+    one = first.latest(first.driver.initial())
+    world.topics = two_partitions(5, 4)
+    assert Query(world, minOffsetsPerTrigger="100").latest(one) != one
+    last = Query(world, minOffsetsPerTrigger="100", maxOffsetsPerTrigger="1000")
+    last.driver.prepare_available_now()
+    two = last.latest(one)
+    assert last.read(one, two) == ["t-0[4, 5)"]
+    assert last.latest(two) == two
+
+
+def test_a_bound_on_bytes_is_shared_out() -> None:
+    query = Query(
+        World(two_partitions(300, 100)), startingOffsets="earliest", maxBytesPerTrigger="40"
+    )
+    one = query.latest(query.driver.initial())
+    assert query.read({}, one) == ["t-0[0, 30)", "t-1[0, 10)"]
+    assert query.read(one, query.latest(one)) == ["t-0[30, 60)", "t-1[10, 20)"]
+
+
+def test_bounds_on_bytes_and_records_hold_both() -> None:
+    world = World(two_partitions(300, 100))
+    bounds = {"startingOffsets": "earliest", "maxBytesPerTrigger": "40"}
+    query = Query(world, **bounds, maxOffsetsPerTrigger="20")
+    assert query.read({}, query.latest(query.driver.initial())) == ["t-0[0, 15)", "t-1[0, 5)"]
+    query = Query(world, **bounds, maxOffsetsPerTrigger="200")
+    assert query.read({}, query.latest(query.driver.initial())) == ["t-0[0, 30)", "t-1[0, 10)"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingTimestamp": "3"}, ["t-0[3000, 4000)", "t-1[3000, 5000)"]),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":1,"1":2}}'},
+            ["t-0[1000, 4000)", "t-1[2000, 5000)"],
+        ),
+        ({"startingOffsets": "-100"}, ["t-0[3900, 4000)", "t-1[4900, 5000)"]),
+        ({"startingOffsets": "-2 ms"}, ["t-0[3000, 4000)", "t-1[3000, 5000)"]),
+    ],
+)
+def test_starts_by_time_and_from_the_end(options: dict[str, str], expected: list[str]) -> None:
+    query = Query(World(two_partitions(4000, 5000)), **options)
+    query.clock.advance(0.005)
+    one = query.latest(query.driver.initial())
+    assert query.read({}, one) == expected
+
+
+def test_a_start_by_time_that_no_record_reaches() -> None:
+    world = World(two_partitions(4000, 5000))
+    query = Query(world, startingTimestamp="4")
+    with pytest.raises(InvalidOptionError, match=r"startingTimestamp: t-0 has no record at or"):
+        query.latest(query.driver.initial())
+    query = Query(world, startingTimestamp="4", startingOffsetsByTimestampStrategy="latest")
+    assert query.read({}, query.latest(query.driver.initial())) == ["t-1[4000, 5000)"]
 
 
 def test_limits_and_their_end() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -27,12 +27,12 @@ def a_range(partition: int, start: int, end: int) -> OffsetRange:
 
 
 def splitter(
-    ranges: Sequence[OffsetRange], target: int
+    ranges: Mapping[OffsetRange, int],
 ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
     """Brokers that hold records of 1 KiB in record batches of 100, and cut between those."""
-    step = max(1, target // RECORD_BYTES // 100) * 100
     cut = {}
-    for one in ranges:
+    for one, target in ranges.items():
+        step = max(1, target // RECORD_BYTES // 100) * 100
         bounds = [one.start, *range((one.start // step + 1) * step, one.end, step), one.end]
         pieces = [
             OffsetRange(one.topic_partition, bounds[i], bounds[i + 1])
@@ -72,10 +72,18 @@ def test_piece_count(size: int, target: int, expected: int) -> None:
 
 
 def test_nothing_to_read_gives_no_piece_and_asks_nobody() -> None:
-    def never(ranges: object, target: object) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+    def never(ranges: object) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
         raise AssertionError("asked")
 
     assert split([a_range(0, 5, 5)], SplitLimits(), never) == []
+
+
+def test_no_piece_has_more_records_than_allowed() -> None:
+    asked = [a_range(0, 5, 30), a_range(1, 0, 7)]
+    limits = SplitLimits(max_records=10, min_partitions=2)
+    assert split(asked, limits, splitter) == [
+        a_range(0, 5, 13), a_range(0, 13, 21), a_range(0, 21, 30), a_range(1, 0, 7)
+    ]  # fmt: skip
 
 
 def test_one_piece_for_each_partition_of_a_small_topic() -> None:

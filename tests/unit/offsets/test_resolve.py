@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.errors import DataLossError, InvalidOptionError
-from spark_logbus.model import AtOffset, Earliest, Latest, OffsetRange, TopicPartition
+from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetRange, TopicPartition
 from spark_logbus.offsets import (
     AboveEnd,
     BelowLogStart,
+    Bound,
     Committed,
     Finding,
+    LastRecords,
     PerPartition,
     Positions,
+    Since,
     Snapshot,
     Span,
     TopicGone,
     decide,
+    lookups,
     make_ranges,
     resolve,
 )
@@ -38,12 +42,17 @@ SNAPSHOT = Snapshot({"t": "id"}, {T0: Span(10, 20), T1: Span(0, 5)})
             [BelowLogStart(T0, 3, 10), AboveEnd(T1, 9, 5)],
         ),
         (Committed(), {T0: 12, T1: 0}, []),
+        (LastRecords(3), {T0: 17, T1: 2}, []),
+        (LastRecords(7), {T0: 13, T1: 0}, []),
+        (Since(60), {T0: 13, T1: 5}, []),
+        (PerPartition(((T0, AtTimestamp(9)), (T1, Latest()))), {T0: 13, T1: 5}, []),
     ],
 )
 def test_resolve(
     positions: Positions, expected: dict[TopicPartition, int], findings: list[Finding]
 ) -> None:
-    resolved = resolve(positions, SNAPSHOT, option="startingOffsets", committed={T0: 12})
+    bound = Bound(positions=positions, option="startingOffsets")
+    resolved = resolve(bound, SNAPSHOT, committed={T0: 12}, found={T0: 13, T1: None})
     assert resolved.offsets == expected
     assert resolved.findings == findings
 
@@ -56,16 +65,46 @@ def test_offsets_must_name_exactly_what_is_read(
 ) -> None:
     positions = PerPartition(tuple((tp, Earliest()) for tp in named))
     with pytest.raises(InvalidOptionError, match=said):
-        resolve(positions, SNAPSHOT, option="startingOffsets")
+        resolve(Bound(positions=positions, option="startingOffsets"), SNAPSHOT)
+
+
+def test_only_timestamps_of_what_is_read_are_looked_up() -> None:
+    assert lookups(Earliest(), SNAPSHOT, now_us=100) == {}
+    assert lookups(Since(30), SNAPSHOT, now_us=100) == {T0: AtTimestamp(70), T1: AtTimestamp(70)}
+    assert lookups(Since(300), SNAPSHOT, now_us=100)[T0] == AtTimestamp(0)
+    mixed = PerPartition(((T0, Earliest()), (T1, AtTimestamp(5)), (T2, AtTimestamp(5))))
+    assert lookups(mixed, SNAPSHOT, now_us=100) == {T1: AtTimestamp(5)}
+
+
+def test_a_timestamp_without_a_record() -> None:
+    at = AtTimestamp(1_769_860_800_000_000)
+    found: dict[TopicPartition, int | None] = {T0: 12, T1: None}
+    strict = Bound(positions=at, option="startingTimestamp")
+    with pytest.raises(
+        InvalidOptionError, match=r"startingTimestamp: t-1 .* 2026-01-31T12:00:00\+00:00; .*latest"
+    ):
+        resolve(strict, SNAPSHOT, found=found)
+    lenient = Bound(positions=at, option="startingTimestamp", latest_without_match=True)
+    assert resolve(lenient, SNAPSHOT, found=found).offsets == {T0: 12, T1: 5}
+
+
+def test_what_a_broker_found_outside_of_the_snapshot_is_cut_to_it() -> None:
+    bound = Bound(positions=Since(1), option="endingOffsets")
+    assert resolve(bound, SNAPSHOT, found={T0: 9, T1: 8}).offsets == {T0: 10, T1: 5}
+
+
+OPTIONS = ("startingTimestamp", "endingOffsets")
 
 
 def test_make_ranges() -> None:
-    assert make_ranges({T0: 3, T1: 5}, {T0: 7, T1: 5}) == [
+    assert make_ranges({T0: 3, T1: 5}, {T0: 7, T1: 5}, options=OPTIONS) == [
         OffsetRange(T0, 3, 7),
         OffsetRange(T1, 5, 5),
     ]
-    with pytest.raises(InvalidOptionError, match="t-0 would start at 8 and end at 7"):
-        make_ranges({T0: 8}, {T0: 7})
+    with pytest.raises(
+        InvalidOptionError, match=r"startingTimestamp and .* t-0 would start at 8 and end at 7"
+    ):
+        make_ranges({T0: 8}, {T0: 7}, options=OPTIONS)
 
 
 def test_loss_is_decided_by_the_option(caplog: pytest.LogCaptureFixture) -> None:

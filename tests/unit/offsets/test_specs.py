@@ -8,8 +8,10 @@ from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, Earliest, Latest, TopicPartition
 from spark_logbus.offsets.specs import (
     Committed,
+    LastRecords,
     PerPartition,
     Positions,
+    Since,
     parse_assignment,
     parse_positions,
 )
@@ -24,6 +26,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         (" Latest ", Latest()),
         ("COMMITTED", Committed()),
         ('{"t":{"1":-2,"0":23}}', PerPartition(((T0, AtOffset(23)), (T1, Earliest())))),
+        ("-1000", LastRecords(1000)),
+        ("-1 record", LastRecords(1)),
+        ("- 2 Records", LastRecords(2)),
+        ("-10 minutes", Since(600_000_000)),
+        ("-1d", Since(86_400_000_000)),
         ('{"t":{"0":-1}}', PerPartition(((T0, Latest()),))),
         ('{"t":{"0":0}}', PerPartition(((T0, AtOffset(0)),))),
         (
@@ -46,6 +53,10 @@ def test_positions(text: str, expected: Positions) -> None:
     ("text", "said"),
     [
         ("newest", "'newest'"),
+        ("-2", "earliest or latest, or '-2 records'"),
+        ("-10 parsecs", "'10 parsecs'"),
+        ("-40000 days", "a hundred years"),
+        ("-", "''"),
         ("{", "not valid JSON"),
         ("{}", "at least one topic"),
         ('{"t":{}}', "topic t"),
