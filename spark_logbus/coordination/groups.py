@@ -29,7 +29,7 @@ from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
 from spark_logbus.model import TopicPartition
 
-_NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
+NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int],
         *,
         by: str,
-        topic_ids: Mapping[str, str] = _NO_TOPIC_IDS,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_generation: int | None = None,
         claims: GroupClaims | None = None,

@@ -79,6 +79,7 @@ class RewindPayload(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     when_us: int
     by: str
+    what: str = ""  # where to, in words; why is the reason
 
 
 Payload = TypeVar("Payload", bound=msgspec.Struct)

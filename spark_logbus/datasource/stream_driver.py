@@ -123,8 +123,13 @@ class StreamDriver:
         if not last.resolved:
             first = last = self._first(snapshot, progress, view)
         elif progress is not None and self._follows(last, generation):
-            rewound = progress.rewound(after=last.generation, up_to=generation)
+            # A smaller generation: the group was deleted, and all its rewinds came after that.
+            after = last.generation if generation > last.generation else 0
+            rewound = progress.rewound(after=after, up_to=generation)
             view = replace(view, rewound=rewound)
+            if self._target is not None:  # a rewind that skips records also skips those to come
+                self._target = self._target.reaching(rewound)
+                snapshot = self._seen.capped(self._target)
         if progress is not None and view.rewound is None:
             progress.commit(last.to, topic_ids=last.topic_ids, generation=generation)
         plan = advance(last, snapshot, view=view)
@@ -151,7 +156,7 @@ class StreamDriver:
     def _follows(self, last: StreamOffset, generation: int) -> bool:
         """Whether the group was rewound since ``last``. Rewinds that it had before the stream
         joined it are past: the stream started where its own options said."""
-        return last.group == self._options.group and generation > last.generation
+        return last.group == self._options.group and generation != last.generation
 
     def _first(
         self, snapshot: Snapshot, progress: GroupProgress | None, view: GroupView

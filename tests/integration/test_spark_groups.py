@@ -99,6 +99,7 @@ def test_topics_that_join_a_pattern_are_claimed(
         second.run(subscribe="joining-2", **options)
 
 
+@pytest.mark.slow
 def test_a_driver_that_stood_still_while_another_took_over(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, launch: Launch
 ) -> None:
@@ -145,7 +146,7 @@ def test_a_group_is_never_ahead_of_what_is_processed(
         writer = source.writeStream.foreachBatch(look).option(
             "checkpointLocation", str(streams.checkpoint)
         )
-        started = writer.trigger(**trigger).start()  # type: ignore[arg-type]
+        started = writer.trigger(**trigger).start()
         streams.queries.append(started)
         finish(started)
 
