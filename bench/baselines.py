@@ -1,4 +1,4 @@
-"""The baselines: a source that yields ready-made Arrow batches, a sink that discards.
+"""The baselines: sources that yield ready-made Arrow batches or nothing, a sink that discards.
 
 They are what PySpark's Python Data Source API itself costs, without any log behind it.
 """
@@ -14,9 +14,11 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 ALL_COLUMNS = (
@@ -71,6 +73,39 @@ class ReadyMade(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return ReadyMadeReader(schema, {k.lower(): v for k, v in self.options.items()})
+
+
+class NothingReader(DataSourceStreamReader):
+    """A new micro-batch at each trigger, or none ever; one task, no rows."""
+
+    def __init__(self, *, idle: bool) -> None:
+        self._idle = idle
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return start if self._idle and start["at"] else {"at": start["at"] + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+class Nothing(DataSource):
+    """``spark.readStream.format("nothing")``: what a micro-batch costs without a source's work."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return ALL_COLUMNS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return NothingReader(idle=self.options.get("idle") == "true")
 
 
 @dataclass

@@ -107,7 +107,7 @@ class Sequences:
     def given_up(self, batch: Numbered) -> None:
         """Nobody waits for it any more, whatever became of it."""
         if batch.in_doubt:
-            self._unknown = batch.sequence
+            self._unknown = max(batch.sequence, self._unknown or 0)
 
     def _start_over(self) -> None:
         self._epoch += 1

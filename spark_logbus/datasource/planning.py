@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin
 from spark_logbus.datasource.options import SourceOptions
-from spark_logbus.datasource.read import RangePartition
+from spark_logbus.datasource.read import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError
 from spark_logbus.model import OffsetRange
 from spark_logbus.offsets import DriverLink, SplitLimits, Splitter, split
@@ -18,18 +18,18 @@ from spark_logbus.offsets import DriverLink, SplitLimits, Splitter, split
 def plan_input_partitions(
     ranges: Sequence[OffsetRange], options: SourceOptions, link: DriverLink
 ) -> list[InputPartition]:
-    """One input partition for each piece of ``ranges``; none for no records."""
+    """The tasks that read ``ranges``; none for no records."""
     limits = SplitLimits(
         max_bytes=options.max_bytes_per_input_partition,
         max_records=options.max_records_per_partition,
         min_partitions=options.min_partitions,
         parallelism=local_cores(),
     )
-    pieces = split(ranges, limits, splitter(link.admin()))
-    if not pieces:
+    shares = split(ranges, limits, splitter(link.admin()))
+    if not shares:
         return []
     bootstrap = link.bootstrap()
-    return [RangePartition(bootstrap, piece) for piece in pieces]
+    return [RangesPartition(bootstrap, share) for share in shares]
 
 
 def splitter(admin: Admin) -> Splitter:

@@ -1,6 +1,6 @@
-"""What a Spark task does: read one offset range, and yield arrow batches for Spark.
+"""What a Spark task does: read its offset ranges, and yield arrow batches for Spark.
 
-A task gets its range and the brokers' addresses in its input partition. It talks to brokers only.
+A task gets its ranges and the brokers' addresses in its input partition. It talks to brokers only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_logbus.offsets import (
 
 
 @dataclass(frozen=True)
-class RangePartition(InputPartition):
-    """An input partition: a range, and whom to ask for it. Picklable."""
+class RangesPartition(InputPartition):
+    """An input partition: ranges, and whom to ask for them. Picklable."""
 
     bootstrap: Bootstrap
-    offset_range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
 
 def read_partition(
@@ -39,12 +39,13 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """The arrow batches of one input partition; none for the one that Spark makes up when a plan
     has no input partition at all."""
-    if not isinstance(partition, RangePartition):
-        return iter(())
+    if not isinstance(partition, RangesPartition):
+        return
     cluster = shared_cluster(partition.bootstrap)
-    return RangeRead(
-        cluster, partition.offset_range, columns, fail_on_data_loss=fail_on_data_loss
-    ).arrow_batches()
+    for offset_range in partition.ranges:
+        yield from RangeRead(
+            cluster, offset_range, columns, fail_on_data_loss=fail_on_data_loss
+        ).arrow_batches()
 
 
 class RangeRead:

@@ -1,12 +1,13 @@
-"""Into how many pieces a read is cut (pure); the brokers say where a cut can fall.
+"""Which ranges each Spark task reads (pure); the brokers say where a cut can fall.
 
-A piece becomes one input partition and so one Spark task. Pieces are sized by bytes, because
-bytes are what a task takes time for; the number of records says little about that.
+Large ranges are cut, and small ones share a task. Both go by bytes, because bytes are what a task
+takes time for; the number of records says little about that.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ Splitter = Callable[
     [Mapping[OffsetRange, int]], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
 ]
 
+# What one task reads, in order.
+Share = tuple[OffsetRange, ...]
+
 DEFAULT_MAX_BYTES = 512 << 20
 
 # Below this a task costs more than it gains: starting one takes about what reading 8 MiB does.
@@ -26,7 +30,7 @@ MIN_PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """What a user wants of the pieces; ``parallelism`` is how many tasks could run at once."""
+    """What a user wants of the tasks; ``parallelism`` is how many could run at once."""
 
     max_bytes: int = DEFAULT_MAX_BYTES
     max_records: int | None = None
@@ -43,10 +47,8 @@ def piece_bytes(total_bytes: int, limits: SplitLimits) -> int:
     return max(1, wanted)
 
 
-def split(
-    ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
-) -> list[OffsetRange]:
-    """Non-empty pieces that cover ``ranges`` exactly, in order of partition and offset."""
+def split(ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter) -> list[Share]:
+    """What each task reads: all of ``ranges``, in order of partition and offset."""
     wanted = sorted(r for r in ranges if r.count)
     if not wanted:
         return []
@@ -60,7 +62,29 @@ def split(
     if limits.max_records is not None:
         most = limits.max_records
         pieces = [part for p in pieces for part in _evenly(p, _ceil_div(p.count, most))]
-    return pieces
+    if limits.min_partitions:
+        return [(piece,) for piece in pieces]
+    return _shared(pieces, sizes, limits)
+
+
+def _shared(
+    pieces: Sequence[OffsetRange], sizes: Mapping[OffsetRange, int], limits: SplitLimits
+) -> list[Share]:
+    """The pieces, as many to a task as are together not worth more than one."""
+    density = {r.topic_partition: size / r.count for r, size in sizes.items()}
+    shares: list[Share] = []
+    room_bytes = room_records = 0.0
+    for piece in pieces:
+        size = density[piece.topic_partition] * piece.count
+        if shares and size <= room_bytes and piece.count <= room_records:
+            shares[-1] = (*shares[-1], piece)
+        else:
+            shares.append((piece,))
+            room_bytes = min(MIN_PIECE_BYTES, limits.max_bytes)
+            room_records = limits.max_records or math.inf
+        room_bytes -= size
+        room_records -= piece.count
+    return shares
 
 
 def piece_count(size: int, target: int, limits: SplitLimits) -> int:

@@ -35,10 +35,11 @@ from tests.fault.crash_load import (
     Truth,
 )
 from tests.fault.forgetful_broker import ForgetfulBroker
+from tests.fault.log.material import record_batch
 from tests.fault.log.simulated_disk import NOTHING, RandomSurvival
 from tests.helpers import wait_until
-from tests.integration.broker_tools import SESSION_MS, connect, create_topic, is_led
-from tests.unit.broker.wire import Wire
+from tests.integration.broker_tools import SESSION_MS, broker_process, connect, create_topic, is_led
+from tests.unit.broker.wire import Wire, append_request
 
 # Whether a producer that repeats may leave a record twice: without idempotence it may.
 DUPLICATES: Final = False
@@ -177,6 +178,25 @@ def cut_power_and_check(directory: Path, zookeeper: str, *, rounds: int, seed: i
 
 def test_what_was_acknowledged_or_read_survives_kill_9(tmp_path: Path, chroot: str) -> None:
     kill_and_check(tmp_path, chroot, rounds=3, seed=1)
+
+
+def test_what_was_written_and_never_flushed_survives_kill_9(tmp_path: Path, chroot: str) -> None:
+    data = record_batch()
+    with broker_process(tmp_path, chroot) as broker:
+        with connect(broker) as wire:
+            create_topic(wire, "t", config={"flush.ms": "3600000"})
+            for _ in range(10):
+                wire.append("t", 0, data, acks="written")
+                wire.send(Api.APPEND, append_request("t", 0, data, acks="none"), data)
+            last = wire.append("t", 0, data, acks="written").results[0]
+            assert last.base_offset == 20
+            assert not wire.fetch("t", 0, 0).results[0].length, "it was flushed"
+        broker.kill()
+        broker.start()
+        with connect(broker) as wire:
+            wait_until(lambda: is_led(wire, "t"))
+            assert wire.fetch("t", 0, 0).results[0].length == 21 * len(data)
+            assert wire.append("t", 0, data).results[0].base_offset == 21
 
 
 def test_what_was_acknowledged_or_read_survives_power_loss(tmp_path: Path, chroot: str) -> None:

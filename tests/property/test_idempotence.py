@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_logbus.client.accumulator import Accumulator
@@ -216,7 +216,28 @@ def in_order(client: Client, log: Log) -> bool:
     return mine == sorted(mine)
 
 
+GIVEN_UP_IN_THE_MIDDLE = [
+    *[("add", 1)] * 3,
+    ("depart", 3),
+    ("arrive", "request lost"),
+    ("depart", 1),
+    ("give up",),  # the second one, which may be there as well as the first and the third
+    ("arrive", "answer lost"),
+]
+GIVEN_UP_FROM_BEHIND = [
+    *[("add", 1)] * 3,
+    ("depart", 3),
+    ("arrive", "answer lost"),
+    ("depart", 2),
+    ("give up",),  # the third one, and then the first; the second is acknowledged
+    *[("arrive", "too large"), ("depart", 1)] * 2,
+    ("add", 1),
+]
+
+
 @settings(max_examples=300)
+@example(GIVEN_UP_IN_THE_MIDDLE)
+@example(GIVEN_UP_FROM_BEHIND)
 @given(st.lists(STEPS, min_size=20, max_size=60))
 def test_what_is_acknowledged_is_there_once_and_what_failed_at_most_once(steps: list[Any]) -> None:
     client, log = play(steps, losses=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,9 +54,8 @@ class _DirectoryNode:
         self.pending.clear()
 
     def crash(self, survival: Survival) -> None:
-        # Journals keep the order of changes to one directory, so a prefix survives.
-        for change in self.pending[: survival.of_changes(len(self.pending))]:
-            change(self.durable)
+        for number in survival.of_changes(len(self.pending)):
+            self.pending[number](self.durable)
         self.pending.clear()
         self.entries = dict(self.durable)
         for node in self.entries.values():
@@ -87,9 +86,9 @@ class Survival:
     def of_truncation(self) -> bool:
         return False
 
-    def of_changes(self, _count: int) -> int:
-        """How many of a directory's pending changes survive."""
-        return 0
+    def of_changes(self, _count: int) -> Iterable[int]:
+        """Which of a directory's pending changes survive, in their order."""
+        return ()
 
 
 class AllSurvives(Survival):
@@ -101,8 +100,8 @@ class AllSurvives(Survival):
     def of_truncation(self) -> bool:
         return True
 
-    def of_changes(self, count: int) -> int:
-        return count
+    def of_changes(self, count: int) -> Iterable[int]:
+        return range(count)
 
 
 class RandomSurvival(Survival):
@@ -120,8 +119,15 @@ class RandomSurvival(Survival):
     def of_truncation(self) -> bool:
         return self._random.random() < 0.5
 
-    def of_changes(self, count: int) -> int:
-        return self._random.randint(0, count)
+    def of_changes(self, count: int) -> Iterable[int]:
+        return range(self._random.randint(0, count))  # as by a journal, which keeps the order
+
+
+class DisorderedSurvival(RandomSurvival):
+    """Each change of a directory by itself survives or is lost; no standard promises an order."""
+
+    def of_changes(self, count: int) -> Iterable[int]:
+        return [number for number in range(count) if self._random.random() < 0.5]
 
 
 NOTHING = Survival()
@@ -149,6 +155,12 @@ class SimulatedDisk:
             self.cut_power_at = None
             self._locked.clear()
             self._root.crash(survival)
+
+    def kill(self) -> None:
+        """End the process that has files open; the page cache lives on, synced or not."""
+        with self._mutex:
+            self.generation += 1
+            self._locked.clear()
 
     def used(self) -> int:
         def of(node: _Node) -> int:
@@ -234,11 +246,14 @@ class SimulatedDisk:
     def rename(self, source: Path, target: Path) -> None:
         assert source.parent == target.parent, "no rename across directories is expected"
         with self._mutex:
-            self._node(source)
+            node = self._node(source)
             self.operate("rename", source)
-            self._directory(source.parent).change(
-                lambda entries: entries.__setitem__(target.name, entries.pop(source.name))
-            )
+
+            def change(entries: dict[str, _Node]) -> None:
+                entries.pop(source.name, None)
+                entries[target.name] = node
+
+            self._directory(source.parent).change(change)
 
     def remove(self, path: Path) -> None:
         with self._mutex:

@@ -46,6 +46,18 @@ def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_roll(jump: in
     assert segments(broker) == 2
 
 
+@JUMPS
+def test_a_clock_that_jumps_an_hour_while_the_broker_is_down_holds_up_no_roll(jump: int) -> None:
+    broker = broker_with(LogConfig(segment_ms=600_000, retention_ms=None))
+    broker.append(record_batch(1))
+    broker.directory.close()
+    broker.clock.jump(jump)
+    broker.start()
+    broker.clock.advance(600)
+    broker.directory.maintain()
+    assert segments(broker) == 2
+
+
 def segments(broker: Broker) -> int:
     disk = broker.files
     assert isinstance(disk, SimulatedDisk)

@@ -13,7 +13,7 @@ from spark_logbus.log import CompactionGroup, CompactionPlan, LogConfig, index_c
 from spark_logbus.record import HEADER_SIZE, checksum, stamp
 from spark_logbus.record import format as fmt
 from tests.fault.log.material import NOW_US, TOPIC_ID, TP, Broker, batches_from
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.fault.log.simulated_disk import AllSurvives, PowerCutError, SimulatedDisk
 from tests.fault.log.test_crash_points import every_crash
 
 CONFIG = LogConfig(
@@ -90,6 +90,8 @@ def check_whole(broker: Broker, *, end: int) -> list[str]:
     seen = []
     for header, data in batches_from(log, offset):
         assert header.base_offset == offset
+        last = next(batches_from(log, header.next_offset - 1, max_bytes=1))
+        assert last[1] == data  # not of a segment that this one replaces
         payload = bytes(data[HEADER_SIZE:]).rstrip(b"\0")
         if header.has_offset_delta:
             assert payload == b"new%03d" % offset
@@ -121,6 +123,23 @@ def test_a_swap() -> None:
     assert outcomes == {("old",) * 10, ("new",) + ("old",) * 4, ("new", "new")}
 
 
+def test_a_crash_while_recovery_completes_a_swap() -> None:
+    def prepare() -> Broker:
+        broker = broker_with(12)
+        group = planned(broker).groups[0]
+        write_cleaned(broker, group)
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        disk.cut_power_at = len(disk.operations) + 4  # the files synced and renamed
+        with pytest.raises(PowerCutError):
+            broker.log().compaction.swap(group)
+        disk.crash(AllSurvives())
+        return broker
+
+    for broker, _, _ in every_crash(prepare, Broker.start):
+        assert check_whole(broker, end=24)[0] == "new"
+
+
 def test_a_compacted_log_is_trusted_after_a_clean_stop() -> None:
     broker = broker_with(12)
     compact(broker)
@@ -150,10 +169,11 @@ def test_a_slice_that_was_taken_before_reads_the_old_records() -> None:
 def test_a_reader_with_an_old_view_finds_the_new_segment() -> None:
     broker = broker_with(12)
     broker.restart()  # nothing is open
-    old = broker.log()._state.view.sealed[1]
+    replaced = broker.log()._state.view.sealed[:2]  # the first one's name is taken over
     compact(broker)
-    with pytest.raises(FileNotFoundError):
-        old.lookup()
+    for old in replaced:
+        with pytest.raises(FileNotFoundError):
+            old.lookup()
     check_whole(broker, end=24)
 
 

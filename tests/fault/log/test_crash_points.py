@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_
 from tests.fault.log.simulated_disk import (
     NOTHING,
     AllSurvives,
+    DisorderedSurvival,
     PowerCutError,
     RandomSurvival,
     SimulatedDisk,
@@ -26,6 +28,7 @@ SURVIVALS: list[Callable[[], Survival]] = [
     lambda: NOTHING,
     AllSurvives,
     *(lambda seed=seed: RandomSurvival(seed) for seed in range(4)),
+    *(lambda seed=seed: DisorderedSurvival(seed) for seed in range(4, 8)),
 ]
 
 
@@ -104,6 +107,23 @@ def test_retention() -> None:
         broker.directory.maintain()
         assert broker.log().ends().log_start_offset == 12
         check_whole(broker, flushed=flushed)
+
+
+def test_retention_on_a_disk_too_full_for_its_checkpoint() -> None:
+    def maintain(broker: Broker) -> None:
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        disk.refuse = lambda done, path: (
+            errno.ENOSPC if done == "pwrite" and "checkpoint" in path.name else None
+        )
+        broker.directory.maintain()
+        assert broker.log().ends().log_start_offset == 12
+
+    starts = set()
+    for broker, _, flushed in every_crash(lambda: broker_with(12), maintain):
+        check_whole(broker, flushed=flushed)
+        starts.add(broker.log().ends().log_start_offset)
+    assert starts == {0, 4, 8, 12}
 
 
 def test_expiry_of_all_that_is_there() -> None:

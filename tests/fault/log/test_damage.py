@@ -185,6 +185,18 @@ def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
     assert log.split(0, 16, target_bytes=1)[0][-1] == (14 if segment_bytes == 5 * SIZE else 12)
 
 
+@pytest.mark.parametrize("length", [4, SIZE - 15, SIZE - 4], ids=["short", "odd", "too long"])
+def test_a_length_that_cannot_be_is_met_by_the_reader_of_that_record_batch(length: int) -> None:
+    broker = broker_with(2)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    path = DIRECTORY / names.segment(0)
+    data = bytes(disk.data(path))
+    disk.overwrite(path, data[: SIZE + 8] + length.to_bytes(4, "little") + data[SIZE + 12 :])
+    with pytest.raises(CorruptRecordBatchError, match=r"flights-0\[2, 4\)"):
+        broker.log().read(2, max_bytes=1)
+
+
 def test_a_record_batch_within_a_record_s_value_is_not_taken_for_one_of_the_log() -> None:
     inner = record_batch(7)
     stamp(inner, base_offset=5, leader_epoch=1, append_time_us=1)

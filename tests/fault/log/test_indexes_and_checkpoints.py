@@ -104,12 +104,30 @@ def test_a_harmed_index_changes_no_read(
     assert disk.data(FIRST_INDEX) == good  # and it is whole again
 
 
-def test_an_index_that_is_harmed_while_the_broker_runs_is_rebuilt_when_it_is_loaded() -> None:
+@pytest.mark.parametrize("harm", [flipped_entry, everything_gone])
+def test_an_index_that_is_harmed_while_the_broker_runs_is_rebuilt_when_it_is_loaded(
+    harm: Callable[[SimulatedDisk, Path], None],
+) -> None:
     broker, disk = broker_with_segments()
     before = observe(broker)
     broker.restart()
-    flipped_entry(disk, FIRST_INDEX)
+    harm(disk, FIRST_INDEX)
     assert observe(broker) == before
+
+
+def test_the_active_segment_does_not_take_the_index_of_another_of_its_size() -> None:
+    broker = Broker(files=SimulatedDisk(), config=LogConfig(segment_bytes=1024))
+    broker.append(*(record_batch(2, payload=bytes(400)) for _ in range(4)))
+    before = observe(broker)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    broker.directory.close()
+    active = DIRECTORY / names.index(4)
+    assert len(disk.data(active)) == len(disk.data(FIRST_INDEX))
+    disk.overwrite(active, bytes(disk.data(FIRST_INDEX)))
+    broker.start()
+    assert observe(broker) == before
+    assert broker.append(record_batch(1)) == 9
 
 
 def test_the_active_segment_s_stale_index_is_not_used() -> None:

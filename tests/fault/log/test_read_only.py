@@ -51,6 +51,17 @@ def test_a_partition_whose_directory_turns_read_only_refuses_appends_and_is_read
     assert offsets_from(other, 0) == [0, 4]
 
 
+def test_upkeep_that_fails_for_one_partition_goes_on_with_the_others() -> None:
+    broker, disk = brokers_two_logs()
+    for log in (broker.log(), broker.log(OTHER)):
+        log.configure(LogConfig(segment_ms=1000, retention_ms=None))
+    read_only(disk, "flights-0")
+    broker.clock.advance(2)
+    broker.directory.maintain()
+    assert broker.log(OTHER).segment_count == 2
+    assert broker.log().segment_count == 2  # as before
+
+
 def test_a_partition_whose_directory_is_read_only_at_the_start_leaves_the_others_alone() -> None:
     broker, disk = brokers_two_logs()
     disk.crash(AllSurvives())

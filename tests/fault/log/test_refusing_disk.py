@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,25 @@ def test_a_full_disk_refuses_an_append_whole_and_takes_the_next_when_there_is_sp
     assert offsets_from(broker.log(), 0) == [0, 2, 5]
 
 
+def test_a_file_that_takes_only_a_part_of_a_write(tmp_path: Path) -> None:
+    """On a real file system, which first says how much it took and then why not more."""
+    broker = Broker(tmp_path / "data")
+    broker.append(record_batch(2))
+    path = broker.log_path() / names.segment(0)
+    whole = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 4096, hard))
+    try:
+        with pytest.raises(StorageError, match=os.strerror(errno.EFBIG)):
+            broker.append(record_batch(1, payload=bytes(10_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == whole
+    assert broker.append(record_batch(1, payload=bytes(10_000))) == 3
+    assert offsets_from(broker.log(), 0) == [0, 2]
+    broker.directory.close()
+
+
 def test_a_failed_append_whose_rest_cannot_be_removed_takes_the_partition_offline() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
@@ -82,13 +103,19 @@ def test_a_roll_without_space_fails_the_append_only(refused: str) -> None:
     assert offsets_from(broker.log(), 0) == [0, 1]
 
 
-def test_an_index_that_cannot_be_written_stops_no_append(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [(".index", "index will be rebuilt"), (".producers", "recovery would take longer")],
+)
+def test_what_can_be_rebuilt_stops_no_append_when_it_cannot_be_written(
+    refused: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(segment_bytes=1024))
-    disk.refuse = refusing("pwrite", ".index", errno.ENOSPC)  # type: ignore[assignment]
+    disk.refuse = refusing("pwrite", refused, errno.ENOSPC)  # type: ignore[assignment]
     broker.append(*(record_batch(1, payload=bytes(600)) for _ in range(4)))
     assert offsets_from(broker.log(), 0) == [0, 1, 2, 3]
-    assert "index will be rebuilt" in caplog.text
+    assert said in caplog.text
     disk.refuse = lambda _done, _path: None
     broker.restart()
     assert offsets_from(broker.log(), 0) == [0, 1, 2, 3]
@@ -200,6 +227,25 @@ def test_a_flush_that_fails_at_the_start_is_made_up_for_at_the_next() -> None:
     disk.crash(NOTHING)
     broker.start()
     assert offsets_from(broker.log(), 0) == [0, 2]
+
+
+def test_the_first_flush_after_a_crash_fails_and_is_made_up_for_at_the_next_start() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    broker.append(record_batch(3), flush=False)
+    disk.kill()
+    disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
+    broker.start()
+    assert broker.directory.get(TP) is None
+    disk.forget_pending(SEGMENT)
+    disk.kill()
+    disk.refuse = lambda _done, _path: None
+    broker.start()
+    served = offsets_from(broker.log(), 0)
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), 0) == served == [0, 2]
 
 
 def test_what_was_flushed_is_not_written_again_after_a_crash() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.log import files as names
+from spark_logbus.record import HEADER_SIZE
 from tests.fault.log.material import Broker, batches_from, joined, offsets_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
@@ -41,6 +42,16 @@ def test_a_torn_write_at_every_byte_of_the_last_record_batch_is_cut_back() -> No
         assert broker.files.data(SEGMENT) == whole  # type: ignore[attr-defined]
         assert broker.append(record_batch(2)) == 7
         assert offsets_from(log, 0) == [0, 3, 5]
+
+
+def test_a_record_batch_whose_end_never_reached_the_disk_is_cut_off_at_any_byte() -> None:
+    """The file has its new length already, and zeros where bytes are missing."""
+    first, last = stamped(3, 4)
+    for written in range(HEADER_SIZE - 6, len(last.rstrip(b"\0"))):  # a header ends in six zeros
+        tail = last[:written] + bytes(len(last) - written)
+        broker = crashed_broker_with(first + tail)
+        assert offsets_from(broker.log(), 0) == [0], written
+        assert broker.log().ends().log_end_offset == 3
 
 
 def test_an_append_of_two_record_batches_keeps_the_whole_one() -> None:

@@ -19,7 +19,7 @@ from spark_logbus.client import (
 )
 from spark_logbus.coordination import CommittedOffset
 from spark_logbus.datasource.options import parse_options
-from spark_logbus.datasource.read import RangePartition
+from spark_logbus.datasource.read import RangesPartition
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -171,7 +171,7 @@ class Query:
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
         planned = self.driver.partitions(start, end)
-        return [str(cast(RangePartition, one).offset_range) for one in planned]
+        return [str(r) for one in planned for r in cast(RangesPartition, one).ranges]
 
 
 def two_partitions(*ends: int, topic_id: str = "id") -> dict[str, Any]:

@@ -137,6 +137,24 @@ def test_a_slice_outlives_the_segment_that_retention_deletes(broker: Broker) -> 
         os.fstat(fd)
 
 
+def test_a_segment_that_retention_deletes_while_a_reader_opens_it() -> None:
+    config = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None)
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=config)
+    broker.append(*(record_batch(1, payload=bytes(600)) for _ in range(9)))
+    broker.restart()  # nothing is open
+
+    def maintain_first(operation: str, _path: Path) -> None:
+        if operation == "open":
+            disk.refuse = lambda _operation, _path: None
+            broker.directory.maintain()
+
+    disk.refuse = maintain_first
+    with pytest.raises(OffsetOutOfRangeError, match="Offset 0 of"):
+        broker.log().read(0, max_bytes=100)
+    assert broker.log().ends().log_start_offset > 0
+
+
 def test_readers_under_rolls_and_retention_see_whole_record_batches_or_out_of_range() -> None:
     config = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None)
     broker = Broker(files=SimulatedDisk(), config=config)

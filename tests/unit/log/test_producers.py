@@ -192,11 +192,18 @@ def after_a_crash(broker: Broker, tmp_path: Path) -> Broker:
     return after
 
 
-def test_records_that_a_crash_took_are_taken_again(broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("snapshot", [False, True], ids=["", "with a snapshot of them"])
+def test_records_that_a_crash_took_are_taken_again(
+    broker: Broker, tmp_path: Path, snapshot: bool
+) -> None:
     log = broker.log()
     append(log, batch(0))
     log.flush()
     append(log, batch(1))
+    if snapshot:
+        broker.directory.close()
+        (broker.path / "checkpoint").unlink()
+        (broker.path / "clean-shutdown").unlink()
     broker = after_a_crash(broker, tmp_path)
     last = max(broker.log_path().glob("*.log"))
     with last.open("r+b") as file:
@@ -205,6 +212,7 @@ def test_records_that_a_crash_took_are_taken_again(broker: Broker, tmp_path: Pat
     log = broker.log()
     assert append(log, batch(1)) == (1,)
     assert append(log, batch(0)) == (0,)
+    assert log.ends().log_end_offset == 2
 
 
 def test_only_the_newest_snapshots_are_kept(broker: Broker) -> None:

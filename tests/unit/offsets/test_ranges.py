@@ -82,18 +82,36 @@ def test_no_piece_has_more_records_than_allowed() -> None:
     asked = [a_range(0, 5, 30), a_range(1, 0, 7)]
     limits = SplitLimits(max_records=10, min_partitions=2)
     assert split(asked, limits, splitter) == [
-        a_range(0, 5, 13), a_range(0, 13, 21), a_range(0, 21, 30), a_range(1, 0, 7)
+        (a_range(0, 5, 13),), (a_range(0, 13, 21),), (a_range(0, 21, 30),), (a_range(1, 0, 7),)
     ]  # fmt: skip
 
 
-def test_one_piece_for_each_partition_of_a_small_topic() -> None:
+def test_small_partitions_share_a_task() -> None:
     asked = [a_range(1, 0, 50), a_range(0, 10, 60)]
-    assert split(asked, SplitLimits(parallelism=8), splitter) == sorted(asked)
+    assert split(asked, SplitLimits(parallelism=8), splitter) == [tuple(sorted(asked))]
+
+
+def test_a_task_shared_is_not_worth_more_than_one() -> None:
+    many = [a_range(number, 0, 3_000) for number in range(10)]  # of 3 MB each
+    shares = split([*many, a_range(10, 0, 20_000), a_range(11, 0, 5)], SplitLimits(), splitter)
+    assert [len(share) for share in shares] == [2, 2, 2, 2, 2, 1, 1]
+
+
+def test_a_user_who_asks_for_partitions_gets_each_in_a_task_of_its_own() -> None:
+    asked = [a_range(number, 0, 5) for number in range(10)]
+    assert len(split(asked, SplitLimits(min_partitions=1), splitter)) == 10
+
+
+def test_shared_tasks_keep_the_bound_on_records() -> None:
+    asked = [a_range(number, 0, 4) for number in range(5)]
+    shares = split(asked, SplitLimits(max_records=10), splitter)
+    assert [sum(r.count for r in share) for share in shares] == [8, 8, 4]
 
 
 def test_a_large_range_is_cut_into_equal_pieces_where_record_batches_meet() -> None:
-    pieces = split([a_range(0, 0, 100_000)], SplitLimits(parallelism=4), splitter)
-    assert len(pieces) == 4
+    shares = split([a_range(0, 0, 100_000)], SplitLimits(parallelism=4), splitter)
+    assert len(shares) == 4
+    pieces = [piece for share in shares for piece in share]
     assert {piece.start % 100 for piece in pieces} == {0}
     assert max(p.count for p in pieces) - min(p.count for p in pieces) <= 400
 
@@ -101,31 +119,32 @@ def test_a_large_range_is_cut_into_equal_pieces_where_record_batches_meet() -> N
 def test_min_partitions_above_what_bytes_give() -> None:
     pieces = split([a_range(0, 0, 10), a_range(1, 0, 90)], SplitLimits(min_partitions=10), splitter)
     assert len(pieces) >= 10
-    assert sum(p.count for p in pieces) == 100
+    assert sum(p.count for share in pieces for p in share) == 100
 
 
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 3_000)), max_size=6),
-    st.integers(1, 40),
+    st.none() | st.integers(1, 40),
     st.integers(1, 4 * MIB),
     st.integers(1, 16),
 )
 def test_pieces_cover_the_ranges_exactly(
-    shapes: list[tuple[int, int]], min_partitions: int, max_bytes: int, parallelism: int
+    shapes: list[tuple[int, int]], min_partitions: int | None, max_bytes: int, parallelism: int
 ) -> None:
     asked = [a_range(number, start, start + n) for number, (start, n) in enumerate(shapes)]
     limits = SplitLimits(
         max_bytes=max_bytes, min_partitions=min_partitions, parallelism=parallelism
     )
-    pieces = split(asked, limits, splitter)
+    shares = split(asked, limits, splitter)
+    pieces = [piece for share in shares for piece in share]
     assert all(piece.count for piece in pieces)
     for one in asked:
         own = [p for p in pieces if p.topic_partition == one.topic_partition]
         assert [p.start for p in own[1:]] == [p.end for p in own[:-1]]
         if one.count:
             assert (own[0].start, own[-1].end) == (one.start, one.end)
-    assert len(pieces) >= min(min_partitions, sum(one.count for one in asked))
+    assert len(shares) >= min(min_partitions or 0, sum(one.count for one in asked))
 
 
 def test_split_by_count_never_makes_empty_pieces() -> None:

@@ -1,0 +1,30 @@
+"""The documents name tests for what they claim; the tests are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMED = re.compile(r"\[(test_\w+)\]\(([^)]+)\)")
+
+
+@pytest.mark.parametrize("page", ["failures.md", "guarantees.md"])
+def test_every_test_that_a_page_names_is_there(page: str) -> None:
+    named = NAMED.findall((DOCS / page).read_text())
+    assert len(named) > 10
+    missing = [
+        name
+        for name, link in named
+        if f"def {name}(" not in (DOCS / link).resolve(strict=True).read_text()
+    ]
+    assert missing == []
+
+
+def test_every_failure_has_a_test() -> None:
+    rows = [line for line in (DOCS / "failures.md").read_text().splitlines() if line[:1] == "|"]
+    failures = [row for row in rows if not row.startswith(("| What goes", "|---"))]
+    assert len(failures) == 21
+    assert [row for row in failures if not NAMED.search(row)] == []
