@@ -74,7 +74,7 @@ class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True):
     generation: NonNegative = 0
 
 
-class RewindPayload(msgspec.Struct, frozen=True, kw_only=True):
+class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     positions: dict[str, dict[NonNegative, NonNegative]]
     why: str
     when_us: int
