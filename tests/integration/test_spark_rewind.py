@@ -59,6 +59,7 @@ def started(topic: str, group: str, **more: str) -> dict[str, str]:
 
 
 LONG_AGO_US = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
 
 
 @pytest.mark.parametrize("trigger", [{}, {"processingTime": "1 second"}])
@@ -69,7 +70,7 @@ def test_a_running_query_follows_at_once(
     topic = logbus.topic()
     tp = TopicPartition(topic, 0)
     for number, value in enumerate(numbered(10)):
-        logbus.produce(topic, [value], timestamp_us=LONG_AGO_US + number * 1_000_000)
+        logbus.produce(topic, [value], timestamp_us=LONG_AGO_US + number * HOUR_US)
     group = f"live-rewind-{topic}"
     rows: list[str] = []
 
@@ -86,10 +87,11 @@ def test_a_running_query_follows_at_once(
         return logbus.committed(group) == {tp: 10}
 
     wait_until(done, deadline_s=60, message="the first micro-batch and its commit")
+    # Hours apart, so that it does not matter how long this test takes.
     targets: list[tuple[Target, int]] = [
         (ToOffset(7), 3),
-        (ToTime(LONG_AGO_US + 4_000_000), 6),
-        (ByDuration(SystemClock().now_us() - LONG_AGO_US - 7_500_000), 2),
+        (ToTime(LONG_AGO_US + 4 * HOUR_US), 6),
+        (ByDuration(SystemClock().now_us() - LONG_AGO_US - 7 * HOUR_US - HOUR_US // 2), 2),
         (ByCount(4), 4),
         (ToEarliest(), 10),
     ]
