@@ -176,3 +176,28 @@ def test_once_commits_its_micro_batch_with_the_next_run(logbus: Logbus, streams:
     assert once() == 5
     assert streams.run(**options) == []
     assert logbus.committed("once") == logbus.ends(topic)
+
+
+def test_reads_of_one_query_that_share_a_source_share_its_claim(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a", "b"])
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="union")
+    finish(streams.start(source.union(source)))
+    assert streams.values() == ["a", "a", "b", "b"]
+    assert logbus.committed("union") == logbus.ends(topic)
+
+
+def test_a_self_join_needs_a_group_for_each_of_its_reads(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a", "b"])
+    left, right = (
+        streams.source(subscribe=topic, startingOffsets="earliest", group=group).select(
+            "value", "timestamp"
+        )
+        for group in ("joined", "joined")
+    )
+    query = streams.start(left.alias("l").join(right.alias("r"), "value"))
+    with pytest.raises(StreamingQueryException, match="Group 'joined' is in use"):
+        finish(query)
