@@ -192,12 +192,8 @@ def test_reads_of_one_query_that_share_a_source_share_its_claim(
 def test_a_self_join_needs_a_group_for_each_of_its_reads(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a", "b"])
-    left, right = (
-        streams.source(subscribe=topic, startingOffsets="earliest", group=group).select(
-            "value", "timestamp"
-        )
-        for group in ("joined", "joined")
-    )
-    query = streams.start(left.alias("l").join(right.alias("r"), "value"))
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="joined")
+    keys = source.select("value", "timestamp")
+    query = streams.start(keys.alias("l").join(keys.alias("r"), "value"))
     with pytest.raises(StreamingQueryException, match="Group 'joined' is in use"):
         finish(query)
