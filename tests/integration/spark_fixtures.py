@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,18 +133,24 @@ class Streams:
         self._logbus = logbus
         self.checkpoint = directory / "checkpoint"
         self.queries: list[StreamingQuery] = []
+        self.before_batch: Callable[[int], None] = lambda _: None
+        """Called with each micro-batch's number before its records are read."""
 
     def source(self, **options: str) -> DataFrame:
         reader = self._spark.readStream.format("logbus").option("zookeeper", self._logbus.zookeeper)
         return reader.options(**options).load()
 
-    def start(self, frame: DataFrame, *, available_now: bool = True) -> StreamingQuery:
+    def start(
+        self, frame: DataFrame, *, available_now: bool = True, once: bool = False
+    ) -> StreamingQuery:
         writer = (
             frame.writeStream.foreachBatch(self._collect)
             .option("checkpointLocation", str(self.checkpoint))
             .outputMode("append")
         )
-        if available_now:
+        if once:
+            writer = writer.trigger(once=True)
+        elif available_now:
             writer = writer.trigger(availableNow=True)
         self.rows: list[Any] = []
         query = writer.start()
@@ -152,6 +158,7 @@ class Streams:
         return query
 
     def _collect(self, frame: DataFrame, batch_id: int) -> None:
+        self.before_batch(batch_id)
         self.rows += frame.collect()
 
     def run(self, **options: str) -> list[str]:

@@ -1,0 +1,160 @@
+"""Streams whose topics come and go, whose micro-batches fail, and what they are joined to."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_logbus.errors import UnknownTopicError
+from tests.helpers import wait_until
+from tests.integration.spark_fixtures import Logbus, Streams, finish
+
+pytestmark = pytest.mark.spark
+
+
+def numbered(count: int, start: int = 0) -> list[str]:
+    return [f"{number:05d}" for number in range(start, start + count)]
+
+
+class PlannedError(Exception):
+    pass
+
+
+def test_the_first_micro_batch_fails_and_latest_stays_where_it_was(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, numbered(5))
+
+    def fail(batch: int) -> None:
+        raise PlannedError(batch)
+
+    streams.before_batch = fail
+    with pytest.raises(StreamingQueryException, match="PlannedError"):
+        finish(streams.start(streams.source(subscribe=topic)))
+    logbus.produce(topic, numbered(3, 100))
+    streams.before_batch = lambda _: None
+    assert streams.run(subscribe=topic) == numbered(3, 100)
+
+
+def test_a_failed_micro_batch_is_read_again_though_partitions_were_added(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic(partitions=2)
+    logbus.produce(topic, numbered(6))
+    logbus.produce(topic, numbered(6, 100), partition=1)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"}
+
+    def fail_at_second(batch: int) -> None:
+        if batch == 1:
+            raise PlannedError(batch)
+
+    streams.before_batch = fail_at_second
+    with pytest.raises(StreamingQueryException, match="PlannedError"):
+        finish(streams.start(streams.source(**options)))
+    assert streams.values() == [*numbered(2), *numbered(2, 100)]
+    logbus.admin.alter_topic(topic, partitions=3)
+    logbus.produce(topic, numbered(3, 200), partition=2)
+    per_batch: list[int] = []
+    streams.before_batch = lambda batch: per_batch.append(batch)
+    assert streams.run(**options) == [*numbered(4, 2), *numbered(4, 102), *numbered(3, 200)]
+    assert per_batch[0] == 1
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
+    logbus: Logbus, streams: Streams, fail_on_data_loss: str
+) -> None:
+    topic, other = logbus.topic(), logbus.topic()
+    logbus.produce(topic, numbered(5))
+    logbus.produce(other, numbered(5, 100))
+    streams.before_batch = lambda batch: None if batch else logbus.admin.delete_topic(topic)
+    options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest"}
+    query = streams.start(streams.source(**options, failOnDataLoss=fail_on_data_loss))
+    if fail_on_data_loss == "true":
+        with pytest.raises(StreamingQueryException, match=f"topic {topic} was deleted"):
+            finish(query)
+    else:
+        finish(query)
+        assert streams.values() == numbered(5, 100)
+
+
+@pytest.mark.parametrize("how", ["deleted", "recreated"])
+def test_available_now_finds_that_what_it_set_out_to_read_is_gone(
+    logbus: Logbus, streams: Streams, how: str
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, numbered(10))
+
+    def lose(batch: int) -> None:
+        if batch == 1:
+            logbus.admin.delete_topic(topic)
+            if how == "recreated":
+                logbus.topic(name=topic)
+                logbus.produce(topic, numbered(2, 500))
+
+    streams.before_batch = lose
+    source = streams.source(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="3")
+    with pytest.raises(StreamingQueryException, match=f"lost: topic {topic} was deleted"):
+        finish(streams.start(source))
+
+
+def test_a_stream_joined_to_itself(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic(partitions=2)
+    logbus.produce(topic, numbered(4))
+    logbus.produce(topic, numbered(4, 2), partition=1)
+    source = streams.source(subscribe=topic, startingOffsets="earliest")
+    left = source.selectExpr("value", "offset AS left_offset")
+    right = source.selectExpr("value AS also", "offset AS right_offset")
+    finish(streams.start(left.join(right, left["value"] == right["also"])))
+    # 2 and 3 are in both partitions: each of the two meets each of the two.
+    assert streams.values() == sorted([*numbered(6), *numbered(2, 2) * 3])
+
+
+def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, [None, "b"], key="k")
+    logbus.produce(topic, [None, "d"])
+    finish(streams.start(streams.source(subscribe=topic, startingOffsets="earliest")))
+    found = [(row["key"], row["value"], row["offset"]) for row in streams.rows]
+    assert found == [(b"k", None, 0), (b"k", b"b", 1), (None, None, 2), (None, b"d", 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_topics_that_come_and_go_at_random_under_load(logbus: Logbus, streams: Streams) -> None:
+    dice = random.Random(5)
+    source = streams.source(
+        subscribePattern="random-.*", startingOffsets="earliest", failOnDataLoss="false"
+    )
+    query = streams.start(source, available_now=False)
+    kept = logbus.topic(name="random-kept", partitions=2)
+    expected: list[str] = []
+    alive: list[str] = []
+    for number in range(60):
+        match dice.choice(["add", "drop", "grow", "produce"]):
+            case "add":
+                alive.append(logbus.topic(name=f"random-{number}"))
+            case "drop" if alive:
+                logbus.admin.delete_topic(alive.pop(dice.randrange(len(alive))))
+            case "grow" if alive:
+                topic = dice.choice(alive)
+                grown = len(logbus.spans(topic)) + 1
+                logbus.admin.alter_topic(topic, partitions=grown)
+        for topic in alive:
+            try:
+                logbus.produce(topic, [f"passing-{number}"])
+            except UnknownTopicError:
+                raise AssertionError(f"{topic} was not deleted") from None
+        values = [f"kept-{number:03d}-{each}" for each in range(20)]
+        logbus.produce(kept, values, partition=number % 2)
+        expected += values
+    wait_until(
+        lambda: sum(row["topic"] == kept for row in list(streams.rows)) >= len(expected),
+        deadline_s=120,
+    )
+    assert query.isActive, query.exception()
+    query.stop()
+    assert [v for v in streams.values() if v.startswith("kept")] == sorted(expected)
