@@ -132,6 +132,12 @@ class DuplicateSequenceError(InvalidRequestError):
     code = 17
 
 
+class ClaimLostError(StaleOwnerError):
+    """A query whose group was taken over by another one goes on as if it still held it."""
+
+    code = 18
+
+
 # -- damaged or missing data --------------------------------------------------------------
 
 
@@ -232,6 +238,13 @@ class LockHeldError(CoordinationError):
     """Another process does what only one may do at a time."""
 
     code = 52
+
+
+class GroupHeldError(CoordinationError):
+    """A group that another running query reads the same topic for."""
+
+    code = 53
+    retriable = False
 
 
 # -- the machine --------------------------------------------------------------------------

@@ -5,18 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import getpass
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from spark_logbus.cli.group_views import describe, group_session, list_, refuse_unknown
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
-from spark_logbus.cli.output import console, plural, table, utc
+from spark_logbus.cli.output import console, plural, table
 
 if TYPE_CHECKING:
-    from spark_logbus.coordination import Session
     from spark_logbus.offsets import RewindPlan, Target
 
 app = typer.Typer(help="List, describe and rewind consumer groups.", no_args_is_help=True)
@@ -26,72 +24,8 @@ _MAX_DURATION_US = 36_500 * 86_400_000_000  # from now back to before there were
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
-@contextmanager
-def _session(zookeeper: str) -> Iterator[Session]:
-    from spark_logbus.coordination import Session
-
-    with Session(zookeeper, client_name="logbus-groups") as session:
-        yield session
-
-
-@app.command("list")
-def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
-    """The groups that have committed offsets."""
-    from spark_logbus.coordination import GroupOffsets, GroupRewinds
-
-    with _session(zookeeper) as session:
-        offsets, rewinds = GroupOffsets(session), GroupRewinds(session)
-        numbers = ("partitions", "rewinds")
-        rows = table("group", "topics", *numbers, "last commit (UTC)", numbers=numbers)
-        for group in offsets.groups():
-            committed = offsets.committed(group)
-            last = max((entry.committed_at_us for entry in committed.values()), default=None)
-            rows.add_row(
-                group,
-                ", ".join(sorted({tp.topic for tp in committed})),
-                str(len(committed)),
-                str(rewinds.generation(group)),
-                utc(last) if last is not None else "-",
-            )
-    console().print(rows if rows.rows else "No consumer group has committed offsets.")
-
-
-@app.command("describe")
-def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
-    """A group's committed offsets and its lag, and how it was rewound."""
-    from spark_logbus.client import Admin
-    from spark_logbus.coordination import GroupOffsets, GroupRewinds
-    from spark_logbus.model import Latest
-
-    out = console()
-    with _session(zookeeper) as session, connected(zookeeper) as cluster:
-        committed = GroupOffsets(session).committed(group)
-        if not committed:
-            _refuse_unknown(group, GroupOffsets(session).groups())
-        admin = Admin(cluster)
-        known = {topic.name: topic.partitions for topic in admin.topics()}
-        alive = [tp for tp in committed if tp.partition in known.get(tp.topic, ())]
-        ends = admin.list_offsets({tp: Latest() for tp in alive})
-        numbers = ("partition", "committed", "high watermark", "lag")
-        rows = table("topic", *numbers, "by", "at (UTC)", numbers=numbers)
-        rows.columns[-1].no_wrap = True
-        for tp, entry in sorted(committed.items()):
-            end = ends.get(tp)
-            rows.add_row(
-                tp.topic,
-                str(tp.partition),
-                f"{entry.offset:,}",
-                "topic deleted" if end is None else f"{end:,}",
-                "-" if end is None else f"{max(0, end - entry.offset):,}",
-                entry.by,
-                utc(entry.committed_at_us),
-            )
-        out.print(rows)
-        for rewind in GroupRewinds(session).history(group):
-            out.print(
-                f"Rewind {rewind.generation}: {rewind.why}, by {rewind.by} at "
-                f"{utc(rewind.when_us)} UTC."
-            )
+app.command("list")(list_)
+app.command("describe")(describe)
 
 
 @app.command("rewind")
@@ -115,6 +49,9 @@ def rewind(
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    why: Annotated[
+        str, typer.Option(help="The reason, for those who look at the group later.")
+    ] = "",
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")
     ] = False,
@@ -122,7 +59,8 @@ def rewind(
 ) -> None:
     """Set a group's committed offsets back (or forward); a dry run unless --execute is given.
 
-    What reads with startingOffsets=committed then processes those records again.
+    A streaming query of the group follows with its next micro-batch, or when it is started
+    again; what starts with startingOffsets=committed starts there.
     """
     from spark_logbus.client import Admin
     from spark_logbus.clock import SystemClock
@@ -132,11 +70,11 @@ def rewind(
 
     target = _target(to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
     out = console()
-    with _session(zookeeper) as session, connected(zookeeper) as cluster:
+    with group_session(zookeeper) as session, connected(zookeeper) as cluster:
         groups = GroupOffsets(session)
         topics = topic or sorted({tp.topic for tp in groups.committed(group)})
         if not topics:
-            _refuse_unknown(group, groups.groups())
+            refuse_unknown(group, groups.groups())
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics(tuple(topics)), missing_ok=False)
         plan = prepare(
@@ -154,17 +92,8 @@ def rewind(
         if not execute:
             out.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
             return
-        done = apply(plan, rewinds=GroupRewinds(session), by=_user())
+        done = apply(plan, rewinds=GroupRewinds(session), by=_user(), why=why)
         out.print(f"Rewind {done.generation} of group {group} is recorded: {total}")
-
-
-def _refuse_unknown(group: str, known: list[str]) -> None:
-    from spark_logbus.errors import InvalidRequestError
-
-    names = ", ".join(known) or "none"
-    raise InvalidRequestError(
-        f"Group {group!r} has committed no offsets; groups that have: {names}."
-    )
 
 
 def _plan_table(plan: RewindPlan) -> Table:

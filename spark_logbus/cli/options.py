@@ -20,6 +20,7 @@ ZooKeeper = Annotated[
         help="ZooKeeper's address and chroot.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 DEFAULT_ZOOKEEPER = "localhost:2181/logbus"
 
 

@@ -43,6 +43,15 @@ def utc(time_us: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def ago(duration_us: int) -> str:
+    """A duration in its largest unit; 0 for a time to come, as another machine's clock gives."""
+    seconds = max(0, duration_us) // 1_000_000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
 def human_bytes(size: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -3,6 +3,7 @@
 The only importer of kazoo. See docs/formats/zookeeper.md for the tree.
 """
 
+from spark_logbus.coordination.claims import GroupClaims, Holder
 from spark_logbus.coordination.connect import default_connect
 from spark_logbus.coordination.embedded import EmbeddedZooKeeper
 from spark_logbus.coordination.groups import CommittedOffset, GroupOffsets
@@ -20,8 +21,10 @@ __all__ = [
     "CommittedOffset",
     "CorruptNodeError",
     "EmbeddedZooKeeper",
+    "GroupClaims",
     "GroupOffsets",
     "GroupRewinds",
+    "Holder",
     "Lock",
     "PartitionState",
     "Rewind",

@@ -2,7 +2,8 @@
 
 A commit reads the nodes it is about to write and writes on the condition that they are
 unchanged, all in one transaction with a check of the group's rewind generation. So a commit
-never half-happens, never overwrites what it has not seen, and never slips past a rewind.
+never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
+adds a check of its claims (see ``claims``), so that none slips past a successor either.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from spark_logbus.coordination import paths
+from spark_logbus.coordination.claims import GroupClaims, Holder, read_holders
 from spark_logbus.coordination.deadline import Deadline
 from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.coordination.payloads import (
@@ -27,7 +29,7 @@ from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
 from spark_logbus.model import TopicPartition
 
-_NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
+NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,17 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int],
         *,
         by: str,
-        topic_ids: Mapping[str, str] = _NO_TOPIC_IDS,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_generation: int | None = None,
+        claims: GroupClaims | None = None,
     ) -> None:
         """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
 
         With ``allow_backward=False`` an already larger committed offset is left alone, unless
         it was of an earlier topic of the same name (``topic_ids`` differ). With
-        ``expected_generation``, StaleOwnerError when the group was rewound since. More
+        ``expected_generation``, StaleOwnerError when the group was rewound since; with
+        ``claims``, ClaimLostError when another query has claimed one of the topics. More
         partitions than one ZooKeeper transaction holds (some thousands) go in several, each
         whole and each checked.
         """
@@ -106,6 +110,7 @@ class GroupOffsets:
             )
             for tp, offset in offsets.items()
         }
+        topics = {tp.topic for tp in offsets}
         done: set[str] = set()
         tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
         what = f"commit offsets of the group {group}"
@@ -113,9 +118,8 @@ class GroupOffsets:
 
         def step(deadline: Deadline) -> None:
             missing = [path for path in wanted if path not in done]
-            nodes = read_group(
-                self._tree, group, {tp.topic for tp in offsets}, missing, deadline=deadline
-            )
+            checks = [] if claims is None else claims.checks(topics, deadline=deadline)
+            nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
             check, generation = _fence(group, nodes[fence], expected_generation)
             if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
                 done.update(tried)  # one of a transaction's writes is there, so all were made
@@ -126,7 +130,7 @@ class GroupOffsets:
                 node = nodes.get(path)
                 if path not in done and not _stays(path, node, payload, allow_backward):
                     writes.append(_write_of(path, node, encode(payload)))
-            for part in in_parts(writes, each_with=[check]):
+            for part in in_parts(writes, each_with=[check, *checks]):
                 tried.update(_data_of(part))
                 try:
                     self._tree.transact(what, part, deadline=deadline)
@@ -140,12 +144,16 @@ class GroupOffsets:
             self._tree.repeat(what, step)
 
     def groups(self) -> list[str]:
-        """All groups that ever committed, were rewound or have members, by name."""
+        """All groups that ever committed, were rewound or claimed, by name."""
         return self._tree.children(paths.CONSUMERS) or []
+
+    def holders(self, group: str) -> dict[str, Holder]:
+        """The running queries that read for the group, by topic."""
+        return read_holders(self._tree, group)
 
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
-        InvalidRequestError while it has live members."""
+        InvalidRequestError while it has live members or a query reads for it."""
         path = paths.group(group)
 
         def step(deadline: Deadline) -> None:
@@ -154,6 +162,11 @@ class GroupOffsets:
                 raise InvalidRequestError(
                     f"The group {group!r} has {len(members)} live members "
                     f"({', '.join(members[:5])}); stop them before deleting it."
+                )
+            for topic, holder in read_holders(self._tree, group, deadline=deadline).items():
+                raise InvalidRequestError(
+                    f"The group {group!r} is in use for topic {topic} ({holder}); stop that "
+                    "query before deleting the group."
                 )
             if self._tree.get(path, deadline=deadline) is None:
                 return

@@ -74,9 +74,21 @@ def member(group_name: str, consumer: str) -> str:
     return f"{members(group_name)}/{check_name('consumer', consumer)}"
 
 
+def owners(group_name: str) -> str:
+    return f"{group(group_name)}/owners"
+
+
+def topic_owners(group_name: str, topic_name: str) -> str:
+    return f"{owners(group_name)}/{check_name('topic', topic_name)}"
+
+
+def claim(group_name: str, topic_name: str) -> str:
+    """Of all partitions of a topic; a single one's is ``owner``."""
+    return f"{topic_owners(group_name, topic_name)}/all"
+
+
 def owner(group_name: str, tp: TopicPartition) -> str:
-    topic_name = check_name("topic", tp.topic)
-    return f"{group(group_name)}/owners/{topic_name}/{_partition(tp)}"
+    return f"{topic_owners(group_name, tp.topic)}/{_partition(tp)}"
 
 
 def offsets(group_name: str) -> str:

@@ -59,17 +59,27 @@ class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # unique to one acquisition
 
 
+class ClaimPayload(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    pid: int
+    application: str | None
+    since_us: int
+    session_timeout_ms: NonNegative  # how long a leftover of this claim can stay
+    token: str  # unique to one run of a query
+
+
 class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
 
     generation: NonNegative = 0
 
 
-class RewindPayload(msgspec.Struct, frozen=True, kw_only=True):
+class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     positions: dict[str, dict[NonNegative, NonNegative]]
     why: str
     when_us: int
     by: str
+    what: str = ""  # where to, in words; why is the reason
 
 
 Payload = TypeVar("Payload", bound=msgspec.Struct)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
 from spark_logbus.coordination.groups import (
+    NO_TOPIC_IDS,
     check_offsets,
     generation_of,
     read_group,
@@ -36,13 +37,15 @@ MAX_HISTORY = 1_000  # rewinds kept for each group; older ones are forgotten
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """``positions`` are the committed offsets that the rewind set."""
+    """``positions`` are the committed offsets that the rewind set; ``what`` says in words where
+    to, and ``why`` for which reason, as far as they were given."""
 
     generation: int
     positions: dict[TopicPartition, int]
     why: str
     when_us: int
     by: str
+    what: str = ""
 
 
 class GroupRewinds:
@@ -61,9 +64,19 @@ class GroupRewinds:
         return 0 if node is None else generation_of(node, path=path)
 
     def record(
-        self, group: str, positions: Mapping[TopicPartition, int], *, why: str, by: str
+        self,
+        group: str,
+        positions: Mapping[TopicPartition, int],
+        *,
+        why: str,
+        by: str,
+        what: str = "",
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> Rewind:
         """Begin a new generation and commit ``positions`` for the group, in one transaction.
+
+        ``topic_ids`` are of the topics that the positions were looked up in; without them the
+        positions are taken to be of the topics that were committed before.
 
         InvalidRequestError for no positions, for a negative one, and for more than fit into
         one transaction (some thousands): rewind fewer partitions at a time then.
@@ -73,8 +86,17 @@ class GroupRewinds:
             raise InvalidRequestError(
                 f"A rewind of the group {group!r} needs at least one partition and its offset."
             )
-        payload = _payload(positions, why=why, when_us=self._clock.now_us(), by=by)
-        by_path = {paths.offset(group, tp): offset for tp, offset in positions.items()}
+        payload = RewindPayload(
+            positions=_nested(positions),
+            why=why,
+            when_us=self._clock.now_us(),
+            by=by,
+            what=what,
+        )
+        by_path = {
+            paths.offset(group, tp): (offset, topic_ids.get(tp.topic))
+            for tp, offset in positions.items()
+        }
         attempted: list[int] = []
         what = f"rewind the group {group}"
 
@@ -132,24 +154,23 @@ class GroupRewinds:
 
 
 def _offset_writes(
-    positions: Mapping[str, int],
+    positions: Mapping[str, tuple[int, str | None]],
     nodes: Mapping[str, Node],
     rewind: RewindPayload,
     *,
     generation: int,
 ) -> list[Operation]:
     writes: list[Operation] = []
-    for path, offset in positions.items():
+    for path, (offset, topic_id) in positions.items():
         node = nodes.get(path)
-        before = None
-        if node is not None and node.data:
-            before = decode(OffsetPayload, node.data, path=path)
+        if topic_id is None and node is not None and node.data:
+            topic_id = decode(OffsetPayload, node.data, path=path).topic_id
         data = encode(
             OffsetPayload(
                 offset=offset,
                 committed_at_us=rewind.when_us,
                 by=rewind.by,
-                topic_id=None if before is None else before.topic_id,
+                topic_id=topic_id,
                 generation=generation,
             )
         )
@@ -158,13 +179,11 @@ def _offset_writes(
     return writes
 
 
-def _payload(
-    positions: Mapping[TopicPartition, int], *, why: str, when_us: int, by: str
-) -> RewindPayload:
+def _nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
     nested: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for tp, offset in sorted(positions.items()):
         nested[tp.topic][tp.partition] = offset
-    return RewindPayload(positions=dict(nested), why=why, when_us=when_us, by=by)
+    return dict(nested)
 
 
 def _rewind(generation: int, payload: RewindPayload) -> Rewind:
@@ -178,4 +197,5 @@ def _rewind(generation: int, payload: RewindPayload) -> Rewind:
         why=payload.why,
         when_us=payload.when_us,
         by=payload.by,
+        what=payload.what,
     )

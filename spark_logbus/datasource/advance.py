@@ -61,12 +61,12 @@ def advance(
     """
     findings: list[Finding] = []
     starts = _carried_over(last, snapshot, findings)
+    recreated = {t for t, id_ in last.topic_ids.items() if snapshot.topic_ids.get(t, id_) != id_}
     for tp, offset in (view.rewound or {}).items():
-        if tp in starts:
+        if tp in snapshot.spans and tp.topic not in recreated:
             # Cut quietly: a rewind asks for what is there, as far back as there is any.
             starts[tp] = snapshot.spans[tp].clamp(offset)
     moved = starts != dict(last.to) or view.rewound is not None
-    recreated = {t for t, id_ in last.topic_ids.items() if snapshot.topic_ids.get(t, id_) != id_}
     for tp, span in snapshot.spans.items():
         if tp not in starts:
             if span.start > 0 and tp.topic not in recreated:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.driver_process import spark_driver
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.read import read_partition
 from spark_logbus.datasource.stream_driver import StreamDriver
@@ -73,7 +74,13 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> StreamDriver:
         if self._driver is None:
-            link = DriverLink(self._options.zookeeper, group=self._options.group)
+            pid, application = spark_driver()
+            link = DriverLink(
+                self._options.zookeeper,
+                group=self._options.group,
+                pid=pid,
+                application=application,
+            )
             self._driver = StreamDriver(self._options, link=link)
             # Spark does not call stop() when a query ends; it terminates the process.
             call_on_sigterm(self.stop)

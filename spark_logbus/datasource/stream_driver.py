@@ -6,7 +6,7 @@ keeps in memory only saves asking twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -116,15 +116,20 @@ class StreamDriver:
     def _plan(self, last: StreamOffset, limits: TriggerLimits) -> StreamOffset | None:
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
-        progress = self._link.progress()
+        progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
         generation = progress.generation() if progress is not None else 0
         view = GroupView(self._options.group, generation)
         first = None
         if not last.resolved:
             first = last = self._first(snapshot, progress, view)
         elif progress is not None and self._follows(last, generation):
-            rewound = progress.rewound(after=last.generation, up_to=generation)
+            # A smaller generation: the group was deleted, and all its rewinds came after that.
+            after = last.generation if generation > last.generation else 0
+            rewound = progress.rewound(after=after, up_to=generation)
             view = replace(view, rewound=rewound)
+            if self._target is not None:  # a rewind that skips records also skips those to come
+                self._target = self._target.reaching(rewound)
+                snapshot = self._seen.capped(self._target)
         if progress is not None and view.rewound is None:
             progress.commit(last.to, topic_ids=last.topic_ids, generation=generation)
         plan = advance(last, snapshot, view=view)
@@ -141,10 +146,17 @@ class StreamDriver:
         waited_s = self._clock.monotonic() - self._last_trigger
         return plan.records < limits.min_records and waited_s < limits.max_delay_ms / 1000
 
+    def _holding(self, topics: Iterable[str]) -> GroupProgress | None:
+        """The group, where there is one, when it belongs to this query for ``topics``."""
+        progress = self._link.progress()
+        if progress is not None:
+            progress.hold(topics)
+        return progress
+
     def _follows(self, last: StreamOffset, generation: int) -> bool:
         """Whether the group was rewound since ``last``. Rewinds that it had before the stream
         joined it are past: the stream started where its own options said."""
-        return last.group == self._options.group and generation > last.generation
+        return last.group == self._options.group and generation != last.generation
 
     def _first(
         self, snapshot: Snapshot, progress: GroupProgress | None, view: GroupView
@@ -176,6 +188,7 @@ class StreamDriver:
             return []
         if planned != self._planned:
             # From the checkpoint of an earlier run: much may have happened since.
+            self._holding(planned.topic_ids)
             ranges, findings = replay(planned, self._snapshot(missing_ok=True))
             self._decide(findings)
         return plan_input_partitions(ranges, self._options, self._link, topic_ids=planned.topic_ids)

@@ -6,6 +6,7 @@ builds coordination objects; tasks use ``clusters`` and see no ZooKeeper.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
@@ -27,11 +28,23 @@ def default_zookeeper() -> str:
 
 
 class DriverLink:
-    """Lazy connections of one driver process. Not thread-safe."""
+    """Lazy connections of one driver process. Not thread-safe.
 
-    def __init__(self, zookeeper: str, *, group: str | None = None) -> None:
+    ``pid`` and ``application`` tell people whose the group is; default is this process.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str,
+        *,
+        group: str | None = None,
+        pid: int | None = None,
+        application: str | None = None,
+    ) -> None:
         self._zookeeper = zookeeper
         self._group = group
+        self._pid = os.getpid() if pid is None else pid
+        self._application = application
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._progress: GroupProgress | None = None
@@ -48,7 +61,12 @@ class DriverLink:
         if self._group is None:
             return None
         if self._progress is None:
-            from spark_logbus.coordination import GroupOffsets, GroupRewinds, Session
+            from spark_logbus.coordination import (
+                GroupClaims,
+                GroupOffsets,
+                GroupRewinds,
+                Session,
+            )
 
             session = Session(self._zookeeper, client_name="spark-driver")
             try:
@@ -58,20 +76,25 @@ class DriverLink:
                 raise
             self._session = session
             self._progress = GroupProgress(
-                GroupOffsets(session), GroupRewinds(session), group=self._group, by="spark"
+                GroupOffsets(session),
+                GroupRewinds(session),
+                GroupClaims(session, self._group, pid=self._pid, application=self._application),
+                group=self._group,
+                by="spark",
             )
         return self._progress
 
     def reset(self, fault: LogbusError) -> None:
-        """Drop what ``fault`` says is broken, so that the next use connects anew."""
-        if fault.fault == "coordination":
-            self._close_session()
-        else:
+        """Drop what ``fault`` says is broken, so that the next use connects anew.
+
+        Not the ZooKeeper session: it mends itself, and to close it would let go of the group.
+        """
+        if fault.fault != "coordination":
             self._close_cluster()
 
     def close(self) -> None:
+        self._close_session()  # first: whoever waits for the group can go on
         self._close_cluster()
-        self._close_session()
 
     def _connected(self) -> Cluster:
         if self._cluster is None:

@@ -9,27 +9,40 @@ group is rewound: then the generation of the group rises, and the reader follows
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from spark_logbus.errors import StaleOwnerError
+from spark_logbus.errors import ClaimLostError, StaleOwnerError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets.loss import Finding, TopicRecreated
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds
+    from spark_logbus.coordination import (
+        CommittedOffset,
+        GroupClaims,
+        GroupOffsets,
+        GroupRewinds,
+    )
 
 logger = logging.getLogger(__name__)
 
 
 class GroupProgress:
-    """Commits one reader's progress, forward only. Not thread-safe."""
+    """Commits one reader's progress, forward only, on topics that it has claimed for its group.
+    Who only reads what is committed claims nothing. Not thread-safe."""
 
     def __init__(
-        self, offsets: GroupOffsets, rewinds: GroupRewinds, *, group: str, by: str
+        self,
+        offsets: GroupOffsets,
+        rewinds: GroupRewinds,
+        claims: GroupClaims,
+        *,
+        group: str,
+        by: str,
     ) -> None:
         self._offsets = offsets
         self._rewinds = rewinds
+        self._claims = claims
         self._group = group
         self._by = by
         self._written: tuple[int, dict[str, str], dict[TopicPartition, int]] | None = None
@@ -51,6 +64,11 @@ class GroupProgress:
                 positions.update(rewind.positions)
         return positions
 
+    def hold(self, topics: Iterable[str]) -> None:
+        """Claim ``topics`` before they are read. May wait for a query that has just ended;
+        GroupHeldError when it has not, ClaimLostError when another one has taken over."""
+        self._claims.hold(topics)
+
     def commit(
         self,
         positions: Mapping[TopicPartition, int],
@@ -63,10 +81,12 @@ class GroupProgress:
         Never moves a committed offset back: a query that starts over from an old checkpoint or
         from earliest repeats records, but takes nothing back from the group. A rewind is the one
         way back, and after one the positions of an older generation count for nothing.
+        ClaimLostError when another query has taken over.
         """
         wanted = (generation, dict(topic_ids), dict(positions))
         if wanted == self._written:
             return True  # an idle query is asked over and over
+        self.hold({tp.topic for tp in positions})
         try:
             self._offsets.commit(
                 self._group,
@@ -75,7 +95,10 @@ class GroupProgress:
                 topic_ids=topic_ids,
                 allow_backward=False,
                 expected_generation=generation,
+                claims=self._claims,
             )
+        except ClaimLostError:
+            raise
         except StaleOwnerError:
             logger.info(
                 "Group %s was rewound while its records were processed; the committed offsets "

@@ -7,7 +7,7 @@ had to be cut to what the log still holds. Nothing changes before ``apply``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -110,6 +110,7 @@ class RewindPlan:
     group: str
     target: Target
     rows: tuple[RewindRow, ...]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -140,7 +141,7 @@ def plan(
         position = committed.get(tp)
         wanted = _wanted(tp, target, span=span, committed=position, at_time=at_time or {})
         rows.append(RewindRow(tp, position, wanted, span.clamp(wanted), span))
-    return RewindPlan(group, target, tuple(rows))
+    return RewindPlan(group, target, tuple(rows), snapshot.topic_ids)
 
 
 def _chosen_partitions(target: Target, snapshot: Snapshot) -> list[TopicPartition]:
@@ -202,12 +203,17 @@ def prepare(
     return plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
 
 
-def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str) -> Rewind:
+def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str, why: str = "") -> Rewind:
     """Record the rewind: a new generation of the group, and its offsets set, in one transaction."""
     if not rewind_plan.rows:
         raise InvalidRequestError(
             f"The rewind of group {rewind_plan.group} covers no partition; nothing was changed."
         )
     return rewinds.record(
-        rewind_plan.group, rewind_plan.positions, why=str(rewind_plan.target), by=by
+        rewind_plan.group,
+        rewind_plan.positions,
+        what=str(rewind_plan.target),
+        why=why,
+        by=by,
+        topic_ids=rewind_plan.topic_ids,
     )

@@ -59,6 +59,14 @@ class Snapshot:
         topics = {tp.topic for tp in spans}
         return Snapshot({t: i for t, i in self.topic_ids.items() if t in topics}, spans)
 
+    def reaching(self, positions: Mapping[TopicPartition, int]) -> Snapshot:
+        """This snapshot with ends that are not below ``positions``."""
+        spans = {
+            tp: Span(span.start, max(span.end, positions.get(tp, 0)))
+            for tp, span in self.spans.items()
+        }
+        return Snapshot(self.topic_ids, spans)
+
 
 def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Snapshot:
     """Ask the brokers for everything that ``selection`` covers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.cli import main
+from spark_logbus.coordination import GroupClaims, GroupOffsets, Session
 from spark_logbus.model import TopicPartition
 from tests.integration.spark_fixtures import Logbus
 
@@ -271,11 +273,42 @@ def test_a_rewind_says_where_the_log_cuts_it(command: Command, topic: str) -> No
 
 def test_a_group_is_listed_and_described(command: Command, logbus: Logbus, topic: str) -> None:
     logbus.rewind("readers", {TopicPartition(topic, 0): 1, TopicPartition("gone", 0): 7})
+    with Session(logbus.zookeeper, client_name="test") as session:
+        claims = GroupClaims(session, "readers", pid=4711, application="nightly")
+        claims.hold([topic])
+        held = command("groups", "describe", "readers").out
+        assert re.search(rf"Topic {topic} is held by application nightly, process 4711 on ", held)
+        assert "4711 on " in command("groups", "list").out
+        as_json = json.loads(command("groups", "describe", "readers", "--json").out)
+        assert as_json["holders"][topic]["pid"] == 4711
+    assert "No running query holds" in command("groups", "describe", "readers").out
+    assert {"gone", topic} == {row["topic"] for row in as_json["partitions"]}
+    mine = next(row for row in as_json["partitions"] if row["topic"] == topic)
+    assert (mine["committed"], mine["high_watermark"], mine["lag"]) == (1, 3, 2)
+    assert as_json["rewinds"][0]["why"] == "test"
+    lines = [json.loads(line) for line in command("groups", "list", "--json").out.splitlines()]
+    assert [line["rewinds"] for line in lines if line["group"] == "readers"] == [1]
     assert re.search(rf"readers +│ gone, {topic} +│ +2 │ +1 │", command("groups", "list").out)
     described = command("groups", "describe", "readers").out
-    assert re.search(rf"{topic} +│ +0 │ +1 │ +3 │ +2 │", described)
+    assert re.search(rf"{topic} +│ +0 │ +1 │ +3 │ +2 │ +\d+ (?:s|min) │", described)
     assert re.search(r"gone +│ +0 │ +7 │ +topic deleted │ +- │", described)
-    assert "Rewind 1: test, by test at " in described
+    assert re.search(r"Rewind 1 by test at .* UTC: \(test\); .*gone-0: 7", described)
+
+
+def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
+    command: Command, logbus: Logbus, topic: str
+) -> None:
+    """Also where the group's offsets are of an earlier topic of that name."""
+    tp = TopicPartition(topic, 0)
+    with Session(logbus.zookeeper, client_name="test") as session:
+        GroupOffsets(session).commit("moved", {tp: 9}, by="x", topic_ids={topic: "earlier"})
+    assert "topic recreated" in command("groups", "describe", "moved").out
+    done = command("groups", "rewind", "moved", "--to-offset", "2", "--why", "a bad deploy")
+    assert "Nothing was changed" in done.out
+    command("groups", "rewind", "moved", "--to-offset", "2", "--why", "a bad deploy", "--execute")
+    described = command("groups", "describe", "moved").out
+    assert re.search(r"Rewind 1 by \S+ at .* UTC: to offset 2 \(a bad deploy\)", described)
+    assert re.search(rf"{topic} +│ +0 │ +2 │ +3 │ +1 │", described)
 
 
 def test_wrong_input_of_groups(command: Command, topic: str) -> None:

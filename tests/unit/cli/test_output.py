@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.cli.output import console, human_bytes, plural, table, utc
+from spark_logbus.cli.output import ago, console, human_bytes, plural, table, utc
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,14 @@ from spark_logbus.cli.output import console, human_bytes, plural, table, utc
 )
 def test_times(time_us: int, shown: str) -> None:
     assert utc(time_us) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7_199, "1 h"), (200_000, "2 d")],
+)
+def test_ages(seconds: int, shown: str) -> None:
+    assert ago(seconds * 1_000_000) == shown
 
 
 @pytest.mark.parametrize(

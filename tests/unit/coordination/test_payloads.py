@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
+    ClaimPayload,
     CorruptNodeError,
     GenerationPayload,
     LockPayload,
@@ -59,6 +60,20 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         RewindPayload(positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann"),
         b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann"}',
+    ),
+    (
+        RewindPayload(
+            positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann", what="by 5 records"
+        ),
+        b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann",'
+        b'"what":"by 5 records"}',
+    ),
+    (
+        ClaimPayload(
+            host="h", pid=7, application=None, since_us=1, session_timeout_ms=10_000, token="9d1e"
+        ),
+        b'{"host":"h","pid":7,"application":null,"since_us":1,"session_timeout_ms":10000,'
+        b'"token":"9d1e"}',
     ),
 ]
 KINDS = [type(payload) for payload, _ in EXAMPLES]

@@ -133,6 +133,22 @@ def test_a_rewind_moves_the_start_and_is_followed_once() -> None:
     assert after.end is None
 
 
+def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
+    view = GroupView("g", 1, {T1: 2})
+    plan = advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (1, 3)}), view=view)
+    assert plan.findings == []
+    assert plan.end is not None
+    assert plan.end.ranges() == [OffsetRange(T1, 2, 3)]
+
+
+def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
+    view = GroupView("g", 1, {T0: 4})
+    plan = advance(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}), view=view)
+    assert plan.findings == [TopicRecreated("t", "id", "new")]
+    assert plan.end is not None
+    assert plan.end.ranges() == [OffsetRange(T0, 0, 9)]
+
+
 def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
     view = GroupView("g", 1, {T0: 1, T1: 99})
     plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (4, 5), T1: (0, 3)}), view=view)

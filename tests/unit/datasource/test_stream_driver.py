@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,9 +21,11 @@ from spark_logbus.coordination import CommittedOffset
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.read import RangesPartition
 from spark_logbus.datasource.stream_driver import StreamDriver
+from spark_logbus.datasource.stream_offset import UNRESOLVED
 from spark_logbus.errors import (
     BrokerUnavailableError,
     DataLossError,
+    GroupHeldError,
     InvalidOptionError,
     LogbusError,
     UnknownTopicError,
@@ -47,6 +49,9 @@ class World:
     faults: list[LogbusError] = field(default_factory=list)
     resets: int = 0
     has_group: bool = False
+    refusal: LogbusError | None = None
+    held: list[set[str]] = field(default_factory=list)
+    asked_rewinds: list[tuple[int, int]] = field(default_factory=list)
 
     # -- Admin
     def topics_(self) -> list[TopicDescription]:
@@ -93,10 +98,16 @@ class World:
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
         return self.group_positions
 
+    def hold(self, topics: Iterable[str]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.held.append(set(topics))
+
     def generation(self) -> int:
         return self.group_generation
 
     def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
+        self.asked_rewinds.append((after, up_to))
         return self.rewinds
 
     def commit(
@@ -359,6 +370,48 @@ def test_a_rewind_is_followed_and_replayed_after_a_restart() -> None:
     assert again.read(end, rewound) == ["t-0[1, 4)"]
     assert again.latest(rewound) == rewound
     assert world.commits == [{T0: 4, T1: 4}]
+
+
+def test_available_now_follows_a_rewind_that_skips_past_its_end() -> None:
+    world = World(two_partitions(4, 4))
+    query = Query(world, startingOffsets="earliest", group="g")
+    query.driver.prepare_available_now()
+    end = query.latest(query.driver.initial())
+    world.topics = two_partitions(9, 9)
+    world.group_generation, world.rewinds = 1, {T0: 7}
+    skipped = query.latest(end)
+    assert query.read(end, skipped) == []
+    assert query.latest(skipped) == skipped
+    later = Query(world, group="g")
+    later.driver.prepare_available_now()
+    assert later.read(skipped, later.latest(skipped)) == ["t-0[7, 9)", "t-1[4, 9)"]
+
+
+def test_rewinds_of_a_group_that_was_deleted_meanwhile() -> None:
+    world = World(two_partitions(4, 4), group_generation=5)
+    end = Query(world, startingOffsets="earliest", group="g").latest(UNRESOLVED.to_json())
+    world.group_generation, world.rewinds = 1, {T0: 3}
+    again = Query(world, group="g")
+    assert again.read(end, again.latest(end)) == ["t-0[3, 4)"]
+    assert world.asked_rewinds == [(0, 1)]
+
+
+def test_the_group_is_held_before_anything_is_read_for_it() -> None:
+    world = World(two_partitions(4, 4))
+    query = Query(world, startingOffsets="earliest", group="g")
+    end = query.latest(query.driver.initial())
+    assert world.held == [{"t"}]
+    world.held.clear()
+    world.topics = two_partitions(9, 9)
+    Query(world, group="g").read({}, end)  # what a restart begins with
+    assert world.held == [{"t"}]
+    world.held.clear()
+    world.refusal = GroupHeldError("held")
+    for refused in (lambda: query.latest(end), lambda: Query(world, group="g").read({}, end)):
+        with pytest.raises(GroupHeldError):
+            refused()
+    assert world.commits == [{T0: 0, T1: 0}]
+    Query(world).latest(end)  # without a group there is nothing to hold
 
 
 def test_rewinds_from_before_the_stream_joined_the_group_are_past() -> None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds, Rewind
-from spark_logbus.errors import StaleOwnerError
+import pytest
+
+from spark_logbus.coordination import (
+    CommittedOffset,
+    GroupClaims,
+    GroupOffsets,
+    GroupRewinds,
+    Rewind,
+)
+from spark_logbus.errors import ClaimLostError, StaleOwnerError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import GroupProgress, TopicRecreated, of_current_topics
 
@@ -17,11 +25,22 @@ class FakeOffsets:
     def __init__(self) -> None:
         self.commits: list[tuple[Mapping[TopicPartition, int], dict[str, Any]]] = []
         self.generation = 0
+        self.taken_over = False
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], **how: Any) -> None:
+        if self.taken_over:
+            raise ClaimLostError("taken over")
         if how["expected_generation"] != self.generation:
             raise StaleOwnerError("rewound")
         self.commits.append((offsets, how))
+
+
+class FakeClaims:
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    def hold(self, topics: set[str]) -> None:
+        self.held |= topics
 
 
 class FakeRewinds:
@@ -33,9 +52,13 @@ class FakeRewinds:
         ]
 
 
-def progress(offsets: FakeOffsets) -> GroupProgress:
+def progress(offsets: FakeOffsets, claims: FakeClaims | None = None) -> GroupProgress:
     return GroupProgress(
-        cast(GroupOffsets, offsets), cast(GroupRewinds, FakeRewinds()), group="g", by="test"
+        cast(GroupOffsets, offsets),
+        cast(GroupRewinds, FakeRewinds()),
+        cast(GroupClaims, claims or FakeClaims()),
+        group="g",
+        by="test",
     )
 
 
@@ -56,6 +79,21 @@ def test_a_rewound_group_keeps_its_rewind() -> None:
     offsets.generation = 1
     assert not group.commit({T0: 3}, topic_ids={}, generation=0)
     assert group.commit({T0: 3}, topic_ids={}, generation=1)
+
+
+def test_who_lost_the_group_is_told_so() -> None:
+    offsets = FakeOffsets()
+    group = progress(offsets)
+    offsets.taken_over = True
+    for _ in range(2):
+        with pytest.raises(ClaimLostError):
+            group.commit({T0: 3}, topic_ids={}, generation=0)
+
+
+def test_topics_are_held_before_they_are_committed() -> None:
+    claims = FakeClaims()
+    progress(FakeOffsets(), claims).commit({T0: 3, U0: 4}, topic_ids={}, generation=0)
+    assert claims.held == {"t", "u"}
 
 
 def test_rewinds_are_folded_the_latest_wins() -> None:

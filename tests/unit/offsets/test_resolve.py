@@ -127,5 +127,7 @@ def test_a_capped_snapshot_ignores_what_came_later_but_not_what_went() -> None:
         {T0: Span(10, 30), T2: Span(0, 9), TopicPartition("u", 0): Span(0, 1)},
     )
     assert now.capped(before) == Snapshot({"t": "id"}, {T0: Span(10, 20)})
+    skipping = before.reaching({T0: 25, T1: 1, T2: 8})
+    assert skipping == Snapshot({"t": "id"}, {T0: Span(0, 25), T1: Span(0, 5)})
     emptied = Snapshot({"t": "id"}, {T0: Span(25, 30)}).capped(before)
     assert emptied.spans == {T0: Span(25, 25)}

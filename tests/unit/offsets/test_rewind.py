@@ -65,20 +65,28 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
 
 class Recorder:
     def __init__(self) -> None:
-        self.calls: list[tuple[str, dict[TopicPartition, int], str, str]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def record(
-        self, group: str, positions: dict[TopicPartition, int], *, why: str, by: str
+        self,
+        group: str,
+        positions: dict[TopicPartition, int],
+        *,
+        what: str,
+        why: str,
+        by: str,
+        topic_ids: dict[str, str],
     ) -> Rewind:
-        self.calls.append((group, positions, why, by))
-        return Rewind(1, positions, why, 0, by)
+        self.calls.append((group, positions, what, why, by, topic_ids))
+        return Rewind(1, positions, why, 0, by, what)
 
 
 def test_apply_records_the_positions_and_the_reason() -> None:
     recorder = Recorder()
     made = plan("g", ToOffset(120), snapshot=SNAPSHOT, committed={})
-    apply(made, rewinds=cast(GroupRewinds, recorder), by="ann")
-    assert recorder.calls == [("g", {T0: 120, T1: 50}, "to offset 120", "ann")]
+    apply(made, rewinds=cast(GroupRewinds, recorder), by="ann", why="bad deploy")
+    said = ("to offset 120", "bad deploy", "ann", {"t": "id"})
+    assert recorder.calls == [("g", {T0: 120, T1: 50}, *said)]
 
 
 def test_an_empty_plan_changes_nothing() -> None:

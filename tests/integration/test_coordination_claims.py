@@ -1,0 +1,216 @@
+"""Claims of a group's topics, and commits that depend on them, in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_logbus.coordination import EmbeddedZooKeeper, GroupClaims, GroupOffsets, Session, paths
+from spark_logbus.coordination.tree import Tree
+from spark_logbus.errors import (
+    ClaimLostError,
+    CoordinationError,
+    GroupHeldError,
+    InvalidRequestError,
+    StaleOwnerError,
+)
+from spark_logbus.model import TopicPartition
+from tests.helpers import wait_until
+from tests.integration.coordination_tools import MULTI, Proxy, expire, session
+
+A0 = TopicPartition("a", 0)
+B0 = TopicPartition("b", 0)
+
+
+@pytest.fixture
+def opened(chroot: str) -> Iterator[Session]:
+    with session(chroot) as live:
+        yield live
+
+
+def claims(on: Session, *, pid: int = 7) -> GroupClaims:
+    return GroupClaims(on, "g", pid=pid, application="nightly")
+
+
+def quick(on: GroupClaims, monkeypatch: pytest.MonkeyPatch) -> GroupClaims:
+    """Does not wait long for a holder that is alive."""
+    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    return on
+
+
+def commit(on: Session, mine: GroupClaims, offset: int, *tps: TopicPartition) -> None:
+    GroupOffsets(on).commit("g", dict.fromkeys(tps or (A0,), offset), by="x", claims=mine)
+
+
+def remove(on: Session, path: str) -> None:
+    absolute = Tree(on)._absolute(path)
+    on.call("remove a node", lambda client: client.delete_async(absolute), on.deadline())
+
+
+def offset_of(on: Session) -> int:
+    return GroupOffsets(on).committed("g")[A0].offset
+
+
+def test_one_holds_and_the_second_is_told_who(
+    chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = claims(opened)
+    mine.hold(["a", "b"])
+    mine.hold(["a"])
+    with session(chroot) as other:
+        holders = GroupOffsets(other).holders("g")
+        assert sorted(holders) == ["a", "b"]
+        assert (holders["a"].pid, holders["a"].application) == (7, "nightly")
+        second = quick(claims(other, pid=8), monkeypatch)
+        with pytest.raises(GroupHeldError, match=r"'g' is in use for topic a .*nightly.*process 7"):
+            second.hold(["c", "a"])
+        assert sorted(GroupOffsets(other).holders("g")) == ["a", "b"]  # nor was c claimed
+        second.hold(["c"])  # another topic is another matter
+        other_group = GroupClaims(other, "h", pid=9)
+        other_group.hold(["a"])
+    commit(opened, mine, 5)
+    assert offset_of(opened) == 5
+
+
+def test_the_second_gets_it_as_soon_as_the_first_has_ended(chroot: str, opened: Session) -> None:
+    with session(chroot) as first, ThreadPoolExecutor(1) as pool:
+        claims(first).hold(["a"])
+        mine = claims(opened)
+        waiting = pool.submit(mine.hold, ["a"])
+        watched = Tree(opened)
+        assert not waiting.done()
+        first.close()
+        waiting.result(8)  # before the 15 s that a dead holder would be waited for
+        assert watched.exists(paths.claim("g", "a"))
+    commit(opened, mine, 1)
+
+
+def test_an_expired_session_alone_changes_nothing(opened: Session) -> None:
+    mine = claims(opened)
+    mine.hold(["a"])
+    commit(opened, mine, 1)
+    before = opened.session_id
+    expire(opened)
+    wait_until(lambda: opened.session_id != before, message="the new session")
+    # Claimed again although nobody asks, so that no other query can slip in.
+    wait_until(lambda: GroupOffsets(opened).holders("g"), message="the claim")
+    mine.hold(["a"])
+    commit(opened, mine, 2)
+    assert offset_of(opened) == 2
+
+
+def test_who_was_taken_over_can_neither_commit_nor_hold(
+    zookeeper: EmbeddedZooKeeper, chroot: str
+) -> None:
+    """The first is cut off while its session expires and another one claims the group, which
+    then ends. Nobody holds it any more, and still the first has lost it."""
+    target = chroot.partition("/")[0]
+    with (
+        Proxy(target) as proxy,
+        session(chroot) as other,
+        session(proxy.connect_string(chroot)) as zombie,
+    ):
+        old = claims(zombie)
+        old.hold(["a", "b"])
+        commit(zombie, old, 3, A0, B0)
+        proxy.refuse.set()
+        expire(zombie, through=target)
+        proxy.cut()
+        with session(chroot) as successor:
+            new = claims(successor, pid=8)
+            new.hold(["a"])
+            commit(successor, new, 9)
+        proxy.refuse.clear()
+        with pytest.raises(ClaimLostError, match=r"no longer holds .*topic a.*process 8"):
+            commit(zombie, old, 4, A0, B0)
+        with pytest.raises(StaleOwnerError):
+            old.hold(["a"])
+        assert GroupOffsets(other).holders("g") == {}
+        found = GroupOffsets(other).committed("g")
+        assert (found[A0].offset, found[B0].offset) == (9, 3)
+
+
+def test_a_takeover_between_a_commits_check_and_its_write(
+    chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = claims(opened)
+    mine.hold(["a"])
+    commit(opened, mine, 1)  # makes the nodes: the next one reads, and then writes
+    with session(chroot) as other:
+        real = mine.checks
+
+        def checks_then_takeover(*args: object, **how: object) -> object:
+            found = real(*args, **how)  # type: ignore[arg-type]
+            monkeypatch.setattr(mine, "checks", real)
+            opened.call(
+                "remove the claim",
+                lambda client: client.delete_async(Tree(opened)._absolute(paths.claim("g", "a"))),
+                opened.deadline(),
+            )
+            claims(other, pid=8).hold(["a"])
+            return found
+
+        monkeypatch.setattr(mine, "checks", checks_then_takeover)
+        with pytest.raises(ClaimLostError, match="process 8"):
+            commit(opened, mine, 5)
+    assert offset_of(opened) == 1
+
+
+def test_a_lost_reply_to_a_claim(chroot: str) -> None:
+    with (
+        Proxy(chroot.partition("/")[0]) as proxy,
+        session(proxy.connect_string(chroot)) as unlucky,
+    ):
+        mine = claims(unlucky)
+        proxy.lose_reply(MULTI)
+        mine.hold(["a"])
+        assert proxy.lost == 1
+        commit(unlucky, mine, 5)
+        assert offset_of(unlucky) == 5
+
+
+def test_of_many_that_want_it_one_gets_it(chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    start = threading.Barrier(4)
+
+    def run(pid: int) -> int | None:
+        with session(chroot, name=str(pid)) as own:
+            mine = claims(own, pid=pid)
+            start.wait(30)
+            try:
+                mine.hold(["a", "b"])
+            except GroupHeldError:
+                return None
+            finally:
+                start.wait(30)
+            return pid
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len([pid for pid in pool.map(run, range(4)) if pid is not None]) == 1
+
+
+def test_claims_removed_by_hand_are_taken_again(opened: Session) -> None:
+    mine = claims(opened)
+    mine.hold(["a"])
+    for path in (paths.claim("g", "a"), paths.topic_owners("g", "a")):
+        remove(opened, path)
+    with pytest.raises(CoordinationError, match="removed from ZooKeeper by hand"):
+        commit(opened, mine, 1)
+    mine.hold(["a"])
+    commit(opened, mine, 2)
+    assert offset_of(opened) == 2
+
+
+def test_a_group_in_use_is_not_deleted(chroot: str, opened: Session) -> None:
+    offsets = GroupOffsets(opened)
+    with session(chroot) as other:
+        mine = claims(other)
+        mine.hold(["a"])
+        commit(other, mine, 1)
+        with pytest.raises(InvalidRequestError, match=r"in use for topic a .*process 7"):
+            offsets.delete("g")
+    offsets.delete("g")
+    assert offsets.groups() == []

@@ -1,0 +1,199 @@
+"""A group and the queries that use it: one at a time, and offsets that are never ahead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_logbus.coordination import GroupOffsets, Holder, Session
+from tests.helpers import wait_until
+from tests.integration.spark_fixtures import PROJECT, Logbus, Streams, finish
+
+pytestmark = pytest.mark.spark
+
+Launch = Callable[..., subprocess.Popen[bytes]]
+
+
+def holders(logbus: Logbus, group: str) -> dict[str, Holder]:
+    with Session(logbus.zookeeper, client_name="test") as session:
+        return GroupOffsets(session).holders(group)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts a streaming driver of its own, JVM and workers included."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(zookeeper: str, topic: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / "driver.log").open("wb") as log:
+            program = "tests.integration.spark_driver_program"
+            process = subprocess.Popen(
+                [sys.executable, "-m", program, zookeeper, topic, str(tmp_path)],
+                cwd=PROJECT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+def test_a_second_query_is_refused_and_told_who_holds_the_group(
+    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"])
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="one-query")
+    query = streams.start(source, available_now=False)
+    wait_until(lambda: streams.rows, deadline_s=60, message="the first record")
+    second = Streams(spark, logbus, tmp_path / "second")
+    with pytest.raises(StreamingQueryException) as refused:
+        second.run(subscribe=topic, startingOffsets="earliest", group="one-query")
+    holder = holders(logbus, "one-query")[topic]
+    said = str(refused.value)
+    assert f"Group 'one-query' is in use for topic {topic} by another query" in said
+    assert f"process {holder.pid} on {holder.host}, since 2" in said
+    assert "application logbus-tests" in said
+    assert second.values() == []
+    # Neither another group, nor a batch read of what is committed, is in anybody's way.
+    assert second.run(subscribe=topic, startingOffsets="earliest", group="another") == ["a"]
+    batch = spark.read.format("logbus").options(
+        zookeeper=logbus.zookeeper, subscribe=topic, group="one-query", startingOffsets="committed"
+    )
+    wait_until(lambda: logbus.committed("one-query") == logbus.ends(topic), message="the commit")
+    assert batch.load().count() == 0
+    assert query.isActive
+    logbus.produce(topic, ["b"])
+    wait_until(lambda: streams.values() == ["a", "b"], deadline_s=60, message="the next record")
+    # A query that is stopped lets go at once: long before its session would have expired.
+    query.stop()
+    wait_until(lambda: not holders(logbus, "one-query"), deadline_s=8, message="the release")
+
+
+def test_topics_that_join_a_pattern_are_claimed(
+    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
+) -> None:
+    logbus.topic(name="joining-1")
+    options = {"startingOffsets": "earliest", "group": "joining"}
+    source = streams.source(subscribePattern="joining-.*", **options)
+    streams.start(source, available_now=False)
+    wait_until(lambda: holders(logbus, "joining"), deadline_s=60, message="the first claim")
+    logbus.topic(name="joining-2")
+    wait_until(lambda: len(holders(logbus, "joining")) == 2, message="the second claim")
+    second = Streams(spark, logbus, tmp_path / "second")
+    with pytest.raises(StreamingQueryException, match="in use for topic joining-2"):
+        second.run(subscribe="joining-2", **options)
+
+
+@pytest.mark.slow
+def test_a_driver_that_stood_still_while_another_took_over(
+    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, launch: Launch
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"] * 100)
+    zombie = launch(logbus.zookeeper, topic)
+
+    def running(reached: Callable[[], bool]) -> bool:
+        assert zombie.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+        return reached()
+
+    wait_until(
+        lambda: running(lambda: logbus.committed("killed") == logbus.ends(topic)),
+        deadline_s=120,
+        message="the first driver's commit",
+    )
+    os.killpg(zombie.pid, signal.SIGSTOP)
+    logbus.produce(topic, ["b"] * 100)
+    assert len(streams.run(subscribe=topic, group="killed", startingOffsets="committed")) == 100
+    taken_over = logbus.committed("killed")
+    assert taken_over == logbus.ends(topic)
+    os.killpg(zombie.pid, signal.SIGCONT)
+    assert zombie.wait(90) != 0
+    assert "no longer holds group 'killed'" in (tmp_path / "driver.log").read_text()
+    assert logbus.committed("killed") == taken_over
+
+
+def test_a_group_is_never_ahead_of_what_is_processed(
+    spark: SparkSession, logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"] * 30)
+    seen: list[tuple[int, int]] = []
+
+    def look(frame: DataFrame, batch_id: int) -> None:
+        seen.append((sum(logbus.committed("behind").values()), frame.count()))
+        if batch_id == 2:
+            raise RuntimeError("a failed micro-batch")
+
+    def query(**trigger: bool) -> None:
+        source = streams.source(
+            subscribe=topic, startingOffsets="earliest", group="behind", maxOffsetsPerTrigger="10"
+        )
+        writer = source.writeStream.foreachBatch(look).option(
+            "checkpointLocation", str(streams.checkpoint)
+        )
+        started = writer.trigger(**trigger).start()
+        streams.queries.append(started)
+        finish(started)
+
+    with pytest.raises(StreamingQueryException, match="a failed micro-batch"):
+        query(availableNow=True)
+    assert seen == [(0, 10), (10, 10), (20, 10)]
+    assert sum(logbus.committed("behind").values()) == 20
+    with pytest.raises(StreamingQueryException, match="a failed micro-batch"):
+        query(availableNow=True)
+    assert seen[3:] == [(20, 10)]  # the same again, and still nothing is committed of it
+    assert sum(logbus.committed("behind").values()) == 20
+
+
+def test_once_commits_its_micro_batch_with_the_next_run(logbus: Logbus, streams: Streams) -> None:
+    """Spark tells the source nothing after the only micro-batch of ``once``."""
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"] * 5)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "group": "once"}
+
+    def once() -> int:
+        frame = streams.source(**options)
+        writer = frame.writeStream.format("noop").trigger(once=True)
+        finish(writer.option("checkpointLocation", str(streams.checkpoint)).start())
+        return sum(logbus.committed("once").values())
+
+    assert once() == 0
+    assert once() == 5
+    assert streams.run(**options) == []
+    assert logbus.committed("once") == logbus.ends(topic)
+
+
+def test_reads_of_one_query_that_share_a_source_share_its_claim(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a", "b"])
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="union")
+    finish(streams.start(source.union(source)))
+    assert streams.values() == ["a", "a", "b", "b"]
+    assert logbus.committed("union") == logbus.ends(topic)
+
+
+def test_a_self_join_needs_a_group_for_each_of_its_reads(logbus: Logbus, streams: Streams) -> None:
+    topic = logbus.topic()
+    logbus.produce(topic, ["a", "b"])
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group="joined")
+    keys = source.select("value", "timestamp")
+    query = streams.start(keys.alias("l").join(keys.alias("r"), "value"))
+    with pytest.raises(StreamingQueryException, match="Group 'joined' is in use"):
+        finish(query)
