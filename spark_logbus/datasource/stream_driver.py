@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from spark_logbus.datasource import lag
 from spark_logbus.datasource.advance import GroupView, advance, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions
-from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset, nest
+from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import (
     Committed,
@@ -45,6 +46,7 @@ class StreamDriver:
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
         self._planned: StreamOffset | None = None  # compared with the brokers just now
+        self._reached: Mapping[TopicPartition, int] = {}  # for the progress report, too
 
     # -- what Spark asks, in the order in which it asks -----------------------------------
 
@@ -67,6 +69,7 @@ class StreamDriver:
         end = self._ask(
             "Planning the next micro-batch", lambda: self._plan(last, max_records=max_records)
         )
+        self._reached = last.to if end is None else end.to
         if end is None:
             return start
         self._planned = end
@@ -86,8 +89,8 @@ class StreamDriver:
             self._ask("Committing the group's offsets", lambda: self._commit(done))
 
     def report(self) -> dict[str, Any] | None:
-        """The high watermarks as of the last plan, for the query's progress."""
-        return nest(self._seen.ends()) if self._seen is not None else None
+        """How far the last plan leaves the query behind, for its progress."""
+        return lag.report(self._seen, self._reached, self._link) if self._seen else None
 
     def close(self) -> None:
         self._link.close()

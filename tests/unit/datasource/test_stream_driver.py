@@ -293,8 +293,33 @@ def test_unusable_starts_end_the_query_with_the_option_named() -> None:
         query.latest(query.driver.initial())
 
 
-def test_the_report_shows_the_high_watermarks() -> None:
-    query = Query(World(two_partitions(4, 6)))
+def test_the_report_shows_the_high_watermarks_and_the_bytes_behind() -> None:
+    world = World(two_partitions(4, 6))
+    query = Query(world, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert query.driver.report() is None
+    first = query.latest(query.driver.initial())
+    ends = {"t": {"0": 4, "1": 6}}
+    assert query.driver.report() == {"to": ends, "bytesBehind": 5}  # a record is a byte here
+    second = query.latest(first)
+    assert query.driver.report() == {"to": ends, "bytesBehind": 0}
+    assert query.latest(second) == second
+    world.faults.append(BrokerUnavailableError("nothing is behind, so nobody is asked"))
+    assert query.driver.report() == {"to": ends, "bytesBehind": 0}
+
+
+def test_the_report_of_available_now_tells_what_came_since() -> None:
+    world = World(two_partitions(4))
+    query = Query(world, startingOffsets="earliest")
+    query.driver.prepare_available_now()
+    world.topics = two_partitions(9, 9)
     query.latest(query.driver.initial())
-    assert query.driver.report() == {"t": {"0": 4, "1": 6}}
+    assert query.driver.report() == {"to": {"t": {"0": 9, "1": 9}}, "bytesBehind": 5}
+
+
+def test_a_size_that_cannot_be_had_is_left_out_of_the_report() -> None:
+    world = World(two_partitions(4))
+    query = Query(world, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    query.latest(query.driver.initial())
+    world.faults.append(BrokerUnavailableError("away"))
+    assert query.driver.report() == {"to": {"t": {"0": 4}}}
+    assert query.driver.report() == {"to": {"t": {"0": 4}}, "bytesBehind": 3}
