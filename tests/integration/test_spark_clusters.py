@@ -20,7 +20,7 @@ from tests.integration.spark_processes import (
     standalone,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 VALUES = [f"{number:04d}" for number in range(400)]
 
