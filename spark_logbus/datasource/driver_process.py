@@ -6,6 +6,7 @@ a stream, and its command line has the application's name where that was set at 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -25,7 +26,7 @@ def spark_driver() -> tuple[int, str | None]:
 
 def application_name(arguments: list[str]) -> str | None:
     """The name that ``spark-submit`` or a session builder gave (pure)."""
-    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for option, value in itertools.pairwise([*arguments, ""]):
         if option == "--name" and value:
             return value
         if option == "--conf" and (found := _NAME.fullmatch(value)):

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.datasource import lag
 from spark_logbus.datasource.advance import Advance, GroupView, advance, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions, splitter
-from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset, nest
+from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import (
     NO_LIMITS,
@@ -54,6 +55,7 @@ class StreamDriver:
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
         self._planned: StreamOffset | None = None  # compared with the brokers just now
+        self._reached: Mapping[TopicPartition, int] = {}  # for the progress report, too
         self._clock = clock or SystemClock()
         self._last_trigger: float | None = None  # when a micro-batch was planned, monotonic
 
@@ -79,6 +81,7 @@ class StreamDriver:
         last = StreamOffset.from_json(start)
         limits = self._options.trigger if limited else NO_LIMITS
         end = self._ask("Planning the next micro-batch", lambda: self._plan(last, limits))
+        self._reached = last.to if end is None else end.to
         if end is None:
             return start
         self._planned = end
@@ -99,8 +102,8 @@ class StreamDriver:
             self._ask("Committing the group's offsets", lambda: self._commit(done))
 
     def report(self) -> dict[str, Any] | None:
-        """The high watermarks as of the last plan, for the query's progress."""
-        return nest(self._seen.ends()) if self._seen is not None else None
+        """How far the last plan leaves the query behind, for its progress."""
+        return lag.report(self._seen, self._reached, self._link) if self._seen else None
 
     def close(self) -> None:
         self._link.close()

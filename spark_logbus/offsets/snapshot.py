@@ -116,7 +116,8 @@ def _spans_of(description: TopicDescription, selection: Selection) -> dict[Topic
             continue
         if partition.ends is None:
             raise BrokerUnavailableError(
-                f"The broker that leads {tp} does not answer; its offsets are not known now."
+                f"The broker that leads {tp} does not answer; its offsets are not known now. "
+                f"`logbus topics describe {tp.topic}` shows which one that is: start it."
             )
         spans[tp] = Span(partition.ends.log_start_offset, partition.ends.high_watermark)
     return spans

@@ -7,11 +7,12 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def main(zookeeper: str, topic: str, directory: str) -> None:
+def main(zookeeper: str, topic: str, directory: str, master: str = "local[1]") -> None:
     spark = (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
+        .config("spark.executor.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "1")

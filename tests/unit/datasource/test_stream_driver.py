@@ -72,12 +72,13 @@ class World:
         return {name: self._describe(name) for name in names}
 
     def split_many(
-        self, ranges: list[OffsetRange], *, target_bytes: Mapping[OffsetRange, int]
+        self, ranges: list[OffsetRange], *, target_bytes: int | Mapping[OffsetRange, int]
     ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
         """Records of one byte, each a record batch."""
         split = {}
         for one in ranges:
-            bounds = [*range(one.start, one.end, target_bytes[one]), one.end]
+            size = target_bytes if isinstance(target_bytes, int) else target_bytes[one]
+            bounds = [*range(one.start, one.end, size), one.end]
             pieces = [OffsetRange(one.topic_partition, *p) for p in itertools.pairwise(bounds)]
             split[one] = (pieces, one.count)
         return split
@@ -465,8 +466,33 @@ def test_unusable_starts_end_the_query_with_the_option_named() -> None:
         query.latest(query.driver.initial())
 
 
-def test_the_report_shows_the_high_watermarks() -> None:
-    query = Query(World(two_partitions(4, 6)))
+def test_the_report_shows_the_high_watermarks_and_the_bytes_behind() -> None:
+    world = World(two_partitions(4, 6))
+    query = Query(world, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert query.driver.report() is None
+    first = query.latest(query.driver.initial())
+    ends = {"t": {"0": 4, "1": 6}}
+    assert query.driver.report() == {"to": ends, "bytesBehind": 5}  # a record is a byte here
+    second = query.latest(first)
+    assert query.driver.report() == {"to": ends, "bytesBehind": 0}
+    assert query.latest(second) == second
+    world.faults.append(BrokerUnavailableError("nothing is behind, so nobody is asked"))
+    assert query.driver.report() == {"to": ends, "bytesBehind": 0}
+
+
+def test_the_report_of_available_now_tells_what_came_since() -> None:
+    world = World(two_partitions(4))
+    query = Query(world, startingOffsets="earliest")
+    query.driver.prepare_available_now()
+    world.topics = two_partitions(9, 9)
     query.latest(query.driver.initial())
-    assert query.driver.report() == {"t": {"0": 4, "1": 6}}
+    assert query.driver.report() == {"to": {"t": {"0": 9, "1": 9}}, "bytesBehind": 5}
+
+
+def test_a_size_that_cannot_be_had_is_left_out_of_the_report() -> None:
+    world = World(two_partitions(4))
+    query = Query(world, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    query.latest(query.driver.initial())
+    world.faults.append(BrokerUnavailableError("away"))
+    assert query.driver.report() == {"to": {"t": {"0": 4}}}
+    assert query.driver.report() == {"to": {"t": {"0": 4}}, "bytesBehind": 3}

@@ -1,0 +1,57 @@
+"""How far a stream is behind, as its progress reports it.
+
+::
+
+    {"to": {"orders": {"0": 120, "1": 95}},    high watermarks, shaped like the end offset's "to"
+     "bytesBehind": 52428800}                  size of what lies between the two, if known
+
+What is behind is what the planned micro-batch leaves for later ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from spark_logbus.datasource.stream_offset import nest
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets import DriverLink, Snapshot
+
+logger = logging.getLogger(__name__)
+
+_ONE_PIECE = 1 << 62  # bytes: the sizes are wanted, no cuts
+
+
+def report(
+    seen: Snapshot, planned: Mapping[TopicPartition, int], link: DriverLink
+) -> dict[str, Any]:
+    """The report for a micro-batch that ends at ``planned``, with ``seen`` on the brokers.
+
+    Asks the brokers only if something is behind. Spark ends a query whose report fails, so a
+    size that cannot be had is left out.
+    """
+    told: dict[str, Any] = {"to": nest(seen.ends())}
+    try:
+        told["bytesBehind"] = _size(behind(seen, planned), link)
+    except LogbusError as error:
+        logger.warning("How many bytes the query is behind is not known now: %s", error)
+    return told
+
+
+def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """What is visible and not part of ``planned``, of its partitions (pure)."""
+    ranges = [
+        OffsetRange(tp, seen.spans[tp].clamp(end), seen.spans[tp].end)
+        for tp, end in sorted(planned.items())
+        if tp in seen.spans
+    ]
+    return [one for one in ranges if one.count]
+
+
+def _size(ranges: list[OffsetRange], link: DriverLink) -> int:
+    if not ranges:
+        return 0
+    pieces = link.admin().split_many(ranges, target_bytes=_ONE_PIECE)
+    return sum(size for _, size in pieces.values())

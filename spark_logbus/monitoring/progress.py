@@ -1,0 +1,104 @@
+"""What the progress of a query says about its logbus sources (pure).
+
+A logbus source is told by its end offset, which carries a version: Spark's own description of a
+Python source does not name the format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_logbus.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLag:
+    """One source of one progress event. Immutable."""
+
+    number: int
+    """Which source of the query it is, from 0."""
+
+    behind: Mapping[TopicPartition, int]
+    """Records between the micro-batch's end and the high watermark; empty if not known."""
+
+    bytes_behind: int | None
+    """Their size on the brokers, if known."""
+
+    input_rows: int
+    input_rows_per_second: float
+    processed_rows_per_second: float
+
+    def by_topic(self) -> dict[str, list[int]]:
+        """``behind``, topic by topic."""
+        topics: dict[str, list[int]] = {}
+        for tp, records in sorted(self.behind.items()):
+            topics.setdefault(tp.topic, []).append(records)
+        return topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLag:
+    """The logbus sources of one progress event. Immutable."""
+
+    id: str
+    run_id: str
+    name: str
+    """The query's name, else its id."""
+
+    batch_id: int
+    duration_s: float
+    sources: tuple[SourceLag, ...]
+
+    def records_behind(self) -> int:
+        return sum(sum(source.behind.values()) for source in self.sources)
+
+
+def read_progress(progress: Mapping[str, Any]) -> QueryLag:
+    """A progress event as Spark writes it in JSON. Raises KeyError, TypeError or ValueError for
+    one that no Spark that we know writes."""
+    sources = (_source(number, source) for number, source in enumerate(progress["sources"]))
+    return QueryLag(
+        id=str(progress["id"]),
+        run_id=str(progress["runId"]),
+        name=progress.get("name") or str(progress["id"]),
+        batch_id=int(progress["batchId"]),
+        duration_s=float(progress.get("batchDuration") or 0) / 1000,
+        sources=tuple(source for source in sources if source is not None),
+    )
+
+
+def _source(number: int, source: Mapping[str, Any]) -> SourceLag | None:
+    end = _offset(source.get("endOffset"))
+    if not (isinstance(end.get("version"), int) and "to" in end and "topics" in end):
+        return None
+    latest = _offset(source.get("latestOffset"))  # absent from a repeated micro-batch
+    reached, ends = _positions(end), _positions(latest)
+    return SourceLag(
+        number=number,
+        behind={tp: max(0, ends[tp] - offset) for tp, offset in reached.items() if tp in ends},
+        bytes_behind=latest.get("bytesBehind"),
+        input_rows=int(source.get("numInputRows") or 0),
+        input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),
+        processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),
+    )
+
+
+def _offset(value: Any) -> Mapping[str, Any]:
+    """An offset, which some ways to a progress event leave as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(position)
+        for topic, partitions in offset.get("to", {}).items()
+        for partition, position in partitions.items()
+    }

@@ -1,0 +1,139 @@
+"""Spark as servers: a standalone cluster, and Spark Connect, from PySpark's own jars.
+
+All listen on loopback at ports that they choose, and die with the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+
+from spark_logbus.processes import spawn, stop
+from tests.helpers import wait_until
+from tests.integration.spark_fixtures import PROJECT
+
+_SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_START_S = 120.0
+
+
+def environment(java_home: str | None = None) -> dict[str, str]:
+    """For servers, executors and drivers: they find this Python, this logbus, and a Java."""
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "JAVA_HOME": java_home or os.environ["JAVA_HOME"],
+    }
+
+
+def bundled_java_home(directory: Path) -> str:
+    """The Java home that logbus makes where the machine has no Java."""
+    nothing = directory / "no-programs"
+    nothing.mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_logbus.java"],
+        env={**env, "PATH": str(nothing)},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@dataclass
+class Server:
+    """One JVM, known by what it writes to its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def told(self, pattern: str) -> str:
+        """What the group of ``pattern`` is in the log, once it is there."""
+
+        def look() -> str | None:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            found = re.search(pattern, self.log.read_text(errors="replace"))
+            return found[1] if found else None
+
+        return wait_until(look, deadline_s=_START_S, message=f"{pattern} in {self.log}") or ""
+
+
+@dataclass
+class Standalone:
+    """A master and its workers."""
+
+    url: str
+    workers: list[Server] = field(default_factory=list)
+
+
+@contextmanager
+def server(name: str, *arguments: str, directory: Path, env: Mapping[str, str]) -> Iterator[Server]:
+    log = directory / f"{name}.log"
+    process = spawn([_SPARK_CLASS, *arguments], output=log, cwd=directory, env=env)
+    try:
+        yield Server(process, log)
+    finally:
+        stop(process, 20)
+
+
+@contextmanager
+def standalone(
+    directory: Path, env: Mapping[str, str], *, workers: int = 2
+) -> Iterator[Standalone]:
+    """A master and workers of one core each."""
+    loopback = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with ExitStack() as running:
+        master = running.enter_context(
+            server("master", "org.apache.spark.deploy.master.Master", *loopback,
+                   directory=directory, env=env)
+        )  # fmt: skip
+        url = master.told(r"Starting Spark master at (spark://\S+)")
+        made = Standalone(url)
+        for number in range(workers):
+            size = ("--cores", "1", "--memory", "1g")
+            work = ("--work-dir", str(directory / f"work-{number}"))
+            made.workers.append(
+                running.enter_context(
+                    server(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *loopback,
+                           *size, *work, url, directory=directory, env=env)
+                )
+            )  # fmt: skip
+        for worker in made.workers:
+            worker.told(r"(Successfully registered with master)")
+        yield made
+
+
+@contextmanager
+def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[str]:
+    """Where a Spark Connect server with two cores is, as for ``SparkSession.builder.remote``."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    arguments = ("org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", *conf, "--class",
+                 _CONNECT, "spark-internal")  # fmt: skip
+    roomy = {**env, "SPARK_DAEMON_MEMORY": "768m"}  # this "daemon" is a driver, too
+    with server("connect", *arguments, directory=directory, env=roomy) as connect:
+        port = connect.told(r"Spark Connect server started at: \S*:(\d+)")
+        yield f"sc://127.0.0.1:{port}"

@@ -1,0 +1,215 @@
+"""A streaming query with a group, while its driver, its executors and the brokers are killed.
+
+Two promises hold at every moment: the group's committed offsets are never ahead of what stands in
+the sink, and in the end the sink has each record once. Rounds: ``LOGBUS_KILL_ROUNDS``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from spark_logbus.client import Admin, Cluster, Producer
+from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.model import TopicPartition
+from spark_logbus.processes import spawn
+from tests.helpers import wait_until
+from tests.integration.spark_fixtures import PROJECT, Logbus
+from tests.integration.spark_processes import environment
+
+ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "5"))
+SEED = int(os.environ.get("LOGBUS_KILL_SEED", "20130909"))
+TOPIC = "t"
+PARTITIONS = 2
+RECORDS_PER_ROUND = 100
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + 200 * ROUNDS)]
+
+
+class Chaos:
+    """The cluster, the query's driver process, and what is known of both."""
+
+    def __init__(self, embedded: EmbeddedCluster, cluster: Cluster, directory: Path) -> None:
+        self.embedded = embedded
+        self.logbus = Logbus(embedded.zookeeper, cluster)
+        self.directory = directory
+        self.expected: list[str] = []
+        self.kills: list[str] = []
+        self.driver: subprocess.Popen[bytes] | None = None
+
+    # -- the query ------------------------------------------------------------------------
+
+    def start_driver(self) -> None:
+        program = [sys.executable, "-m", "tests.integration.spark_driver_program"]
+        arguments = [self.embedded.zookeeper, TOPIC, str(self.directory), "local-cluster[1,1,640]"]
+        self.driver = spawn(
+            [*program, *arguments], output=self.log, cwd=PROJECT, env=environment()
+        )  # fmt: skip
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "driver.log"
+
+    def tree(self) -> list[int]:
+        """The driver and all that it started, by process id."""
+        assert self.driver is not None
+        parents = dict(_parents())
+        family = {self.driver.pid}
+        while grown := {pid for pid, parent in parents.items() if parent in family} - family:
+            family |= grown
+        return sorted(family)
+
+    def alive(self) -> bool:
+        assert self.driver is not None
+        assert self.driver.poll() is None, self.log.read_text(errors="replace")[-5000:]
+        return True
+
+    def kill_driver(self) -> None:
+        if self.driver is None:
+            return
+        family = self.tree()
+        for pid in family:
+            _kill(pid)
+        self.driver.wait()
+
+    # -- the records ----------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """Values tell partition and offset: ``1:000042``."""
+        first = len(self.expected) // PARTITIONS
+        with Producer(self.logbus.cluster) as producer:
+            futures = []
+            for offset in range(first, first + RECORDS_PER_ROUND // PARTITIONS):
+                for partition in range(PARTITIONS):
+                    value = f"{partition}:{offset:06d}"
+                    self.expected.append(value)
+                    futures.append(producer.send(TOPIC, value.encode(), partition=partition))
+            producer.flush()
+            for future in futures:
+                future.result(60)
+
+    def in_sink(self) -> list[str]:
+        """What the sink holds as committed: the files that its own log names."""
+        files: set[Path] = set()
+        for entry in (self.directory / "out" / "_spark_metadata").glob("[0-9]*"):
+            for line in entry.read_text().splitlines()[1:]:
+                files.add(Path(unquote(urlparse(json.loads(line)["path"]).path)))
+        return sorted(line for path in files for line in path.read_text().splitlines())
+
+    def check_group(self) -> None:
+        """First the group, then the sink: so nothing can pass by in between."""
+        committed = self.logbus.committed("killed")
+        sunk = set(self.in_sink())
+        for tp, offset in committed.items():
+            lacking = {f"{tp.partition}:{below:06d}" for below in range(offset)} - sunk
+            assert not lacking, f"{tp} is committed up to {offset}, but not in the sink: {lacking}"
+
+
+@pytest.fixture
+def chaos(tmp_path: Path) -> Iterator[Chaos]:
+    with (
+        EmbeddedCluster(tmp_path / "cluster", brokers=2) as embedded,
+        Cluster.from_zookeeper(embedded.zookeeper) as cluster,
+    ):
+        Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS)
+        made = Chaos(embedded, cluster, tmp_path)
+        yield made
+        made.kill_driver()
+
+
+def test_nothing_is_skipped_or_repeated_and_the_group_is_never_ahead(chaos: Chaos) -> None:
+    chance = random.Random(SEED)
+    chaos.produce()
+    chaos.start_driver()
+    victims = ["driver", "executor", "broker", "python worker"]
+    for number in range(ROUNDS):
+        chaos.produce()
+        moment = chance.choice(["offsets", "commits", "out"])
+        wait_until(
+            _after_a_change(chaos, moment, chance.randint(1, 3)),
+            deadline_s=180, message=f"a moment to kill in round {number}: {moment}",
+        )  # fmt: skip
+        kill(chaos, victims[number % 4] if ROUNDS < 8 else chance.choice(victims), chance)
+        chaos.check_group()
+    ends = {TopicPartition(TOPIC, n): len(chaos.expected) // PARTITIONS for n in range(PARTITIONS)}
+
+    def over() -> bool:
+        chaos.check_group()
+        return chaos.alive() and chaos.logbus.committed("killed") == ends
+
+    wait_until(over, deadline_s=180, message=f"the last record, after {chaos.kills}")
+    assert chaos.in_sink() == sorted(chaos.expected)
+    assert chaos.logbus.ends(TOPIC) == ends, "the producer's own retries have repeated records"
+    assert len(chaos.kills) == ROUNDS
+
+
+def kill(chaos: Chaos, victim: str, chance: random.Random) -> None:
+    """SIGKILL, and what a supervisor does: start again what nobody else does."""
+    chaos.kills.append(victim)
+    if victim == "broker":
+        broker = chance.choice(chaos.embedded.brokers)
+        broker.kill()
+        broker.start()
+    elif victim == "driver":
+        chaos.kill_driver()
+        chaos.start_driver()
+    else:
+        pattern = EXECUTOR if victim == "executor" else "pyspark.daemon"
+
+        def found() -> list[int]:
+            assert chaos.alive()
+            return [pid for pid in chaos.tree() if _runs(pid, pattern)]
+
+        _kill(chance.choice(wait_until(found, deadline_s=120, message=f"an {victim} to kill")))
+
+
+def _after_a_change(chaos: Chaos, where: str, count: int) -> Callable[[], bool]:
+    """True when the driver has since written so many files in a part of its directory."""
+    directory = chaos.directory / (where if where == "out" else f"checkpoint/{where}")
+
+    def files() -> set[Path]:
+        return set(directory.glob("**/*")) if directory.exists() else set()
+
+    before = files()
+    behind = len(chaos.in_sink())
+
+    def changed() -> bool:
+        chaos.alive()
+        # An idle query writes nothing: then this is as good a moment as any.
+        idle = behind < len(chaos.expected) == len(chaos.in_sink())
+        return len(files() - before) >= count or idle
+
+    return changed
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def _runs(pid: int, pattern: str) -> bool:
+    try:
+        return pattern in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended meanwhile

