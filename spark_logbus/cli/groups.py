@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import getpass
-import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, describe and rewind consumer groups.", no_args_is_help=True)
 
 _MAX_OFFSET = 2**63 - 1
-_MAX_DURATION_US = 36_500 * 86_400_000_000  # from now back to before there were computers
-_UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
 app.command("list")(list_)
@@ -122,14 +119,30 @@ def _target(
 ) -> Target:
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.offsets import ByCount, ByDuration, ToEarliest, ToLatest, ToOffset, ToTime
+    from spark_logbus.times import parse_duration_us, parse_moment_us
 
     targets: list[Target] = []
     if to_offset is not None:
         targets.append(ToOffset(to_offset))
     if to_time is not None:
-        targets.append(ToTime(_parse_time(to_time)))
+        targets.append(
+            ToTime(
+                _parsed(
+                    "--to-time", to_time, parse_moment_us, "ISO 8601, such as 2013-12-01T00:00:00Z"
+                )
+            )
+        )
     if by_duration is not None:
-        targets.append(ByDuration(_parse_duration(by_duration)))
+        targets.append(
+            ByDuration(
+                _parsed(
+                    "--by-duration",
+                    by_duration,
+                    parse_duration_us,
+                    "6h, 10 minutes or at most 36500d",
+                )
+            )
+        )
     if by_count is not None:
         targets.append(ByCount(by_count))
     if to_earliest:
@@ -144,32 +157,13 @@ def _target(
     return targets[0]
 
 
-def _parse_time(text: str) -> int:
+def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -> int:
     from spark_logbus.errors import InvalidRequestError
 
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return parse(text)
     except ValueError as error:
-        raise InvalidRequestError(
-            f"--to-time is {text!r}; use ISO 8601, such as 2013-12-01T00:00:00Z."
-        ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    return int(moment.timestamp() * 1_000_000)
-
-
-def _parse_duration(text: str) -> int:
-    from spark_logbus.errors import InvalidRequestError
-
-    match = re.fullmatch(r"([0-9]+)([smhd])", text)
-    if match is None:
-        raise InvalidRequestError(f"--by-duration is {text!r}; use a number and s, m, h or d.")
-    duration_us = int(match[1]) * _UNITS_US[match[2]]
-    if duration_us > _MAX_DURATION_US:
-        raise InvalidRequestError(
-            f"--by-duration is {text!r}; use at most 36500d, or --to-earliest."
-        )
-    return duration_us
+        raise InvalidRequestError(f"{option} is {text!r}; use {example}.") from error
 
 
 def _user() -> str:
