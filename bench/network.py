@@ -29,9 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.connection import Connection
-from spark_logbus.broker.network import Network
-from spark_logbus.broker.replies import Reply
+from spark_logbus.broker.network import Connection, Network, Reply
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import (

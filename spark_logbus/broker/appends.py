@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from spark_logbus.broker.network import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, RequestTimeoutError

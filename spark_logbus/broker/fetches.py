@@ -8,8 +8,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Protocol
 
+from spark_logbus.broker.network import Answer, Deferred, Reply
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, Deferred, Reply
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError

@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 
+from spark_logbus.broker.network import Answer, Reply
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, Reply
 from spark_logbus.coordination import (
     BrokerRegistry,
     PartitionState,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_logbus.broker.replies import Deferred, Reply
+from spark_logbus.broker.network import Deferred, Reply
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError, LogbusError, RequestTimeoutError
 from spark_logbus.protocol import encode_error

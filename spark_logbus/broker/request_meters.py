@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
-from spark_logbus.broker.replies import Answer, Deferred, Reply
+from spark_logbus.broker.network import Answer, Deferred, Reply
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import LogbusError
 from spark_logbus.meters import Counter, Histogram

@@ -9,12 +9,11 @@ from typing import Any
 from spark_logbus import __version__
 from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.connection import Connection
 from spark_logbus.broker.fetches import FetchHandler
 from spark_logbus.broker.metadata import ClusterImage, MetadataHandler
+from spark_logbus.broker.network import Answer, Connection, NoReply, Reply
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.replies import Answer, NoReply, Reply
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.topics import TopicHandler
 from spark_logbus.coordination import TopicRegistry

@@ -21,17 +21,13 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
-from spark_logbus.broker.health import Health, Phase, SessionWatch
-from spark_logbus.broker.http import HttpServer
 from spark_logbus.broker.metadata import ClusterImage
-from spark_logbus.broker.metric_table import Parts
-from spark_logbus.broker.metrics import Pages
-from spark_logbus.broker.network import Network
+from spark_logbus.broker.monitoring import Health, HttpServer, Pages, Parts, Phase, SessionWatch
+from spark_logbus.broker.network import Network, allow_descriptors
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.requests import RequestHandler
-from spark_logbus.broker.sockets import allow_descriptors
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination import BrokerRegistry, Session, TopicRegistry
 from spark_logbus.errors import (

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.network import Answer, Reply
 from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.replies import Answer, Reply
 from spark_logbus.coordination import TopicRecord, TopicRegistry, enlarge
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
 from spark_logbus.log import LogConfig

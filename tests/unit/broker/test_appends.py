@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.appends import AppendHandler
-from spark_logbus.broker.replies import Answer, Deferred, NoReply
+from spark_logbus.broker.network import Answer, Deferred, NoReply
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,

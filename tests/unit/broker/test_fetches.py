@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
-from spark_logbus.broker.replies import Answer, Deferred
+from spark_logbus.broker.network import Answer, Deferred
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition

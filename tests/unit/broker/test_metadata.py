@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from spark_logbus.broker.metadata import UNKNOWN_EPOCH, ClusterImage, MetadataHandler
+from spark_logbus.broker.network import Deferred, Reply
 from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.replies import Deferred, Reply
 from spark_logbus.coordination import TopicRecord
 from spark_logbus.errors import CoordinationError, InvalidNameError
 from spark_logbus.model import BrokerAddress

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_logbus.broker.network import Deferred, Reply
 from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.replies import Deferred, Reply
 from spark_logbus.errors import CoordinationError, LimitExceededError, RequestTimeoutError
 from spark_logbus.protocol import Api, DeleteTopicResponse, decode_response, encode_response
 from tests.fault.log.material import ManualClock

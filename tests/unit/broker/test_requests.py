@@ -9,11 +9,10 @@ import pytest
 
 from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.connection import Connection
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
 from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, Reply
 from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
 from spark_logbus.broker.requests import RequestHandler
 from spark_logbus.coordination import TopicRegistry
 from spark_logbus.errors import (

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from spark_logbus.broker.network import Answer, Deferred, Reply
 from spark_logbus.broker.partitions import Led, Partitions
-from spark_logbus.broker.replies import Answer, Deferred, Reply
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition

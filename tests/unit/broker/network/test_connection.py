@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.budget import Memory
-from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.connection import Connection
-from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
-from spark_logbus.broker.turns import Turns
+from spark_logbus.broker.network.budget import Memory
+from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.connection import Connection
+from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.turns import Turns
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import (

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from spark_logbus.broker.budget import Budget, Reservation
-from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import DECODED, NetworkConfig
+from spark_logbus.broker.network.budget import Budget, Reservation
+from spark_logbus.broker.network.buffers import Buffers
 from spark_logbus.protocol import Frame, FrameLimits, FrameReader
 
 # A frame up to this size needs no reservation: max_connections of them take 64 MiB by default.

@@ -13,13 +13,13 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from spark_logbus.broker.budget import Memory, Reservation
-from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import DECODED, NetworkConfig
-from spark_logbus.broker.inbound import Inbound
-from spark_logbus.broker.outbound import Outbound
-from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
-from spark_logbus.broker.turns import Turns
+from spark_logbus.broker.network.budget import Memory, Reservation
+from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.inbound import Inbound
+from spark_logbus.broker.network.outbound import Outbound
+from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.turns import Turns
 from spark_logbus.errors import LogbusError
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.broker.http import HttpServer, Page
+from spark_logbus.broker.monitoring.http import HttpServer, Page
 from spark_logbus.errors import StorageError
 from tests.fault.log.material import ManualClock
 from tests.helpers import wait_until

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_logbus.broker.budget import Budget, Reservation
+from spark_logbus.broker.network.budget import Budget, Reservation
 
 
 def reserve(budget: Budget, size: int, told: list[int]) -> Reservation:

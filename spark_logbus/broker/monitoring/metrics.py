@@ -20,9 +20,9 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from spark_logbus.broker.health import Health
-from spark_logbus.broker.http import Page, Routes
-from spark_logbus.broker.metric_table import METRICS, Kind, Metric, Parts
+from spark_logbus.broker.monitoring.health import Health
+from spark_logbus.broker.monitoring.http import Page, Routes
+from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, Parts
 from spark_logbus.clock import Clock
 from spark_logbus.meters import Distribution
 

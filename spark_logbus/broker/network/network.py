@@ -17,15 +17,15 @@ import socket
 import threading
 from collections.abc import Callable
 
-from spark_logbus.broker.admission import Admission, turn_away
-from spark_logbus.broker.alarms import Alarms
-from spark_logbus.broker.budget import Memory
-from spark_logbus.broker.buffers import Buffers
 from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.connection import Connection
-from spark_logbus.broker.lanes import Lanes
-from spark_logbus.broker.replies import Answer
-from spark_logbus.broker.sockets import (
+from spark_logbus.broker.network.admission import Admission, turn_away
+from spark_logbus.broker.network.alarms import Alarms
+from spark_logbus.broker.network.budget import Memory
+from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.connection import Connection
+from spark_logbus.broker.network.lanes import Lanes
+from spark_logbus.broker.network.replies import Answer
+from spark_logbus.broker.network.sockets import (
     configure,
     first_reserved_descriptor,
     is_out_of_room,
@@ -34,7 +34,7 @@ from spark_logbus.broker.sockets import (
     peer_address,
     peer_name,
 )
-from spark_logbus.broker.turns import Turns
+from spark_logbus.broker.network.turns import Turns
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import Frame

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_logbus.broker.turns import Turns
+from spark_logbus.broker.network.turns import Turns
 
 
 class Poller:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker import network as network_module
 from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.connection import Connection
-from spark_logbus.broker.network import Network
-from spark_logbus.broker.replies import Answer, Deferred, NoReply, Reply
-from spark_logbus.broker.sockets import configure, listen
+from spark_logbus.broker.network import network as network_module
+from spark_logbus.broker.network.connection import Connection
+from spark_logbus.broker.network.network import Network
+from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.sockets import configure, listen
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LimitExceededError, StorageError
 from spark_logbus.log import OS_FILES, LogSlice

@@ -13,10 +13,10 @@ from spark_logbus.broker import (
     MetricsConfig,
     NetworkConfig,
 )
-from spark_logbus.broker.metric_table import METRICS, Kind, Metric
+from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric
 from spark_logbus.log import LogConfig
 
-PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
 SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.HISTOGRAM: ""}
 OF_A_HISTOGRAM = ("_bucket", "_sum", "_count")
 

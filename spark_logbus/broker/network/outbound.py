@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spark_logbus.broker.budget import Reservation
+from spark_logbus.broker.network.budget import Reservation
 from spark_logbus.log import LogSlice
 
 _TURN_BYTES: Final = 16 << 20  # what one connection may send before others get the thread

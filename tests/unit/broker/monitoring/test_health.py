@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.health import Health, Phase, SessionWatch
+from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.coordination import SessionState
 from spark_logbus.errors import (
     BrokerShuttingDownError,

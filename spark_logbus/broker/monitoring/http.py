@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from spark_logbus.broker.sockets import is_out_of_room, listen
+from spark_logbus.broker.network import is_out_of_room, listen
 from spark_logbus.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from spark_logbus import __version__
 from spark_logbus.broker.compaction_run import CompactionStats
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.health import Health, SessionWatch
 from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.network import Network
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters, name_of

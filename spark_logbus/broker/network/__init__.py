@@ -1,0 +1,23 @@
+"""Connections: frames in, replies out, within limits on threads, memory and descriptors.
+
+``Network`` hands each request to one function and sends the ``Reply``, or the ``Deferred`` when
+it is there. What a request means is not known here, nor are partitions: of the log there is only
+the slice of a file that goes out with ``sendfile``.
+"""
+
+from spark_logbus.broker.network.connection import Connection
+from spark_logbus.broker.network.network import Network
+from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.sockets import allow_descriptors, is_out_of_room, listen
+
+__all__ = [
+    "Answer",
+    "Connection",
+    "Deferred",
+    "Network",
+    "NoReply",
+    "Reply",
+    "allow_descriptors",
+    "is_out_of_room",
+    "listen",
+]
