@@ -14,6 +14,7 @@ from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.index_check import IndexComparison, read_index
 from spark_logbus.log.inspection import (
     LogListing,
+    list_log,
     problem_at,
     read_text_file,
 )
@@ -83,9 +84,21 @@ class LogCheck:
             try:
                 self._check_segment(path, base, end, on_progress)
             except FileNotFoundError:
-                self._find(Severity.DAMAGE, path, GONE)
+                if not self._retention_was_faster(base):
+                    self._find(Severity.DAMAGE, path, GONE)
             except OSError as error:
                 self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+
+    def _retention_was_faster(self, base: int) -> bool:
+        """Whether a broker at work has deleted all up to the segment at ``base``: such a log is
+        whole, and one that is looked at again would have moved again."""
+        if not self._live:
+            return False
+        try:
+            left = list_log(self._files, self._log.path, self._log.topic_partition).bases
+        except FileNotFoundError:
+            return False  # the whole log went
+        return bool(left) and left[0] > base
 
     def _segments(self) -> list[tuple[int, Path]]:
         """Base offsets and files, in order: a compacted segment stands for those it replaces."""

@@ -68,8 +68,17 @@ STARTS: dict[str, tuple[Callable[[str], dict[str, str]], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize(
+    ("selection", "fail_on_data_loss"),
+    [
+        ("assign", "true"),
+        ("subscribe", "false"),
+        ("subscribePattern", "true"),
+        pytest.param("assign", "false", marks=pytest.mark.slow),
+        pytest.param("subscribe", "true", marks=pytest.mark.slow),
+        pytest.param("subscribePattern", "false", marks=pytest.mark.slow),
+    ],
+)
 def test_starts(logbus: Logbus, streams: Streams, selection: str, fail_on_data_loss: str) -> None:
     """All starts in one query, each a source of its own, marked with its name."""
     topic = filled_topic(logbus)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.log import OS_FILES, LogConfig
-from spark_logbus.log.inspection import list_directory
-from spark_logbus.log.log_check import Finding, Severity
+from spark_logbus.log.filesystem import File, OSFileSystem
+from spark_logbus.log.inspection import list_directory, list_log
+from spark_logbus.log.log_check import Finding, LogCheck, Severity
 from spark_logbus.log.scan import ignore_progress
 from spark_logbus.log.verification import Verification, planned_bytes, verify_directory
+from spark_logbus.model import TopicPartition
 from spark_logbus.record import stamp
 from tests.fault.log.material import Broker, record_batch
 
@@ -132,6 +134,37 @@ def test_one_partition_with_nothing_but_its_first_segment(clean: Path) -> None:
     result = verify(clean / "flights-0")
     assert result.segments == 1
     assert not result.sound
+
+
+class BusyRetention(OSFileSystem):
+    """Deletes ``before`` the moment that one of them is to be opened."""
+
+    def __init__(self, *before: Path) -> None:
+        self._before = before
+
+    def open_read_only(self, path: Path) -> File:
+        if path in self._before:
+            for each in self._before:
+                each.unlink()
+        return super().open_read_only(path)
+
+
+def test_segments_that_a_broker_at_work_deletes_from_the_head_are_not_missed(crashed: Path) -> None:
+    directory = crashed / "flights-0"
+    listed = list_log(OS_FILES, directory, TopicPartition("flights", 0))
+    head = [segment(crashed, base) for base in listed.bases[:2]]
+    check = LogCheck(BusyRetention(*head), listed, None, live=True, clean=False)
+    check.run(ignore_progress)
+    assert check.sound
+    assert check.segments == SEGMENTS - 2
+
+
+def test_a_segment_that_goes_from_the_middle_is_missed(crashed: Path) -> None:
+    listed = list_log(OS_FILES, crashed / "flights-0", TopicPartition("flights", 0))
+    files = BusyRetention(segment(crashed, listed.bases[1]))
+    check = LogCheck(files, listed, None, live=True, clean=False)
+    check.run(ignore_progress)
+    assert not check.sound
 
 
 def test_after_retention(tmp_path: Path) -> None:
