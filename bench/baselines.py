@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -76,10 +77,12 @@ class ReadyMade(DataSource):
 
 
 class NothingReader(DataSourceStreamReader):
-    """A new micro-batch at each trigger, or none ever; one task, no rows."""
+    """A new micro-batch at each trigger, or none ever; one task, with ready-made rows or none."""
 
-    def __init__(self, *, idle: bool) -> None:
+    def __init__(self, *, idle: bool, rows: int, value_bytes: int) -> None:
         self._idle = idle
+        self._rows = rows
+        self._value_bytes = value_bytes
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
@@ -91,7 +94,14 @@ class NothingReader(DataSourceStreamReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return iter(())
+        if self._rows:
+            columns = [field.split()[0] for field in ALL_COLUMNS.split(", ")]
+            yield _cached_ready_made(self._rows, self._value_bytes, tuple(columns))
+
+
+@lru_cache(maxsize=1)
+def _cached_ready_made(rows: int, value_bytes: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+    return ready_made(rows, value_bytes, list(columns))
 
 
 class Nothing(DataSource):
@@ -105,7 +115,11 @@ class Nothing(DataSource):
         return ALL_COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return NothingReader(idle=self.options.get("idle") == "true")
+        return NothingReader(
+            idle=self.options.get("idle") == "true",
+            rows=int(self.options.get("rows", "0")),
+            value_bytes=int(self.options.get("valueBytes", "0")),
+        )
 
 
 @dataclass

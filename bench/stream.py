@@ -134,8 +134,9 @@ def show(title: str, rounds: Sequence[dict[str, dict[str, list[float]]]]) -> Non
 def compare(
     spark: SparkSession, logbus: Callable[[], DataFrame], client: Cluster, args: argparse.Namespace
 ) -> None:
-    def nothing(*, idle: bool) -> DataFrame:
-        return spark.readStream.format("nothing").option("idle", str(idle).lower()).load()
+    def nothing(*, idle: bool, rows: int = 0) -> DataFrame:
+        reader = spark.readStream.format("nothing").option("idle", str(idle).lower())
+        return reader.option("rows", rows).option("valueBytes", args.value_bytes).load()
 
     idle = [
         {
@@ -151,7 +152,16 @@ def compare(
         with input_of(client, a_second=args.a_second, value_bytes=args.value_bytes):
             beside = timed(nothing(idle=False), batches=args.batches)
             own = timed(logbus(), batches=args.batches, with_rows=True)
-        busy.append({"nothing": base, "nothing, beside the input": beside, "logbus": own})
+            rows = round(args.a_second * statistics.median(own["triggerExecution"]) / 1_000)
+            ready = timed(nothing(idle=False, rows=rows), batches=args.batches)
+        busy.append(
+            {
+                "nothing": base,
+                "nothing, beside the input": beside,
+                "as many ready-made rows, beside it": ready,
+                "logbus": own,
+            }
+        )
     show(f"A micro-batch with {args.a_second:,} records a second, ms", busy)
     with input_of(client, a_second=args.a_second, value_bytes=args.value_bytes):
         ms = latencies(logbus(), seconds=args.seconds)
