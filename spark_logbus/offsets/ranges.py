@@ -64,26 +64,32 @@ def split(ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
         pieces = [part for p in pieces for part in _evenly(p, _ceil_div(p.count, most))]
     if limits.min_partitions:
         return [(piece,) for piece in pieces]
-    return _shared(pieces, sizes, limits)
+    # An eighth of what a core reads in all: enough tasks to keep cores busy to the end, few enough
+    # that starting them does not count.
+    room_bytes = min(max(MIN_PIECE_BYTES, target // 8), limits.max_bytes)
+    return _shared(pieces, sizes, room_bytes=room_bytes, room_records=limits.max_records)
 
 
 def _shared(
-    pieces: Sequence[OffsetRange], sizes: Mapping[OffsetRange, int], limits: SplitLimits
+    pieces: Sequence[OffsetRange],
+    sizes: Mapping[OffsetRange, int],
+    *,
+    room_bytes: int,
+    room_records: int | None,
 ) -> list[Share]:
-    """The pieces, as many to a task as are together not worth more than one."""
+    """The pieces, as many to a task as there is room for."""
     density = {r.topic_partition: size / r.count for r, size in sizes.items()}
     shares: list[Share] = []
-    room_bytes = room_records = 0.0
+    bytes_left = records_left = 0.0
     for piece in pieces:
         size = density[piece.topic_partition] * piece.count
-        if shares and size <= room_bytes and piece.count <= room_records:
+        if shares and size <= bytes_left and piece.count <= records_left:
             shares[-1] = (*shares[-1], piece)
         else:
             shares.append((piece,))
-            room_bytes = min(MIN_PIECE_BYTES, limits.max_bytes)
-            room_records = limits.max_records or math.inf
-        room_bytes -= size
-        room_records -= piece.count
+            bytes_left, records_left = room_bytes, room_records or math.inf
+        bytes_left -= size
+        records_left -= piece.count
     return shares
 
 

@@ -97,6 +97,13 @@ def test_a_task_shared_is_not_worth_more_than_one() -> None:
     assert [len(share) for share in shares] == [2, 2, 2, 2, 2, 1, 1]
 
 
+def test_the_rest_beside_a_hot_partition_is_few_tasks() -> None:
+    many = [a_range(number, 0, 10_000) for number in range(1, 10)]  # of 10 MB each
+    limits = SplitLimits(parallelism=2)
+    shares = split([a_range(0, 0, 800_000), *many], limits, splitter)
+    assert [len(share) for share in shares] == [1, 1, 5, 4]
+
+
 def test_a_user_who_asks_for_partitions_gets_each_in_a_task_of_its_own() -> None:
     asked = [a_range(number, 0, 5) for number in range(10)]
     assert len(split(asked, SplitLimits(min_partitions=1), splitter)) == 10
