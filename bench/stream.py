@@ -111,7 +111,7 @@ def latencies(frame: DataFrame, *, seconds: float) -> np.ndarray[Any, Any]:
                 time.sleep(0.1)
         finally:
             query.stop()
-    return np.concatenate(found[WARM_UP:])
+    return np.concatenate(found[len(found) // 3 :])  # the first third is warm-up
 
 
 def show(title: str, rounds: Sequence[dict[str, dict[str, list[float]]]]) -> None:
