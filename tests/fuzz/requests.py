@@ -37,6 +37,8 @@ from tests.fault.log.material import joined, record_batch
 from tests.unit.broker.wire import append_request
 from tests.unit.record.forge import reseal
 
+MAX_TEXT: Final = 8 << 20  # characters of a changed message, written out
+
 # Not the topic of the client that must go on being served.
 TOPIC: Final = "fuzzed"
 
@@ -134,7 +136,9 @@ def changed(tree: Any, dice: random.Random, *, depth: int = 0) -> Any:
         return {**tree, key: changed(tree[key], dice, depth=depth + 1)}
     if isinstance(tree, list) and tree and dice.random() < 0.9:
         if dice.random() < 0.3:
-            return tree * dice.choice((0, 2, 3, 200))
+            times = dice.choice((0, 2, 3, 200))
+            # A repetition of repetitions would take longer to make than to refuse.
+            return tree * (times if len(repr(tree)) * times <= MAX_TEXT else 1)
         at = dice.randrange(len(tree))
         return [*tree[:at], changed(tree[at], dice, depth=depth + 1), *tree[at + 1 :]]
     if isinstance(tree, int) and dice.random() < 0.8:
