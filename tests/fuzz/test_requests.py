@@ -165,7 +165,13 @@ def over_a_socket(directory: Path, zookeeper: str, *, seconds: float, first: int
     settings = {
         "broker": {"max_partitions_per_topic": 4, "max_partitions_per_broker": 30},
         # A fetch may ask to wait for ever, and is right to: the broker bounds that.
-        "network": {"threads": 4, "stall_timeout_ms": 5_000, "max_wait_ms": 2_000},
+        # Few connections: one that ended and is still counted is soon one too many.
+        "network": {
+            "threads": 4,
+            "stall_timeout_ms": 5_000,
+            "max_wait_ms": 2_000,
+            "max_connections_per_address": 10,
+        },
         "log": {"segment_bytes": 1 << 20, "retention_bytes": 8 << 20},
     }
     with broker_process(directory, zookeeper, settings=settings) as broker, connect(broker) as good:

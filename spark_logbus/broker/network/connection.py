@@ -150,19 +150,24 @@ class Connection:
             self._deserted = True
             self._forget_answers()
             if self._inbound.held_back:
-                self.close()  # the poller would report the end over and over until there is room
+                self.end()  # the poller would report the end over and over until there is room
 
     def handshake_done(self) -> None:
         self.handshaken = True
         self._inbound.handshake_done()
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Do no more. The descriptor stays until ``close``: another connection could get it while
+        this one is still known by it."""
         if not self.closed:
             self.closed = True
             self._forget_answers()
             self._inbound.close()
             self.turns.end()
-            self.sock.close()
+
+    def close(self) -> None:
+        self.end()
+        self.sock.close()
 
     def _forget_answers(self) -> None:
         for slot in self._slots:
@@ -194,7 +199,7 @@ class Connection:
         except LogbusError as error:
             self._refuse(error)
             return None
-        self.close()
+        self.end()
         return None
 
     def _start(self, frame: Frame) -> None:
@@ -258,14 +263,14 @@ class Connection:
                 self._queue_answers()
             if not self._outbound:
                 if self._ends_when_sent and not self._slots:
-                    self.close()
+                    self.end()
                 return not self.closed
             try:
                 budget = self._outbound.send(now, may_send_slices=may_send_slices, budget=budget)
             except BlockingIOError:
                 return False
             except OSError:
-                self.close()
+                self.end()
                 return False
             if self._outbound:
                 return False

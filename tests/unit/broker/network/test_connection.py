@@ -61,7 +61,10 @@ class Ends:
     sent: int = field(default=0)
 
     def turn(self, *, may_send_slices: bool = True) -> None:
+        """As the network does: a connection that has ended is forgotten, then closed."""
         self.connection.turn(self.now, may_send_slices=may_send_slices)
+        if self.connection.closed:
+            self.connection.close()
 
     def request(self, message: Message | None = None) -> int:
         return self.wire.send(Api.DELETE_TOPIC, message or DeleteTopicRequest("t"))
@@ -270,6 +273,16 @@ def test_before_the_handshake_frames_are_small() -> None:
         assert connection.closed
         with pytest.raises(FrameTooLargeError):
             decode_response(Api.HANDSHAKE, wire.receive().header)
+    connection.close()
+
+
+def test_the_descriptor_stays_until_the_network_has_forgotten_the_connection(ends: Ends) -> None:
+    ends.wire.sock.close()
+    ends.connection.turn(ends.now, may_send_slices=True)
+    assert ends.connection.closed
+    assert ends.connection.sock.fileno() == ends.connection.fd
+    ends.connection.close()
+    assert ends.connection.sock.fileno() == -1
 
 
 def test_the_other_end_closes(ends: Ends) -> None:
