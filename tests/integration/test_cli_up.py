@@ -177,9 +177,17 @@ def test_broker_configurations_that_are_refused(
 
 
 def kept(zookeeper: str) -> int:
+    """Records of the topic, once each leader has told its end: they lead a moment after they
+    are ready."""
     with Cluster.from_zookeeper(zookeeper) as cluster:
-        partitions = Admin(cluster).describe(["kept"], ends=True)["kept"].partitions.values()
-        return sum(p.ends.high_watermark for p in partitions if p.ends is not None)
+
+        def ends() -> list[int] | None:
+            partitions = Admin(cluster).describe(["kept"], ends=True)["kept"].partitions.values()
+            known = [p.ends.high_watermark for p in partitions if p.ends is not None]
+            return known if len(known) == len(partitions) else None
+
+        found: list[int] | None = wait_until(ends, deadline_s=30)
+        return sum(found or [])
 
 
 def command_of(pid: int) -> bytes:
