@@ -1,0 +1,131 @@
+"""Brokers, a group and the link to them as plain values, for tests of what a driver decides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from spark_logbus.client import (
+    Admin,
+    Bootstrap,
+    PartitionDescription,
+    PartitionEnds,
+    TopicDescription,
+)
+from spark_logbus.coordination import CommittedOffset
+from spark_logbus.errors import (
+    LogbusError,
+    UnknownTopicError,
+)
+from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, TopicPartition
+from spark_logbus.offsets import GroupProgress
+
+
+@dataclass
+class World:
+    """Brokers, a group and the link to them, all in one."""
+
+    topics: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)
+    group_positions: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    group_generation: int = 0
+    rewinds: dict[TopicPartition, int] = field(default_factory=dict)
+    commits: list[dict[TopicPartition, int]] = field(default_factory=list)
+    faults: list[LogbusError] = field(default_factory=list)
+    resets: int = 0
+    has_group: bool = False
+    refusal: LogbusError | None = None
+    held: list[set[str]] = field(default_factory=list)
+    asked_rewinds: list[tuple[int, int]] = field(default_factory=list)
+
+    # -- Admin
+    def topics_(self) -> list[TopicDescription]:
+        return [self._describe(name) for name in sorted(self.topics)]
+
+    def _describe(self, name: str) -> TopicDescription:
+        topic_id, spans = self.topics[name]
+        partitions = {
+            n: PartitionDescription(n, None, PartitionEnds(start, end, end, 0))
+            for n, (start, end) in enumerate(spans)
+        }
+        return TopicDescription(name, topic_id, {}, partitions)
+
+    def describe(self, names: list[str], *, ends: bool) -> dict[str, TopicDescription]:
+        for name in names:
+            if name not in self.topics:
+                raise UnknownTopicError(name)
+        return {name: self._describe(name) for name in names}
+
+    def split_many(
+        self, ranges: list[OffsetRange], *, target_bytes: int | Mapping[OffsetRange, int]
+    ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+        """Records of one byte, each a record batch."""
+        split = {}
+        for one in ranges:
+            size = target_bytes if isinstance(target_bytes, int) else target_bytes[one]
+            bounds = [*range(one.start, one.end, size), one.end]
+            pieces = [OffsetRange(one.topic_partition, *p) for p in itertools.pairwise(bounds)]
+            split[one] = (pieces, one.count)
+        return split
+
+    def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, int | None]:
+        """Offset n is of microsecond n."""
+        found: dict[TopicPartition, int | None] = {}
+        for tp, spec in specs.items():
+            start, end = self.topics[tp.topic][1][tp.partition]
+            assert isinstance(spec, AtTimestamp)
+            at = max(start, spec.timestamp_us)
+            found[tp] = at if at < end else None
+        return found
+
+    # -- GroupProgress
+    def committed(self) -> dict[TopicPartition, CommittedOffset]:
+        return self.group_positions
+
+    def hold(self, topics: Iterable[str]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.held.append(set(topics))
+
+    def generation(self) -> int:
+        return self.group_generation
+
+    def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
+        self.asked_rewinds.append((after, up_to))
+        return self.rewinds
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], *, topic_ids: object, generation: int
+    ) -> bool:
+        if generation == self.group_generation:
+            self.commits.append(dict(positions))
+        return generation == self.group_generation
+
+    # -- DriverLink
+    def admin(self) -> Admin:
+        if self.faults:
+            raise self.faults.pop(0)
+        return cast(Admin, _AdminView(self))
+
+    def progress(self) -> GroupProgress | None:
+        return cast(GroupProgress, self) if self.has_group else None
+
+    def bootstrap(self) -> Bootstrap:
+        return Bootstrap.of("h:1")
+
+    def reset(self, fault: LogbusError) -> None:
+        self.resets += 1
+
+    def close(self) -> None:
+        pass
+
+
+class _AdminView:
+    def __init__(self, world: World) -> None:
+        self.topics = world.topics_
+        self.describe = world.describe
+        self.split_many = world.split_many
+        self.list_offsets = world.list_offsets
