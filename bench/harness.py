@@ -25,7 +25,8 @@ from spark_logbus.java import ensure_java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 
-console = Console()
+# A file or a pipe has no width of its own; tables must not be squeezed for it.
+console = Console(width=None if sys.stdout.isatty() else 132)
 
 
 @contextmanager

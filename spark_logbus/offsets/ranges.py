@@ -27,6 +27,11 @@ DEFAULT_MAX_BYTES = 512 << 20
 # Below this a task costs more than it gains: starting one takes about what reading 8 MiB does.
 MIN_PIECE_BYTES = 8 << 20
 
+# What small ranges in one task come to at most. How many tasks a Spark cluster runs at once is not
+# known; this bounds what it costs when that is more than the driver's machine has cores. Starting
+# a task takes a twentieth of the time that reading so much does.
+MAX_SHARE_BYTES = 256 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
@@ -64,33 +69,58 @@ def split(ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
         pieces = [part for p in pieces for part in _evenly(p, _ceil_div(p.count, most))]
     if limits.min_partitions:
         return [(piece,) for piece in pieces]
-    # An eighth of what a core reads in all: enough tasks to keep cores busy to the end, few enough
-    # that starting them does not count.
-    room_bytes = min(max(MIN_PIECE_BYTES, target // 8), limits.max_bytes)
-    return _shared(pieces, sizes, room_bytes=room_bytes, room_records=limits.max_records)
+    return _shared(pieces, sizes, limits, alone_bytes=target / 2)
 
 
 def _shared(
     pieces: Sequence[OffsetRange],
     sizes: Mapping[OffsetRange, int],
+    limits: SplitLimits,
     *,
-    room_bytes: int,
-    room_records: int | None,
+    alone_bytes: float,
 ) -> list[Share]:
-    """The pieces, as many to a task as there is room for."""
+    """The small pieces dealt to about as many tasks as run at once, in equal parts; a piece of
+    ``alone_bytes`` or more has a task for itself."""
     density = {r.topic_partition: size / r.count for r, size in sizes.items()}
+    weights = {piece: density[piece.topic_partition] * piece.count for piece in pieces}
+    total = sum(weight for weight in weights.values() if weight < alone_bytes)
+    room = min(max(MIN_PIECE_BYTES, total / limits.parallelism), MAX_SHARE_BYTES, limits.max_bytes)
+    tasks = max(1, math.ceil(total / room))
     shares: list[Share] = []
-    bytes_left = records_left = 0.0
+    last = _Last()
+    dealt = 0.0
     for piece in pieces:
-        size = density[piece.topic_partition] * piece.count
-        if shares and size <= bytes_left and piece.count <= records_left:
+        weight = weights[piece]
+        part = None
+        if weight < alone_bytes:
+            part = int((dealt + weight / 2) * tasks / total) if total else 0
+            dealt += weight
+        if last.takes(piece, weight, part, limits):
             shares[-1] = (*shares[-1], piece)
+            last = _Last(part, last.bytes + weight, last.records + piece.count)
         else:
             shares.append((piece,))
-            bytes_left, records_left = room_bytes, room_records or math.inf
-        bytes_left -= size
-        records_left -= piece.count
+            last = _Last(part, weight, piece.count)
     return shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """Of the last share: which part of the small pieces it holds, if it does, and its size."""
+
+    part: int | None = None
+    bytes: float = 0.0
+    records: int = 0
+
+    def takes(
+        self, piece: OffsetRange, weight: float, part: int | None, limits: SplitLimits
+    ) -> bool:
+        return (
+            part is not None
+            and part == self.part
+            and self.bytes + weight <= limits.max_bytes
+            and (limits.max_records is None or self.records + piece.count <= limits.max_records)
+        )
 
 
 def piece_count(size: int, target: int, limits: SplitLimits) -> int:

@@ -91,17 +91,35 @@ def test_small_partitions_share_a_task() -> None:
     assert split(asked, SplitLimits(parallelism=8), splitter) == [tuple(sorted(asked))]
 
 
-def test_a_task_shared_is_not_worth_more_than_one() -> None:
+def test_as_many_shared_tasks_as_run_at_once_and_of_equal_size() -> None:
+    many = [a_range(number, 0, 30_000) for number in range(63)]  # of 30 MB each
+    shares = split(many, SplitLimits(parallelism=9), splitter)
+    assert [len(share) for share in shares] == [7] * 9
+
+
+def test_a_shared_task_is_worth_starting() -> None:
     many = [a_range(number, 0, 3_000) for number in range(10)]  # of 3 MB each
-    shares = split([*many, a_range(10, 0, 20_000), a_range(11, 0, 5)], SplitLimits(), splitter)
-    assert [len(share) for share in shares] == [2, 2, 2, 2, 2, 1, 1]
+    shares = split([*many, a_range(11, 0, 5)], SplitLimits(parallelism=16), splitter)
+    assert [len(share) for share in shares] == [3, 2, 3, 3]
+
+
+def test_a_shared_task_is_bounded_where_few_cores_are_known() -> None:
+    many = [a_range(number, 0, 100_000) for number in range(10)]  # of 100 MB each
+    shares = split(many, SplitLimits(), splitter)
+    assert [len(share) for share in shares] == [2, 3, 2, 3]
+
+
+def test_shared_tasks_keep_the_bound_on_bytes() -> None:
+    asked = [a_range(number, 0, 4_000) for number in range(6)]  # of 4 MB each
+    shares = split(asked, SplitLimits(max_bytes=9 * MIB, parallelism=1), splitter)
+    assert [len(share) for share in shares] == [2, 2, 2]
 
 
 def test_the_rest_beside_a_hot_partition_is_few_tasks() -> None:
     many = [a_range(number, 0, 10_000) for number in range(1, 10)]  # of 10 MB each
     limits = SplitLimits(parallelism=2)
     shares = split([a_range(0, 0, 800_000), *many], limits, splitter)
-    assert [len(share) for share in shares] == [1, 1, 5, 4]
+    assert [len(share) for share in shares] == [1, 1, 4, 5]
 
 
 def test_a_user_who_asks_for_partitions_gets_each_in_a_task_of_its_own() -> None:
