@@ -42,7 +42,6 @@ class LogbusBatchReader(DataSourceReader):
             return Patience().run(
                 "Planning the read",
                 lambda: self._input_partitions(link),
-                on_fault=link.reset,
             )
         finally:
             link.close()

@@ -111,7 +111,7 @@ class StreamDriver:
     # -- how it is answered ---------------------------------------------------------------
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        return self._patience.run(what, attempt, on_fault=self._link.reset)
+        return self._patience.run(what, attempt)
 
     def _snapshot(self, *, missing_ok: bool) -> Snapshot:
         return take_snapshot(self._link.admin(), self._options.selection, missing_ok=missing_ok)

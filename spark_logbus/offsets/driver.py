@@ -1,7 +1,7 @@
 """A Spark driver's connections: brokers always, ZooKeeper where a group is kept.
 
-Made on first use, remade after faults, closed together. The one place in the connector that
-builds coordination objects; tasks use ``clusters`` and see no ZooKeeper.
+Made on first use, closed together; both mend themselves after faults. The one place in the
+connector that builds coordination objects; tasks use ``clusters`` and see no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
-from spark_logbus.errors import LogbusError
 from spark_logbus.offsets.group import GroupProgress
 
 if TYPE_CHECKING:
     from spark_logbus.coordination import Session
 
-# Short, because whoever uses a DriverLink repeats calls itself, with fresh connections.
+# Short, because whoever uses a DriverLink repeats calls itself, and says so in the log.
 _CALL_DEADLINE_MS = 15_000
 
 
@@ -83,14 +82,6 @@ class DriverLink:
                 by="spark",
             )
         return self._progress
-
-    def reset(self, fault: LogbusError) -> None:
-        """Drop what ``fault`` says is broken, so that the next use connects anew.
-
-        Not the ZooKeeper session: it mends itself, and to close it would let go of the group.
-        """
-        if fault.fault != "coordination":
-            self._close_cluster()
 
     def close(self) -> None:
         self._close_session()  # first: whoever waits for the group can go on

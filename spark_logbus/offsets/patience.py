@@ -37,10 +37,8 @@ class Patience:
         self,
         what: str,
         attempt: Callable[[], T],
-        *,
-        on_fault: Callable[[LogbusError], None] = lambda _: None,
     ) -> T:
-        """``attempt`` until it succeeds; ``on_fault`` may drop broken connections in between.
+        """``attempt`` until it succeeds. Connections mend themselves in between.
 
         An error that no later try can mend is raised at once, and the last one after the bound.
         """
@@ -58,6 +56,5 @@ class Patience:
                         f"{what} has failed for {waited_s:.0f} s; the last fault was: {error}"
                     ) from error
                 logger.warning("%s failed and is tried again: %s", what, error)
-                on_fault(error)
             self.pause(pause_s)
             pause_s = min(self.max_pause_s, pause_s * 2)

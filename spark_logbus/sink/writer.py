@@ -57,7 +57,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         return link.bootstrap()
 
     try:
-        bootstrap = Patience().run("Looking up the topic", look_up, on_fault=link.reset)
+        bootstrap = Patience().run("Looking up the topic", look_up)
     finally:
         link.close()
     return WritePlan(parsed, columns, bootstrap)

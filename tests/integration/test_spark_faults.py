@@ -115,6 +115,19 @@ def test_a_query_outlives_a_zookeeper_that_hangs(endured: Endured) -> None:
     endured.catch_up("ZooKeeper hung")
 
 
+def test_a_query_without_a_group_does_not_need_zookeeper_once_it_runs(endured: Endured) -> None:
+    endured.produce()
+    endured.start()
+    endured.catch_up("its start")
+    os.kill(endured.embedded.zookeeper_server.pid, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            endured.produce()
+            endured.catch_up("ZooKeeper hung")
+    finally:
+        os.kill(endured.embedded.zookeeper_server.pid, signal.SIGCONT)
+
+
 def test_a_query_finds_a_broker_that_comes_back_elsewhere(endured: Endured) -> None:
     endured.produce()
     endured.start()
@@ -162,7 +175,7 @@ def test_what_does_not_come_back_ends_a_query_with_the_reason(endured: Endured) 
         )  # fmt: skip
     for query, said in (
         (without_broker, "`logbus topics describe t` shows which one that is"),
-        (without_zookeeper, "Check that it runs and that this machine reaches it"),
+        (without_zookeeper, "Check that ZooKeeper runs and that this machine reaches it"),
     ):
         reason = str(query.exception())
         assert "Planning the next micro-batch has failed for" in reason

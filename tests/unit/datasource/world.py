@@ -33,7 +33,6 @@ class World:
     rewinds: dict[TopicPartition, int] = field(default_factory=dict)
     commits: list[dict[TopicPartition, int]] = field(default_factory=list)
     faults: list[LogbusError] = field(default_factory=list)
-    resets: int = 0
     has_group: bool = False
     refusal: LogbusError | None = None
     held: list[set[str]] = field(default_factory=list)
@@ -115,9 +114,6 @@ class World:
 
     def bootstrap(self) -> Bootstrap:
         return Bootstrap.of("h:1")
-
-    def reset(self, fault: LogbusError) -> None:
-        self.resets += 1
 
     def close(self) -> None:
         pass
