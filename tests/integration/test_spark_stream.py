@@ -34,7 +34,8 @@ def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Stre
     logbus.produce(topic, numbered(30))
     logbus.produce(topic, numbered(10, 100), partition=1)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "16"}
-    query = finish(streams.start(streams.source(**options, group="limited")))
+    group = f"limited-{topic}"
+    query = finish(streams.start(streams.source(**options, group=group)))
     assert streams.values() == numbered(30) + numbered(10, 100)
     progress = [one for one in query.recentProgress if one["numInputRows"]]
     assert [one["numInputRows"] for one in progress] == [16, 16, 8]
@@ -43,7 +44,7 @@ def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Stre
         {"0": 24, "1": 8},
         {"0": 30, "1": 10},
     ]
-    assert logbus.committed("limited") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
@@ -51,7 +52,7 @@ def test_restart_reads_exactly_the_gap(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
     topic = logbus.topic(partitions=2)
-    group = f"gap-{fail_on_data_loss}"
+    group = f"gap-{topic}"
     options = {"subscribe": topic, "group": group, "failOnDataLoss": fail_on_data_loss}
     logbus.produce(topic, numbered(5))
     assert streams.run(**options) == []  # from latest
@@ -136,7 +137,7 @@ def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
 def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
-    group = f"recreated-{count}"
+    group = f"recreated-{topic}"
     options = {"subscribe": topic, "startingOffsets": "latest", "group": group}
     assert streams.run(**options | {"startingOffsets": "earliest"}) == numbered(5)
     logbus.admin.delete_topic(topic)
