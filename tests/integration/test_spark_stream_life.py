@@ -78,6 +78,7 @@ def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
     if fail_on_data_loss == "true":
         with pytest.raises(StreamingQueryException, match=f"topic {topic} was deleted"):
             finish(query)
+        assert streams.rows == [], "the micro-batch was handed on without the topic's records"
     else:
         finish(query)
         assert streams.values() == numbered(5, 100)
