@@ -120,8 +120,9 @@ def parse_timestamp(text: str, *, option: str) -> AtTimestamp:
 def parse_partition_timestamps(text: str, *, option: str) -> PerPartition:
     """``{"topic": {"0": 1769860800000}}``: one timestamp for each partition that is read."""
     numbers = _partition_values(
-        text, option, "timestamps", "milliseconds since 1970", 0, MAX_TIMESTAMP_MS
-    )
+        text, option, "timestamps", f"milliseconds since 1970 (0 to {MAX_TIMESTAMP_MS})", 0,
+        MAX_TIMESTAMP_MS,
+    )  # fmt: skip
     return PerPartition(
         tuple((tp, AtTimestamp(number * US_PER_MS)) for tp, number in sorted(numbers.items()))
     )

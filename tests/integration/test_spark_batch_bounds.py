@@ -42,8 +42,14 @@ def read(spark: SparkSession, logbus: Logbus, topic: str, **options: str) -> Dat
 
 
 def read_offsets(frame: DataFrame) -> dict[int, tuple[int, int]]:
-    rows = frame.groupBy("partition").agg({"offset": "min", "value": "count"}).collect()
-    return {row["partition"]: (row["min(offset)"], row["count(value)"]) for row in rows}
+    """First offset and count of each partition; the records are the ones that belong there."""
+    found: dict[int, list[int]] = {}
+    for row in frame.orderBy("partition", "offset").collect():
+        assert row["value"].decode() == f"{row['partition']}{row['offset']}"
+        found.setdefault(row["partition"], []).append(row["offset"])
+    for offsets in found.values():
+        assert offsets == list(range(offsets[0], offsets[-1] + 1))
+    return {partition: (offsets[0], len(offsets)) for partition, offsets in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,15 @@ def test_times_and_offsets_mixed(spark: SparkSession, logbus: Logbus, topic: str
     offsets = by_partition(topic, -2, 1)
     frame = read(spark, logbus, topic, startingOffsets=offsets, endingOffsetsByTimestamp=times)
     assert read_offsets(frame) == {0: (0, 2), 1: (1, 4)}
+    # In one partition no record is as young as the end: up to its end. A start is an error then.
+    times = by_partition(topic, at(99), at(4.5))
+    frame = read(spark, logbus, topic, startingOffsets=offsets, endingOffsetsByTimestamp=times)
+    assert read_offsets(frame) == {0: (0, 10), 1: (1, 4)}
+    lenient = {"startingOffsetsByTimestampStrategy": "latest"}
+    frame = read(spark, logbus, topic, startingOffsetsByTimestamp=times, **lenient)
+    assert read_offsets(frame) == {1: (5, 5)}
+    with pytest.raises(PySparkException, match=f"{topic}-0 has no record at or after 2026-01-31"):
+        read(spark, logbus, topic, startingOffsetsByTimestamp=times).count()
 
 
 def test_the_more_special_option_wins(spark: SparkSession, logbus: Logbus, topic: str) -> None:
@@ -113,6 +128,21 @@ def test_bounds_that_mean_nothing(
 ) -> None:
     with pytest.raises(PySparkException, match=said):
         read(spark, logbus, topic, **options).count()
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_an_offset_that_the_log_does_not_reach(
+    spark: SparkSession, logbus: Logbus, topic: str, option: str
+) -> None:
+    beyond = {option: by_partition(topic, COUNT + 5, 3)}
+    with pytest.raises(
+        PySparkException,
+        match=f"{topic}-0: expected records up to offset 15, but the log now ends at 10",
+    ):
+        read(spark, logbus, topic, **beyond).count()
+    calm = read(spark, logbus, topic, **beyond, failOnDataLoss="false")
+    expected = {1: (3, 7)} if option == "startingOffsets" else {0: (0, 10), 1: (0, 3)}
+    assert read_offsets(calm) == expected
 
 
 def test_a_frame_united_with_itself(spark: SparkSession, logbus: Logbus, topic: str) -> None:

@@ -6,12 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
+
+
+class PlannedError(Exception):
+    pass
 
 
 def numbered(count: int, start: int = 0) -> list[str]:
@@ -24,9 +29,11 @@ def batches(query: StreamingQuery) -> list[int]:
 
 
 def taken(query: StreamingQuery, topic: str) -> list[dict[str, int]]:
-    """Where each micro-batch ended."""
+    """Where each micro-batch ended that had any records."""
     ends: list[dict[str, int]] = []
     for progress in query.recentProgress:
+        if not progress["numInputRows"]:
+            continue
         end: dict[str, Any] = json.loads(progress["sources"][0]["endOffset"])
         ends.append(end["to"][topic])
     return ends
@@ -39,16 +46,29 @@ def test_a_limit_is_shared_out_in_proportion_and_holds_after_a_restart(
     logbus.produce(topic, numbered(100))
     logbus.produce(topic, numbered(50, 1000), partition=1)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
-    query = streams.start(streams.source(**options), available_now=False)
-    wait_until(lambda: sum(batches(query)) >= 60, deadline_s=90)
-    query.stop()
+
+    def fail_at_third(batch: int) -> None:
+        if batch == 2:
+            raise PlannedError(batch)
+
+    streams.before_batch = fail_at_third
+    query = streams.start(streams.source(**options))
+    with pytest.raises(StreamingQueryException, match="PlannedError"):
+        finish(query)
     assert taken(query, topic)[:2] == [{"0": 20, "1": 10, "2": 0}, {"0": 40, "1": 20, "2": 0}]
+    assert streams.values() == [*numbered(40), *numbered(20, 1000)]
+
     logbus.produce(topic, numbered(1, 5000), partition=2)
-    before = len(streams.rows)
+    streams.before_batch = lambda _: None
     query = finish(streams.start(streams.source(**options)))
-    assert sum(batches(query)) == len(streams.rows)
-    assert max(batches(query)) <= 30
-    assert before + len(streams.rows) == 151
+    assert batches(query) == [30, 30, 30, 1]
+    assert taken(query, topic) == [
+        {"0": 60, "1": 30, "2": 0},
+        {"0": 79, "1": 40, "2": 1},  # a partition with little gives one record at least
+        {"0": 99, "1": 50, "2": 1},
+        {"0": 100, "1": 50, "2": 1},
+    ]
+    assert streams.values() == [*numbered(60, 40), *numbered(30, 1020), "05000"]
 
 
 def test_once_ignores_limits(logbus: Logbus, streams: Streams) -> None:
@@ -58,15 +78,17 @@ def test_once_ignores_limits(logbus: Logbus, streams: Streams) -> None:
     source = streams.source(subscribe=topic, startingOffsets="earliest", **limits)
     query = finish(streams.start(source, once=True))
     assert batches(query) == [40]
+    assert streams.values() == numbered(40)
 
 
 def test_a_limit_of_long_max(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
-    logbus.produce(topic, numbered(7))
-    read = streams.run(
-        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str((1 << 63) - 1)
-    )
-    assert read == numbered(7)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    for start in (0, 100):  # the second time the limit is added to offsets above 0
+        logbus.produce(topic, numbered(7, start))
+        logbus.produce(topic, numbered(3, start + 50), partition=1)
+        read = streams.run(**options, maxOffsetsPerTrigger=str((1 << 63) - 1))
+        assert read == [*numbered(7, start), *numbered(3, start + 50)]
 
 
 def test_too_few_records_wait_for_more(logbus: Logbus, streams: Streams) -> None:
@@ -85,6 +107,7 @@ def test_too_few_records_wait_for_more(logbus: Logbus, streams: Streams) -> None
     wait_until(lambda: sum(batches(query)) == 36, deadline_s=60)
     query.stop()
     assert batches(query) == [2, 10, 12, 12]
+    assert streams.values() == [*numbered(2), *numbered(10, 100), *numbered(24, 200)]
 
 
 def test_too_few_records_wait_no_longer_than_the_delay(logbus: Logbus, streams: Streams) -> None:
@@ -108,6 +131,7 @@ def test_a_limit_by_bytes(logbus: Logbus, streams: Streams) -> None:
         logbus.produce(topic, [value * 200 for value in numbered(4, 1000 + start)], partition=1)
     source = streams.source(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="9k")
     query = finish(streams.start(source))
-    assert len(streams.values()) == 80
+    expected = [*numbered(40), *numbered(40, 1000)]
+    assert streams.values() == [value * 200 for value in expected]
     assert len(batches(query)) >= 5
     assert set(batches(query)) == {16}

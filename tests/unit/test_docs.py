@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 NAMED = re.compile(r"\[(test_\w+)\]\(([^)]+)\)")
 
 
-@pytest.mark.parametrize("page", ["failures.md", "guarantees.md"])
+@pytest.mark.parametrize("page", ["failures.md", "guarantees.md", "scenarios.md"])
 def test_every_test_that_a_page_names_is_there(page: str) -> None:
     named = NAMED.findall((DOCS / page).read_text())
     assert len(named) > 10
@@ -28,3 +28,10 @@ def test_every_failure_has_a_test() -> None:
     failures = [row for row in rows if not row.startswith(("| What goes", "|---"))]
     assert len(failures) == 21
     assert [row for row in failures if not NAMED.search(row)] == []
+
+
+def test_every_scenario_of_the_spark_source_has_a_test() -> None:
+    rows = [line for line in (DOCS / "scenarios.md").read_text().splitlines() if line[:1] == "|"]
+    scenarios = [row for row in rows if not row.startswith(("| What a user", "|---"))]
+    assert len(scenarios) > 40
+    assert [row for row in scenarios if "tests/integration/" not in row] == []
