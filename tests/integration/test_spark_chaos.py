@@ -6,6 +6,7 @@ the sink, and in the end the sink has each record once. Rounds: ``LOGBUS_KILL_RO
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -100,11 +101,16 @@ class Chaos:
 
     def in_sink(self) -> list[str]:
         """What the sink holds as committed: the files that its own log names."""
-        files: set[Path] = set()
-        for entry in (self.directory / "out" / "_spark_metadata").glob("[0-9]*"):
-            for line in entry.read_text().splitlines()[1:]:
-                files.add(Path(unquote(urlparse(json.loads(line)["path"]).path)))
-        return sorted(line for path in files for line in path.read_text().splitlines())
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # an old entry, now in a compacted one
+                entries = [
+                    entry.read_text().splitlines()[1:]
+                    for entry in (self.directory / "out" / "_spark_metadata").glob("[0-9]*")
+                ]
+                break
+        paths = {json.loads(line)["path"] for lines in entries for line in lines}
+        files = [Path(unquote(urlparse(path).path)) for path in paths]
+        return sorted(line for file in files for line in file.read_text().splitlines())
 
     def check_group(self) -> None:
         """First the group, then the sink: so nothing can pass by in between."""
@@ -141,6 +147,7 @@ def test_nothing_is_skipped_or_repeated_and_the_group_is_never_ahead(chaos: Chao
         )  # fmt: skip
         kill(chaos, victims[number % 4] if ROUNDS < 8 else chance.choice(victims), chance)
         chaos.check_group()
+        print(f"round {number + 1} of {ROUNDS}: killed the {chaos.kills[-1]}", flush=True)
     ends = {TopicPartition(TOPIC, n): len(chaos.expected) // PARTITIONS for n in range(PARTITIONS)}
 
     def over() -> bool:
