@@ -1,13 +1,15 @@
 """A streaming query with a group, while its driver, its executors and the brokers are killed.
 
 Two promises hold at every moment: the group's committed offsets are never ahead of what stands in
-the sink, and in the end the sink has each record once. Rounds: ``LOGBUS_KILL_ROUNDS``.
+the sink, and in the end the sink has each record once. Rounds: ``LOGBUS_KILL_ROUNDS``;
+``--log-cli-level=INFO`` tells them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import signal
@@ -33,6 +35,8 @@ TOPIC = "t"
 PARTITIONS = 2
 RECORDS_PER_ROUND = 100
 EXECUTOR = "CoarseGrainedExecutorBackend"
+
+logger = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + 200 * ROUNDS)]
 
@@ -147,7 +151,7 @@ def test_nothing_is_skipped_or_repeated_and_the_group_is_never_ahead(chaos: Chao
         )  # fmt: skip
         kill(chaos, victims[number % 4] if ROUNDS < 8 else chance.choice(victims), chance)
         chaos.check_group()
-        print(f"round {number + 1} of {ROUNDS}: killed the {chaos.kills[-1]}", flush=True)
+        logger.info("Round %d of %d: killed the %s.", number + 1, ROUNDS, chaos.kills[-1])
     ends = {TopicPartition(TOPIC, n): len(chaos.expected) // PARTITIONS for n in range(PARTITIONS)}
 
     def over() -> bool:
