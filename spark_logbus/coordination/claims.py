@@ -236,7 +236,8 @@ class GroupClaims:
         return GroupHeldError(
             f"Group {self._group!r} is in use for topic {topic} by another query "
             f"({_holder(rival)}), which still ran after {waited_ms / 1000:.0f} s of waiting. Stop "
-            "that query, or give this one a group of its own."
+            "that query, or give this one a group of its own. Two reads in one query, as in a "
+            "self-join, count as two: give the group to only one of them."
         )
 
 

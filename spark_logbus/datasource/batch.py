@@ -14,6 +14,7 @@ from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.read import read_partition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets import (
+    FIRST_CONTACT_S,
     Committed,
     DriverLink,
     Finding,
@@ -39,7 +40,7 @@ class LogbusBatchReader(DataSourceReader):
         later is not seen, and all actions on the DataFrame read the same records."""
         link = DriverLink(self._options.zookeeper, group=self._options.group)
         try:
-            return Patience().run(
+            return Patience(limit_s=FIRST_CONTACT_S).run(
                 "Planning the read",
                 lambda: self._input_partitions(link),
             )

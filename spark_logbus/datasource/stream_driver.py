@@ -20,6 +20,7 @@ from spark_logbus.datasource.planning import plan_input_partitions, splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import (
+    FIRST_CONTACT_S,
     NO_LIMITS,
     Committed,
     DriverLink,
@@ -29,6 +30,7 @@ from spark_logbus.offsets import (
     Snapshot,
     TriggerLimits,
     decide,
+    explained,
     limited_ends,
     locate,
     of_current_topics,
@@ -52,6 +54,7 @@ class StreamDriver:
         self._options = options
         self._link = link
         self._patience = patience or Patience()
+        self._met = False  # the cluster
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
         self._planned: StreamOffset | None = None  # compared with the brokers just now
@@ -111,7 +114,12 @@ class StreamDriver:
     # -- how it is answered ---------------------------------------------------------------
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        return self._patience.run(what, attempt)
+        patience = self._patience
+        if not self._met:
+            patience = replace(patience, limit_s=min(patience.limit_s, FIRST_CONTACT_S))
+        answer = patience.run(what, attempt)
+        self._met = True
+        return answer
 
     def _snapshot(self, *, missing_ok: bool) -> Snapshot:
         return take_snapshot(self._link.admin(), self._options.selection, missing_ok=missing_ok)
@@ -202,4 +210,7 @@ class StreamDriver:
             progress.commit(done.to, topic_ids=done.topic_ids, generation=done.generation)
 
     def _decide(self, findings: list[Finding]) -> None:
-        decide(findings, fail_on_data_loss=self._options.fail_on_data_loss)
+        decide(
+            explained(findings, self._options.selection),
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )

@@ -12,13 +12,15 @@ from spark_logbus.offsets.locate import locate
 from spark_logbus.offsets.loss import (
     AboveEnd,
     BelowLogStart,
+    Deselected,
     Finding,
     PartitionGone,
     TopicGone,
     TopicRecreated,
     decide,
+    explained,
 )
-from spark_logbus.offsets.patience import Patience
+from spark_logbus.offsets.patience import FIRST_CONTACT_S, Patience
 from spark_logbus.offsets.ranges import (
     DEFAULT_MAX_BYTES,
     Share,
@@ -61,6 +63,7 @@ from spark_logbus.offsets.specs import (
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "DEFAULT_MAX_DELAY_MS",
+    "FIRST_CONTACT_S",
     "MAX_OFFSET",
     "NO_LIMITS",
     "AboveEnd",
@@ -70,6 +73,7 @@ __all__ = [
     "ByDuration",
     "ClusterPool",
     "Committed",
+    "Deselected",
     "DriverLink",
     "Finding",
     "GroupProgress",
@@ -102,6 +106,7 @@ __all__ = [
     "apply",
     "decide",
     "default_zookeeper",
+    "explained",
     "limited_ends",
     "locate",
     "lookups",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.model import TopicPartition
+from spark_logbus.offsets.selection import Selection, includes, matching_topics
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,20 @@ class PartitionGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Deselected:
+    """A topic or partition that was being read, and that the reader's options now leave out."""
+
+    what: TopicPartition | str
+
+    def __str__(self) -> str:
+        kind = "topic" if isinstance(self.what, str) else "partition"
+        return (
+            f"{kind} {self.what}, which the checkpoint names, is not among those that the options "
+            "select now"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class BelowLogStart:
     """Records from ``wanted`` to the log start offset have been deleted by retention."""
 
@@ -82,7 +97,21 @@ class AboveEnd:
         )
 
 
-Finding = TopicGone | TopicRecreated | PartitionGone | BelowLogStart | AboveEnd
+Finding = TopicGone | TopicRecreated | PartitionGone | Deselected | BelowLogStart | AboveEnd
+
+
+def explained(findings: Sequence[Finding], selection: Selection) -> list[Finding]:
+    """``findings``, where what is missing may only have been left out of ``selection``."""
+    return [_explained(finding, selection) for finding in findings]
+
+
+def _explained(finding: Finding, selection: Selection) -> Finding:
+    match finding:
+        case TopicGone(topic) if not matching_topics(selection, [topic]):
+            return Deselected(topic)
+        case PartitionGone(topic_partition) if not includes(selection, topic_partition):
+            return Deselected(topic_partition)
+    return finding
 
 
 def decide(findings: Sequence[Finding], *, fail_on_data_loss: bool) -> None:

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FIRST_CONTACT_S = 30.0
+"""How long to be patient with a cluster that has not answered once: its address may be wrong."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:

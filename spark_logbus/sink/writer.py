@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import DriverLink, Patience, shared_cluster
+from spark_logbus.offsets import FIRST_CONTACT_S, DriverLink, Patience, shared_cluster
 from spark_logbus.sink.columns import SinkColumns, check_columns
 from spark_logbus.sink.delivery import RECORD_BATCH_BYTES, Appended, Delivery
 from spark_logbus.sink.options import SinkOptions, parse_options
@@ -57,7 +57,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         return link.bootstrap()
 
     try:
-        bootstrap = Patience().run("Looking up the topic", look_up)
+        bootstrap = Patience(limit_s=FIRST_CONTACT_S).run("Looking up the topic", look_up)
     finally:
         link.close()
     return WritePlan(parsed, columns, bootstrap)

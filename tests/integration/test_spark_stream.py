@@ -166,6 +166,19 @@ def test_a_deleted_topic_of_a_pattern(logbus: Logbus, streams: Streams) -> None:
     assert streams.run(**options) == []
 
 
+def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) -> None:
+    left, kept = logbus.topic(), logbus.topic()
+    for topic in (left, kept):
+        logbus.produce(topic, [topic])
+    options = {"startingOffsets": "earliest"}
+    assert streams.run(subscribe=f"{left},{kept}", **options) == sorted([left, kept])
+    logbus.produce(kept, ["more"])
+    with pytest.raises(StreamingQueryException, match=f"topic {left}, which the checkpoint names"):
+        streams.run(subscribe=kept, **options)
+    assert streams.run(subscribe=kept, **options, failOnDataLoss="false") == ["more"]
+    assert streams.run(subscribe=f"{left},{kept}", **options) == [left]
+
+
 def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
     tp = TopicPartition(topic, 0)

@@ -45,13 +45,15 @@ class Query:
     """What Spark does with a source, in its order, through JSON text."""
 
     def __init__(self, world: World, **options: str) -> None:
-        parsed = parse_options({"zookeeper": "z:1", "subscribe": "t", **options}, streaming=True)
+        given = {"zookeeper": "z:1", "subscribe": "t", **options}
+        given = {name: value for name, value in given.items() if value}
+        parsed = parse_options(given, streaming=True)
         world.has_group = parsed.group is not None
         self.clock = HandClock()
         self.driver = StreamDriver(
             parsed,
             link=cast(DriverLink, world),
-            patience=Patience(pause=lambda _: None),
+            patience=Patience(clock=self.clock, pause=self.clock.advance),
             clock=self.clock,
         )
 
@@ -311,6 +313,33 @@ def test_passing_faults_do_not_end_the_query() -> None:
     world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 2)
     query = Query(world, startingOffsets="earliest")
     assert query.read({}, query.latest(query.driver.initial())) == ["t-0[0, 4)", "t-1[0, 4)"]
+
+
+def test_a_cluster_that_was_met_before_is_waited_for_longer() -> None:
+    world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 100)
+    query = Query(world)
+    with pytest.raises(BrokerUnavailableError, match=r"has failed for (2\d|30) s.*away"):
+        query.latest(query.driver.initial())
+    world.faults = []
+    end = query.latest(query.driver.initial())
+    world.faults = [BrokerUnavailableError("away")] * 100
+    with pytest.raises(BrokerUnavailableError, match=r"has failed for (8\d|90) s.*away"):
+        query.latest(end)
+
+
+def test_a_topic_that_the_options_no_longer_select_was_not_deleted() -> None:
+    world = World(two_partitions(4, 4))
+    end = Query(world).latest({"version": 1, "unresolved": True})
+    for left_out, options in (
+        ("topic t", {"subscribePattern": "u.*"}),
+        ("partition t-1", {"assign": '{"t":[0]}'}),
+    ):
+        selected = f"{left_out}, which the checkpoint names, is not among those that the options"
+        with pytest.raises(DataLossError, match=selected):
+            Query(world, subscribe="", **options).latest(end)
+    world.topics = {}
+    with pytest.raises(DataLossError, match="topic t was deleted"):
+        Query(world, subscribe="", assign='{"t":[0]}').latest(end)
 
 
 def test_a_missing_topic_is_an_error_at_the_start_and_a_loss_later() -> None:
