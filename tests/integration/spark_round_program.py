@@ -63,7 +63,8 @@ def main(where: str, zookeeper: str, topic: str, target: str, directory: str) ->
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     spark = session(where)
     reader = spark.read.format("logbus").options(zookeeper=zookeeper, subscribe=topic)
-    frame = reader.load()
+    # So few records would be read by one task; these are to meet all executors.
+    frame = reader.option("minPartitions", "4").load()
     told: dict[str, object] = {"batch": frame.count()}
     told["jvms"] = len(
         {row.jvm for row in frame.mapInArrow(jvm_of_this_worker, "jvm long").collect()}

