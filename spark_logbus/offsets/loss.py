@@ -126,8 +126,8 @@ def decide(findings: Sequence[Finding], *, fail_on_data_loss: bool) -> None:
     if fail_on_data_loss:
         raise DataLossError(
             f"Records may have been lost: {listed}{more}. To go on with what is there, set the "
-            "option failOnDataLoss to false; otherwise check what the options select, retention, and "
-            "who deletes topics."
+            "option failOnDataLoss to false; otherwise check what the options select, retention "
+            "and who deletes topics."
         )
     logger.warning(
         "Records may have been lost: %s%s. The read goes on, as failOnDataLoss is false.",
