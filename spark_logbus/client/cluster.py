@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NoReturn, TypeVar
@@ -148,7 +149,7 @@ class Cluster:
         started = self.clock.monotonic()
         deadline = deadline or self.retry_deadline()
         names = list(topics)
-        failures = 0
+        failures: Counter[str] = Counter()
         last: LogbusError | None = None
         while True:
             try:
@@ -159,10 +160,12 @@ class Cluster:
                 # A try that the deadline cut short says less than the one before it.
                 if last is None or not deadline.expired:
                     last = error
-                failures += 1
-                pause_s = self.backoff.pause_s(failures)
+                failures[str(error)] += 1
+                pause_s = self.backoff.pause_s(failures.total())
                 if pause_s >= deadline.remaining_s:
-                    raise gave_up(what, self.clock.monotonic() - started, last) from last
+                    [(usual, _)] = failures.most_common(1)
+                    seconds = self.clock.monotonic() - started
+                    raise gave_up(what, seconds, last, usual=usual) from last
             self.pause(pause_s)
             for name in names:
                 self.doubt(name)

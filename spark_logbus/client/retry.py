@@ -49,6 +49,14 @@ class Backoff:
         return full * (1 - self.jitter() / 2) / 1000
 
 
-def gave_up(what: str, seconds: float, last: LogbusError) -> LogbusError:
-    """The error to raise when the tries are over: of the last failure's kind."""
-    return type(last)(f"{what} did not succeed within {seconds:.1f} s; last failure: {last}")
+def gave_up(
+    what: str, seconds: float, last: LogbusError, *, usual: str | None = None
+) -> LogbusError:
+    """The error to raise when the tries are over: of the last failure's kind.
+
+    ``usual`` is what most tries failed with. A last try that had little time left says less.
+    """
+    mostly = f" Before that, mostly: {usual}" if usual not in (None, str(last)) else ""
+    return type(last)(
+        f"{what} did not succeed within {seconds:.1f} s; last failure: {last}{mostly}"
+    )

@@ -129,7 +129,7 @@ def test_leaders_are_asked_anew_when_they_refuse(fake: FakeCluster, admin: Admin
 def test_a_leader_that_stays_away_is_named(fake: FakeCluster) -> None:
     fake.create("t", partitions=2)
     fake.brokers[1].stop()
-    config = replace(QUICK, retry_deadline_ms=300)
+    config = replace(QUICK, retry_deadline_ms=1_000)
     with Cluster.connect(fake.bootstrap, config) as cluster:
         with pytest.raises(BrokerUnavailableError, match="broker 2, is not running"):
             Admin(cluster).list_offsets({T0: Latest(), T1: Latest()})

@@ -44,3 +44,12 @@ def test_giving_up_keeps_the_kind_and_the_reason() -> None:
     assert "3.2 s" in str(error)
     assert "broker 2 leads it" in str(error)
     assert not isinstance(error, BrokerUnavailableError)
+
+
+def test_giving_up_tells_what_most_tries_failed_with() -> None:
+    last = BrokerUnavailableError("no answer in time")
+    error = gave_up("Listing offsets", 0.3, last, usual="broker 2, is not running")
+    assert isinstance(error, BrokerUnavailableError)
+    assert "last failure: no answer in time" in str(error)
+    assert "mostly: broker 2, is not running" in str(error)
+    assert "mostly" not in str(gave_up("Listing offsets", 0.3, last, usual=str(last)))
