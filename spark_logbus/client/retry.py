@@ -54,7 +54,7 @@ def gave_up(
 ) -> LogbusError:
     """The error to raise when the tries are over: of the last failure's kind.
 
-    ``usual`` is what most tries failed with. A last try that had little time left says less.
+    ``usual`` is what most tries failed with: a last try that had little time left says less.
     """
     mostly = f" Before that, mostly: {usual}" if usual not in (None, str(last)) else ""
     return type(last)(

@@ -21,8 +21,8 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.record.arrow import HEADERS
 
 TARGET_ROWS = 10_000
-"""Rows of an arrow batch for Spark, at least: below, each costs more than the join saves; above,
-a full scan is no faster, and a record batch as large as this goes through without a copy."""
+"""Rows of an arrow batch for Spark, at least: with 1,000 a full scan takes a tenth longer, with
+50,000 as long, and a record batch as large as this goes through without a copy."""
 
 TARGET_BYTES = 4 << 20
 """Bytes of one, whichever comes first."""

@@ -41,8 +41,7 @@ class LogbusBatchReader(DataSourceReader):
         link = DriverLink(self._options.zookeeper, group=self._options.group)
         try:
             return Patience(limit_s=FIRST_CONTACT_S).run(
-                "Planning the read",
-                lambda: self._input_partitions(link),
+                "Planning the read", lambda: self._input_partitions(link)
             )
         finally:
             link.close()

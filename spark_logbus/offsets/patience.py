@@ -36,11 +36,7 @@ class Patience:
     clock: Clock = SystemClock()
     pause: Callable[[float], None] = time.sleep
 
-    def run(
-        self,
-        what: str,
-        attempt: Callable[[], T],
-    ) -> T:
+    def run(self, what: str, attempt: Callable[[], T]) -> T:
         """``attempt`` until it succeeds. Connections mend themselves in between.
 
         An error that no later try can mend is raised at once, and the last one after the bound.

@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
 
 import pytest
 
 from spark_logbus.coordination import CommittedOffset
-from spark_logbus.datasource.options import parse_options
-from spark_logbus.datasource.read import RangesPartition
-from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.stream_offset import UNRESOLVED
 from spark_logbus.errors import (
     BrokerUnavailableError,
     DataLossError,
     GroupHeldError,
     InvalidOptionError,
-    UnknownTopicError,
-    UnsupportedVersionError,
 )
-from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import DriverLink, Patience
-from tests.unit.datasource.world import World
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.us = 0
-
-    def now_us(self) -> int:
-        return self.us
-
-    def monotonic(self) -> float:
-        return self.us / 1e6
-
-    def advance(self, seconds: float) -> None:
-        self.us += round(seconds * 1e6)
-
-
-class Query:
-    """What Spark does with a source, in its order, through JSON text."""
-
-    def __init__(self, world: World, **options: str) -> None:
-        given = {"zookeeper": "z:1", "subscribe": "t", **options}
-        given = {name: value for name, value in given.items() if value}
-        parsed = parse_options(given, streaming=True)
-        world.has_group = parsed.group is not None
-        self.clock = HandClock()
-        self.driver = StreamDriver(
-            parsed,
-            link=cast(DriverLink, world),
-            patience=Patience(clock=self.clock, pause=self.clock.advance),
-            clock=self.clock,
-        )
-
-    def latest(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
-        answer = dict(self.driver.latest(json.loads(json.dumps(start)), limited=limited))
-        return cast(dict[str, Any], json.loads(json.dumps(answer)))
-
-    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-        planned = self.driver.partitions(start, end)
-        return [str(r) for one in planned for r in cast(RangesPartition, one).ranges]
-
-
-def two_partitions(*ends: int, topic_id: str = "id") -> dict[str, Any]:
-    return {"t": (topic_id, [(0, end) for end in ends])}
+from tests.unit.datasource.world import T0, T1, Query, World, two_partitions
 
 
 def test_latest_is_fixed_by_the_first_micro_batch() -> None:
@@ -307,67 +254,6 @@ def test_rewinds_from_before_the_stream_joined_the_group_are_past() -> None:
     other = Query(world, group="h")
     world.group_generation = 9
     assert other.latest(end) == end
-
-
-def test_passing_faults_do_not_end_the_query() -> None:
-    world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 2)
-    query = Query(world, startingOffsets="earliest")
-    assert query.read({}, query.latest(query.driver.initial())) == ["t-0[0, 4)", "t-1[0, 4)"]
-
-
-def test_a_cluster_that_was_met_before_is_waited_for_longer() -> None:
-    world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 100)
-    query = Query(world)
-    with pytest.raises(BrokerUnavailableError, match=r"has failed for (2\d|30) s.*away"):
-        query.latest(query.driver.initial())
-    world.faults = []
-    end = query.latest(query.driver.initial())
-    world.faults = [BrokerUnavailableError("away")] * 100
-    with pytest.raises(BrokerUnavailableError, match=r"has failed for (8\d|90) s.*away"):
-        query.latest(end)
-
-
-def test_a_topic_that_the_options_no_longer_select_was_not_deleted() -> None:
-    world = World(two_partitions(4, 4))
-    end = Query(world).latest({"version": 1, "unresolved": True})
-    for left_out, options in (
-        ("topic t", {"subscribePattern": "u.*"}),
-        ("partition t-1", {"assign": '{"t":[0]}'}),
-    ):
-        selected = f"{left_out}, which the checkpoint names, is not among those that the options"
-        with pytest.raises(DataLossError, match=selected):
-            Query(world, subscribe="", **options).latest(end)
-    world.topics = {}
-    with pytest.raises(DataLossError, match="topic t was deleted"):
-        Query(world, subscribe="", assign='{"t":[0]}').latest(end)
-
-
-def test_a_missing_topic_is_an_error_at_the_start_and_a_loss_later() -> None:
-    world = World()
-    query = Query(world)
-    with pytest.raises(UnknownTopicError, match="no topic t; it has: none"):
-        query.latest(query.driver.initial())
-    world.topics = two_partitions(4)
-    end = query.latest(query.driver.initial())
-    world.topics = {}
-    with pytest.raises(DataLossError, match="topic t was deleted"):
-        query.latest(end)
-
-
-def test_a_replayed_micro_batch_of_a_recreated_topic() -> None:
-    world = World(two_partitions(4, 4))
-    end = Query(world, startingOffsets="earliest").latest({"version": 1, "unresolved": True})
-    world.topics = two_partitions(9, 9, topic_id="new")
-    with pytest.raises(DataLossError, match="expected id id, got new"):
-        Query(world).read({}, end)
-    calm = Query(world, failOnDataLoss="false")
-    assert calm.read({}, end) == []
-    assert calm.read(end, calm.latest(end)) == ["t-0[0, 9)", "t-1[0, 9)"]
-
-
-def test_a_checkpoint_of_a_newer_release() -> None:
-    with pytest.raises(UnsupportedVersionError):
-        Query(World(two_partitions(1))).latest({"version": 2})
 
 
 def test_unusable_starts_end_the_query_with_the_option_named() -> None:

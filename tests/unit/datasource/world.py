@@ -1,11 +1,13 @@
-"""Brokers, a group and the link to them as plain values, for tests of what a driver decides."""
+"""Brokers, a group and the link to them as plain values, and a query on them: for tests of what a
+driver decides."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from spark_logbus.client import (
     Admin,
@@ -15,12 +17,17 @@ from spark_logbus.client import (
     TopicDescription,
 )
 from spark_logbus.coordination import CommittedOffset
+from spark_logbus.datasource.options import parse_options
+from spark_logbus.datasource.read import RangesPartition
+from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.errors import (
     LogbusError,
     UnknownTopicError,
 )
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, TopicPartition
-from spark_logbus.offsets import GroupProgress
+from spark_logbus.offsets import DriverLink, GroupProgress, Patience
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @dataclass
@@ -125,3 +132,46 @@ class _AdminView:
         self.describe = world.describe
         self.split_many = world.split_many
         self.list_offsets = world.list_offsets
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.us = 0
+
+    def now_us(self) -> int:
+        return self.us
+
+    def monotonic(self) -> float:
+        return self.us / 1e6
+
+    def advance(self, seconds: float) -> None:
+        self.us += round(seconds * 1e6)
+
+
+class Query:
+    """What Spark does with a source, in its order, through JSON text."""
+
+    def __init__(self, world: World, **options: str) -> None:
+        given = {"zookeeper": "z:1", "subscribe": "t", **options}
+        given = {name: value for name, value in given.items() if value}
+        parsed = parse_options(given, streaming=True)
+        world.has_group = parsed.group is not None
+        self.clock = HandClock()
+        self.driver = StreamDriver(
+            parsed,
+            link=cast(DriverLink, world),
+            patience=Patience(clock=self.clock, pause=self.clock.advance),
+            clock=self.clock,
+        )
+
+    def latest(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
+        answer = dict(self.driver.latest(json.loads(json.dumps(start)), limited=limited))
+        return cast(dict[str, Any], json.loads(json.dumps(answer)))
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+        planned = self.driver.partitions(start, end)
+        return [str(r) for one in planned for r in cast(RangesPartition, one).ranges]
+
+
+def two_partitions(*ends: int, topic_id: str = "id") -> dict[str, Any]:
+    return {"t": (topic_id, [(0, end) for end in ends])}

@@ -1,0 +1,74 @@
+"""What the driver's part of a stream does about faults, losses and other releases' checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    DataLossError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+)
+from tests.unit.datasource.world import Query, World, two_partitions
+
+
+def test_passing_faults_do_not_end_the_query() -> None:
+    world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 2)
+    query = Query(world, startingOffsets="earliest")
+    assert query.read({}, query.latest(query.driver.initial())) == ["t-0[0, 4)", "t-1[0, 4)"]
+
+
+def test_a_cluster_that_was_met_before_is_waited_for_longer() -> None:
+    world = World(two_partitions(4, 4), faults=[BrokerUnavailableError("away")] * 100)
+    query = Query(world)
+    with pytest.raises(BrokerUnavailableError, match=r"has failed for (2\d|30) s.*away"):
+        query.latest(query.driver.initial())
+    world.faults = []
+    end = query.latest(query.driver.initial())
+    world.faults = [BrokerUnavailableError("away")] * 100
+    with pytest.raises(BrokerUnavailableError, match=r"has failed for (8\d|90) s.*away"):
+        query.latest(end)
+
+
+def test_a_topic_that_the_options_no_longer_select_was_not_deleted() -> None:
+    world = World(two_partitions(4, 4))
+    end = Query(world).latest({"version": 1, "unresolved": True})
+    for left_out, options in (
+        ("topic t", {"subscribePattern": "u.*"}),
+        ("partition t-1", {"assign": '{"t":[0]}'}),
+    ):
+        selected = f"{left_out}, which the checkpoint names, is not among those that the options"
+        with pytest.raises(DataLossError, match=selected):
+            Query(world, subscribe="", **options).latest(end)
+    world.topics = {}
+    with pytest.raises(DataLossError, match="topic t was deleted"):
+        Query(world, subscribe="", assign='{"t":[0]}').latest(end)
+
+
+def test_a_missing_topic_is_an_error_at_the_start_and_a_loss_later() -> None:
+    world = World()
+    query = Query(world)
+    with pytest.raises(UnknownTopicError, match="no topic t; it has: none"):
+        query.latest(query.driver.initial())
+    world.topics = two_partitions(4)
+    end = query.latest(query.driver.initial())
+    world.topics = {}
+    with pytest.raises(DataLossError, match="topic t was deleted"):
+        query.latest(end)
+
+
+def test_a_replayed_micro_batch_of_a_recreated_topic() -> None:
+    world = World(two_partitions(4, 4))
+    end = Query(world, startingOffsets="earliest").latest({"version": 1, "unresolved": True})
+    world.topics = two_partitions(9, 9, topic_id="new")
+    with pytest.raises(DataLossError, match="expected id id, got new"):
+        Query(world).read({}, end)
+    calm = Query(world, failOnDataLoss="false")
+    assert calm.read({}, end) == []
+    assert calm.read(end, calm.latest(end)) == ["t-0[0, 9)", "t-1[0, 9)"]
+
+
+def test_a_checkpoint_of_a_newer_release() -> None:
+    with pytest.raises(UnsupportedVersionError):
+        Query(World(two_partitions(1))).latest({"version": 2})
