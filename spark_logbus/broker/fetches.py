@@ -6,14 +6,16 @@ import math
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from spark_logbus.broker.network import Answer, Deferred, Reply
+import msgspec
+
+from spark_logbus.broker.network import Answer, Deferred, PassedFile, Reply
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
-from spark_logbus.log import LogSlice
+from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -24,6 +26,9 @@ from spark_logbus.protocol import (
     encode_response,
     error_info,
 )
+
+# Below this, to pass and map a file takes as long as to copy its bytes, or longer.
+LEAST_PASSED_BYTES: Final = 1 << 20
 
 
 class WaitingFetches:
@@ -78,6 +83,7 @@ class _Found:
 
     result: FetchResult
     piece: LogSlice | None = None
+    log: PartitionLog | None = None
     settled: bool = False
 
 
@@ -136,10 +142,27 @@ class FetchHandler:
             final = final or found.settled
         if not final and length < enough:
             return None
+        file = self._file_instead(request, found) if len(request.partitions) == 1 else None
         for result in results:
             if result.length:
-                self._meters.sent(result.topic, result.length)
-        return Reply(encode_response(FetchResponse(results)), slices)
+                sent = file.piece.length if file is not None else result.length
+                self._meters.sent(result.topic, sent)
+        return Reply(encode_response(FetchResponse(results)), slices, file)
+
+    def _file_instead(self, request: FetchRequest, found: _Found) -> PassedFile | None:
+        """The response with a file in place of its bytes, if the client takes that."""
+        max_bytes = min(request.max_bytes_by_descriptor, self._max_fetch_bytes)
+        if max_bytes < LEAST_PASSED_BYTES or found.log is None:
+            return None
+        wanted = request.partitions[0]
+        try:
+            piece = found.log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+        except LogbusError:
+            return None  # it changed at this moment; what was found a moment ago goes out
+        if piece is None or piece.length < LEAST_PASSED_BYTES:
+            return None
+        result = msgspec.structs.replace(found.result, length=piece.length)
+        return PassedFile(encode_response(FetchResponse([result], piece.position)), piece)
 
     def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
@@ -173,7 +196,7 @@ class FetchHandler:
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
         )
-        return _Found(result, piece, settled)
+        return _Found(result, piece, log, settled)
 
 
 class _LongPoll(Deferred):

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from spark_logbus.client.passed_file import ONE_DESCRIPTOR, PassedFile, passed_file
 from spark_logbus.client.retry import Deadline
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -54,7 +56,9 @@ def _arrow_memory(size: int) -> memoryview:
 class PendingResponse:
     """The answer to one request, once it has come. Used by its connection's thread only."""
 
-    __slots__ = ("_connection", "_message", "api", "correlation", "done", "error", "payload")
+    __slots__ = (
+        "_connection", "_message", "api", "correlation", "done", "error", "file", "payload"
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, api: Api, correlation: int) -> None:
         self._connection = connection
@@ -64,6 +68,7 @@ class PendingResponse:
         self.done = False
         self.error: LogbusError | None = None
         self.payload: memoryview = _NOTHING
+        self.file: PassedFile | None = None  # that came with the response, for who asked for it
 
     def result(self, kind: type[M], deadline: Deadline) -> M:
         """The response, waited for until ``deadline``; its payload is in ``payload``.
@@ -79,9 +84,12 @@ class PendingResponse:
             raise ProtocolError(f"A {self.api.name.lower()} request has no {kind.__name__}.")
         return self._message
 
-    def resolve(self, message: Message | None, payload: memoryview) -> None:
+    def resolve(
+        self, message: Message | None, payload: memoryview, file: PassedFile | None = None
+    ) -> None:
         self._message = message
         self.payload = payload
+        self.file = file
         self.done = True
 
     def fail(self, error: LogbusError) -> None:
@@ -104,6 +112,8 @@ class Connection:
         # The header of a response can be large too: metadata takes 110 bytes a partition.
         limits = FrameLimits(max_response_bytes, max_header_bytes=max_response_bytes // 8)
         self._reader = FrameReader(limits, allocate=_arrow_memory)
+        self._file: PassedFile | None = None  # came with the frame that is being received
+        self.takes_files = sys.platform == "linux" and sock.family == socket.AF_UNIX
         self._correlation = 0
         self._out: deque[memoryview] = deque()
         self._queued_total = 0
@@ -220,7 +230,7 @@ class Connection:
     def _read_some(self, until: PendingResponse | None) -> None:
         while self.failure is None and not (until is not None and until.done):
             try:
-                received = self._sock.recv_into(self._reader.buffer())
+                received = self._receive(self._reader.buffer())
             except BlockingIOError:
                 return
             except OSError as error:
@@ -236,7 +246,18 @@ class Connection:
             except LogbusError as error:
                 self.close(error)
 
+    def _receive(self, buffer: memoryview) -> int:
+        if not self.takes_files or self._reader.in_frame:
+            return self._sock.recv_into(buffer)
+        # A descriptor comes with the first byte of a frame, or is lost.
+        received, ancillary, _, _ = self._sock.recvmsg_into(
+            [buffer], ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
+        )
+        self._file = passed_file(ancillary) if ancillary else None
+        return received
+
     def _complete(self, frame: Frame) -> None:
+        file, self._file = self._file, None
         if frame.api == ABOUT_CONNECTION:
             decode_response(Api.HANDSHAKE, frame.header)  # raises the error that it carries
             raise ProtocolError(f"{self.address} sent a frame about the connection without error.")
@@ -250,7 +271,7 @@ class Connection:
                 f"correlation {expected}, got {frame.api}, {frame.correlation}."
             )
         try:
-            pending.resolve(decode_response(pending.api, frame.header), frame.payload)
+            pending.resolve(decode_response(pending.api, frame.header), frame.payload, file)
         except LogbusError as error:
             pending.fail(error)
 
@@ -288,6 +309,7 @@ class Connection:
             f"The connection to {self.address} was closed by this client."
         )
         self._sock.close()
+        self._file = None
         self._out.clear()
         for pending in self._awaited:
             pending.fail(self.failure)

@@ -7,6 +7,7 @@ decodes what it has while the broker is already sending.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -28,7 +29,12 @@ from spark_logbus.errors import (
 from spark_logbus.model import OffsetRange
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
 
+log = logging.getLogger(__name__)
+
 _MAX_WAIT_MS: Final = 500  # of one fetch, when the range reaches beyond the high watermark
+# Of a file that a broker on this machine passes over. Mapping it takes no memory, and less time for
+# a byte the more they are.
+_MAX_MAPPED_BYTES: Final = 32 << 20
 
 
 class RangeReader:
@@ -67,6 +73,7 @@ class RangeReader:
         self._fetch_bytes = fetch_bytes
         self._ahead = in_flight > 1
         self._missing_tail_wait_ms = missing_tail_wait_ms
+        self._max_mapped_bytes = _MAX_MAPPED_BYTES
         self._position = offset_range.start  # where the next fetch begins
         self._received: deque[RawBatch] = deque()
         self._connection: Connection | None = None
@@ -152,6 +159,7 @@ class RangeReader:
                     self._topic_id,
                 )
             ],
+            max_bytes_by_descriptor=self._max_mapped_bytes if self._connection.takes_files else 0,
         )
         self._pending = self._connection.send(Api.FETCH, request)
 
@@ -175,7 +183,9 @@ class RangeReader:
             raise ProtocolError("A range reader waited for a fetch that it had not sent.")
         patience = deadline.sooner_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
         response = pending.result(FetchResponse, patience)
-        if len(response.results) != 1 or response.results[0].length != len(pending.payload):
+        in_frame = response.position < 0
+        length = response.results[0].length if len(response.results) == 1 else -1
+        if length < 0 or (in_frame and length != len(pending.payload)):
             raise ProtocolError(
                 f"{self._connection.address} answered a fetch of one partition with "
                 f"{len(response.results)} results and {len(pending.payload)} bytes."
@@ -187,7 +197,10 @@ class RangeReader:
             self._wait_for_tail(result.high_watermark)
             return
         self._tail_deadline = None
-        batches = list(walk(self._tp, pending.payload, position=self._position))
+        data = pending.payload if in_frame else self._mapped(pending, response.position, length)
+        if data is None:
+            return
+        batches = list(walk(self._tp, data, position=self._position))
         if not batches:
             raise CorruptRecordBatchError(
                 f"{self._tp}: a fetch at offset {self._position} brought {result.length} bytes "
@@ -200,6 +213,18 @@ class RangeReader:
                 self._send(deadline)
             except LogbusError:
                 self._pending = None  # what was received counts; the next fetch meets the error
+
+    def _mapped(self, pending: PendingResponse, position: int, length: int) -> memoryview | None:
+        """What came by descriptor; None if it cannot be had so, and is to be fetched again."""
+        try:
+            if pending.file is not None:
+                return pending.file.map(position, length)
+            reason = "this process can take no more descriptors"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        log.debug("%s is read through the socket: %s.", self._range, reason)
+        self._max_mapped_bytes = 0
+        return None
 
     def _wait_for_tail(self, high_watermark: int) -> None:
         if self._tail_deadline is None:

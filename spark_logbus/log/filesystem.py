@@ -38,6 +38,11 @@ class File(Protocol):
 
     def fileno(self) -> int: ...
 
+    def open_again(self) -> int:
+        """A new descriptor of this very file, even if it was deleted, that can only read. The
+        caller closes it."""
+        ...
+
     def size(self) -> int: ...
 
     def pread(self, length: int, position: int) -> bytes:
@@ -102,6 +107,9 @@ class OSFile:
 
     def fileno(self) -> int:
         return self._fd
+
+    def open_again(self) -> int:
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | _O_COMMON)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

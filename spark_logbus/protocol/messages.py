@@ -175,12 +175,17 @@ class FetchPartition(Message):
 
 class FetchRequest(Message):
     """Waits up to ``max_wait_ms`` until ``min_bytes`` are there; at most ``max_bytes`` come back,
-    except that the first record batch comes whole however large it is."""
+    except that the first record batch comes whole however large it is.
+
+    ``max_bytes_by_descriptor``: over a UNIX socket and for one partition, the file that holds the
+    records may come in place of the payload, for so many bytes of it; 0: it may not.
+    """
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     partitions: list[FetchPartition]
+    max_bytes_by_descriptor: int = 0
 
 
 class FetchResult(Message):
@@ -196,7 +201,12 @@ class FetchResult(Message):
 
 
 class FetchResponse(Message):
+    """``position`` -1: the payload follows. Otherwise it does not: it is what the file whose
+    descriptor came with this frame (``SCM_RIGHTS``) holds from ``position`` on, as many bytes as
+    the only result says."""
+
     results: list[FetchResult]
+    position: int = -1
 
 
 # -- offsets ------------------------------------------------------------------------------

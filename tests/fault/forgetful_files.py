@@ -79,6 +79,9 @@ class _JournalingFile:
     def fileno(self) -> int:
         return self._file.fileno()
 
+    def open_again(self) -> int:
+        return self._file.open_again()
+
     def size(self) -> int:
         return self._file.size()
 

@@ -40,6 +40,15 @@ class _Slot:
         self.deferred: Deferred | None = None
         self.held: Reservation | None = None  # memory of what waits here
 
+    def head(self, header: bytes, payload_length: int = 0) -> bytes:
+        return frame_head(
+            api=self.api,
+            version=self.version,
+            correlation=self.correlation,
+            header=header,
+            payload_length=payload_length,
+        )
+
     def resolve(self) -> Reply | None:
         if self.reply is None and self.deferred is not None:
             self.reply = self.deferred.poll()
@@ -67,6 +76,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.address = address
+        self._takes_descriptors = sock.family == socket.AF_UNIX
         self.turns = turns
         self.closed = False
         self.handshaken = False
@@ -242,13 +252,17 @@ class Connection:
             slot = self._slots.popleft()
             if slot.held is not None:
                 self._outbound.hold([slot.held])
-            heads += frame_head(
-                api=slot.api,
-                version=slot.version,
-                correlation=slot.correlation,
-                header=reply.header,
-                payload_length=reply.payload_length,
-            )
+            if reply.file is not None and self._takes_descriptors:
+                # By itself: the descriptor has to come with the first byte of its response.
+                if heads:
+                    self._outbound.append(heads)
+                    heads = b""
+                instead = slot.head(reply.header, reply.payload_length)
+                self._outbound.append_file(
+                    slot.head(reply.file.header), reply.file.piece, instead, reply.slices
+                )
+                continue
+            heads += slot.head(reply.header, reply.payload_length)
             if reply.slices:
                 self._outbound.append(heads, reply.slices)
                 heads = b""

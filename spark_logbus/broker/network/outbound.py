@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import errno
 import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.broker.network.budget import Reservation
@@ -15,12 +18,22 @@ _TURN_BYTES: Final = 16 << 20  # what one connection may send before others get 
 _SENDFILE_BYTES: Final = 4 << 20  # a system call, so that a fast reader cannot outrun _TURN_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """A file that is to be passed over with its ``head``, or else ``instead`` and slices."""
+
+    head: bytes
+    piece: LogSlice
+    instead: bytes
+    slices: Sequence[LogSlice]
+
+
 class Outbound:
     """Sends one connection's responses. Used by the thread that has the connection's turn."""
 
     def __init__(self, sock: socket.socket, *, now: float) -> None:
         self._sock = sock
-        self._parts: deque[memoryview | LogSlice] = deque()
+        self._parts: deque[memoryview | LogSlice | _Passing] = deque()
         self._sent_of_head = 0
         self._held: list[Reservation] = []
         self.last_progress = now
@@ -38,6 +51,13 @@ class Outbound:
         self._parts.append(memoryview(head))
         self._parts.extend(slices)
 
+    def append_file(
+        self, head: bytes, piece: LogSlice, instead: bytes, slices: Sequence[LogSlice]
+    ) -> None:
+        """Send ``head`` with a descriptor of the file of ``piece``; or, when there is none to
+        spare, ``instead`` and ``slices``."""
+        self._parts.append(_Passing(head, piece, instead, slices))
+
     def hold(self, reservations: Iterable[Reservation]) -> None:
         """Release these when all that is here now has been sent or dropped."""
         self._held.extend(reservations)
@@ -49,10 +69,14 @@ class Outbound:
         """
         budget = _TURN_BYTES if budget is None else budget
         while self._parts and budget > 0 and (may_send_slices or not self.at_slice):
-            head = self._parts[0]
-            sent = self._send_slice(head) if isinstance(head, LogSlice) else self._send_bytes(head)
+            part = self._parts[0]
+            if isinstance(part, LogSlice):
+                budget -= self._send_slice(part)
+            elif isinstance(part, _Passing):
+                budget -= self._pass_file(part)
+            else:
+                budget -= self._send_bytes(part)
             self.last_progress = now
-            budget -= sent
         return budget
 
     def _send_bytes(self, data: memoryview) -> int:
@@ -76,6 +100,30 @@ class Outbound:
             raise OSError("segment shorter than its slice")
         self._account(sent, total=piece.length)
         return sent
+
+    def _pass_file(self, passing: _Passing) -> int:
+        head = memoryview(passing.head)
+        try:
+            descriptor = passing.piece.file.open_again()
+        except OSError:
+            return self._send_in_place(passing)
+        try:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
+            sent = self._sock.sendmsg([head], [rights])
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # clients have not received so many others
+                return self._send_in_place(passing)
+            raise
+        finally:
+            os.close(descriptor)
+        self._parts[0] = head  # the descriptor went with its first byte
+        self._account(sent, total=len(head))
+        return sent
+
+    def _send_in_place(self, passing: _Passing) -> int:
+        self._parts.popleft()
+        self._parts.extendleft([*reversed(passing.slices), memoryview(passing.instead)])
+        return 0
 
     def _account(self, sent: int, *, total: int) -> None:
         self._sent_of_head += sent

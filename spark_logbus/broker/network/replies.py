@@ -11,11 +11,23 @@ from spark_logbus.log import LogSlice
 
 
 @dataclass(frozen=True, slots=True)
+class PassedFile:
+    """A response with a descriptor of the slice's file in place of a payload."""
+
+    header: bytes
+    piece: LogSlice
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """A response: its encoded header, and the slices of segments that are its payload."""
+    """A response: its encoded header, and the slices of segments that are its payload.
+
+    ``file`` is the response to give instead where descriptors can be passed.
+    """
 
     header: bytes
     slices: Sequence[LogSlice] = ()
+    file: PassedFile | None = None
 
     @property
     def payload_length(self) -> int:

@@ -323,6 +323,9 @@ class SimulatedFile:
     def fileno(self) -> int:
         raise NotImplementedError("a file in memory has no descriptor")
 
+    def open_again(self) -> int:
+        raise NotImplementedError("a file in memory has no descriptor")
+
     def size(self) -> int:
         return len(self._node.data)
 

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
-from spark_logbus.broker.network import Answer, Deferred
+from spark_logbus.broker.fetches import LEAST_PASSED_BYTES, FetchHandler, WaitingFetches
+from spark_logbus.broker.network import Answer, Deferred, Reply
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition
-from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from spark_logbus.protocol import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    decode_response,
+)
 from spark_logbus.record import parse_header
 from tests.unit.broker.tools import T0, T1, Logs, logs_in, message_of, record_batch, reply
 
@@ -259,3 +266,89 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
         logs.directory.maintain()
         assert logs.here.leader_of(T0).log.ends().log_start_offset > 0
         assert parse_header(answer.slices[0].read()).base_offset == 0
+
+
+# -- files in place of bytes ------------------------------------------------------------------
+
+
+def large(fetching: Fetching, *, count: int) -> None:
+    """Record batches of a little more than 256 KiB."""
+    for _ in range(count):
+        fetching.logs.here.leader_of(T0).log.append(record_batch(payload=LARGE), leader_epoch=0)
+    fetching.logs.flush()
+
+
+LARGE = b"v" * (256 << 10)
+LARGE_BATCH = len(record_batch(payload=LARGE))
+
+
+def ask_for_file(
+    fetching: Fetching, *wanted: FetchPartition, most: int = 64 << 20, max_bytes: int = 1 << 20
+) -> Reply:
+    request = FetchRequest(1_000, 1, max_bytes, list(wanted), max_bytes_by_descriptor=most)
+    return reply(fetching.handler.handle(request))
+
+
+def position_and_length(answer: Reply) -> tuple[int, int] | None:
+    if answer.file is None:
+        return None
+    message = decode_response(Api.FETCH, answer.file.header)
+    assert isinstance(message, FetchResponse)
+    (result,) = message.results
+    assert (message.position, result.length) == (
+        answer.file.piece.position,
+        answer.file.piece.length,
+    )
+    whole = decode_response(Api.FETCH, answer.header)
+    assert isinstance(whole, FetchResponse)
+    assert whole.results[0].high_watermark == result.high_watermark
+    return message.position, result.length
+
+
+@pytest.fixture
+def generous(tmp_path: Path) -> Iterator[Fetching]:
+    """Lets out 2 MiB and a little at a time."""
+    with logs_in(tmp_path / "data") as logs:
+        yield Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH)
+
+
+def test_a_file_is_offered_beside_the_bytes_to_who_asks(generous: Fetching) -> None:
+    large(generous, count=20)
+    answer = ask_for_file(generous, part(offset=2))
+    assert position_and_length(answer) == (2 * LARGE_BATCH, 8 * LARGE_BATCH)
+    assert [piece.length for piece in answer.slices] == [3 * LARGE_BATCH]
+    most = 5 * LARGE_BATCH
+    assert position_and_length(ask_for_file(generous, part(), most=most)) == (0, most)
+    end = ask_for_file(generous, part(offset=14, end=19))
+    assert position_and_length(end) == (14 * LARGE_BATCH, 5 * LARGE_BATCH)
+    assert reply(generous.fetch(part())).file is None
+
+
+def test_a_file_is_not_offered_where_it_costs_more_than_it_saves(generous: Fetching) -> None:
+    large(generous, count=20)
+    assert ask_for_file(generous, part(end=3)).file is None
+    assert ask_for_file(generous, part(), most=LEAST_PASSED_BYTES - 1).file is None
+    assert position_and_length(ask_for_file(generous, part(end=4))) == (0, 4 * LARGE_BATCH)
+
+
+def test_a_file_is_offered_for_one_partition_only(generous: Fetching) -> None:
+    large(generous, count=20)
+    assert ask_for_file(generous, part(), part(T1)).file is None
+    assert ask_for_file(generous, part(T1, offset=7)).file is None
+    assert ask_for_file(generous, part(offset=21)).file is None
+
+
+def test_a_file_holds_nothing_above_the_high_watermark(generous: Fetching) -> None:
+    large(generous, count=5)
+    log = generous.logs.here.leader_of(T0).log
+    log.append(record_batch(payload=LARGE), leader_epoch=0)
+    assert position_and_length(ask_for_file(generous, part())) == (0, 5 * LARGE_BATCH)
+
+
+def test_a_file_of_another_topic_is_never_offered(generous: Fetching) -> None:
+    large(generous, count=20)
+    own = generous.logs.here.leader_of(T0).log.topic_id
+    wanted = FetchPartition(T0.topic, 0, 0, 1 << 20, None, own)
+    assert ask_for_file(generous, wanted).file is not None
+    wanted.topic_id = "other"
+    assert ask_for_file(generous, wanted).file is None

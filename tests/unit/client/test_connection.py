@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +60,12 @@ def metadata_answer(correlation: int, *, payload: bytes = b"") -> bytes:
     return head + payload
 
 
+def pass_over(sock: socket.socket, data: bytes, path: Path) -> None:
+    """Send ``data`` with a descriptor of the file."""
+    with path.open("rb") as file:
+        assert socket.send_fds(sock, [data], [file.fileno()]) == len(data)
+
+
 def test_responses_come_in_the_order_of_the_requests(
     pair: tuple[Connection, socket.socket],
 ) -> None:
@@ -83,6 +91,62 @@ def test_a_payload_is_received_into_aligned_arrow_memory(
     pending.result(MetadataResponse, soon())
     assert bytes(pending.payload) == b"x" * 1000
     assert pa.py_buffer(pending.payload).address % 64 == 0
+
+
+def test_a_file_belongs_to_the_response_that_it_came_with(
+    pair: tuple[Connection, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    before = set(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(5)]
+    theirs.sendall(metadata_answer(1))
+    pass_over(theirs, metadata_answer(2), path)
+    theirs.sendall(metadata_answer(3, payload=b"abc"))
+    pass_over(theirs, metadata_answer(4)[:5], path)  # cut in the prelude
+    pending[2].result(MetadataResponse, soon())
+    connection.progress()
+    theirs.sendall(metadata_answer(4)[5:] + metadata_answer(5))
+    pending[4].result(MetadataResponse, soon())
+    assert [one.file is not None for one in pending] == [False, True, False, True, False]
+    for one in (pending[1], pending[3]):
+        assert one.file is not None
+        assert bytes(one.file.map(2, 3)) == b"234"
+    del one
+    pending.clear()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
+    pair: tuple[Connection, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    before = set(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    answer = metadata_answer(1)
+    theirs.sendall(answer[:16])
+    pass_over(theirs, answer[16:], path)
+    pending.result(MetadataResponse, soon())
+    assert pending.file is None
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_that_nobody_receives_leave_no_descriptor(
+    pair: tuple[Connection, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    before = len(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    connection.send(Api.METADATA, MetadataRequest())
+    pass_over(theirs, metadata_answer(1)[:20], path)
+    connection.progress()  # half of the frame, and its file
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    connection.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # nor the socket
 
 
 def test_a_response_out_of_order_ends_the_connection(

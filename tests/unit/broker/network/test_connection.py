@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.network.budget import Memory
 from spark_logbus.broker.network.buffers import Buffers
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.replies import Deferred, NoReply, Reply
 from spark_logbus.broker.network.turns import Turns
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
@@ -23,16 +22,14 @@ from spark_logbus.protocol import (
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
-    Frame,
     HandshakeRequest,
-    Message,
     decode_response,
     encode_response,
 )
+from tests.unit.broker.network.ends import REPLY, Ends, over
 from tests.unit.broker.wire import Wire, request
 
 STALL_S = 30.0
-REPLY = Reply(encode_response(DeleteTopicResponse()))
 
 
 class Later(Deferred):
@@ -48,59 +45,11 @@ class Later(Deferred):
         return self.reply
 
 
-@dataclass
-class Ends:
-    """Both ends of a connection; ``answers`` are given to its requests in turn."""
-
-    connection: Connection
-    wire: Wire
-    answers: list[Answer]
-    frames: list[Frame]
-    armed: list[tuple[bool, bool]]
-    now: float = 1000.0
-    sent: int = field(default=0)
-
-    def turn(self, *, may_send_slices: bool = True) -> None:
-        """As the network does: a connection that has ended is forgotten, then closed."""
-        self.connection.turn(self.now, may_send_slices=may_send_slices)
-        if self.connection.closed:
-            self.connection.close()
-
-    def request(self, message: Message | None = None) -> int:
-        return self.wire.send(Api.DELETE_TOPIC, message or DeleteTopicRequest("t"))
-
-
 @pytest.fixture
 def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     config: NetworkConfig = getattr(request, "param", NetworkConfig(max_in_flight=3))
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    answers: list[Answer] = []
-    frames: list[Frame] = []
-    armed: list[tuple[bool, bool]] = []
-
-    def handle(_: Connection, frame: Frame) -> Answer:
-        frames.append(frame)
-        return answers.pop(0) if answers else REPLY
-
-    def arm(*, reads: bool, writes: bool) -> None:
-        armed.append((reads, writes))
-
-    connection = Connection(
-        here,
-        "peer",
-        config=config,
-        handle=handle,
-        turns=Turns(arm),
-        address="here",
-        buffers=Buffers(),
-        memory=Memory(config.max_buffered_bytes),
-        now=1000.0,
-    )
-    connection.handshake_done()
-    with Wire(there) as wire:
-        yield Ends(connection, wire, answers, frames, armed)
-        connection.close()
+    with over(*socket.socketpair(), config) as both:
+        yield both
 
 
 def test_a_request_is_answered_in_one_turn(ends: Ends) -> None:

@@ -1,0 +1,76 @@
+"""A segment file whose descriptor a broker on this machine passed over, in place of its bytes."""
+
+from __future__ import annotations
+
+import array
+import errno
+import mmap
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(array.array("i").itemsize) if os.name == "posix" else 0
+"""The room in bytes for one passed descriptor, as ``recvmsg`` wants to know it."""
+
+_MADV_POPULATE_READ: Final = 22  # Linux 5.14
+# Each mapping holds a descriptor of this process, and the disk space of what retention deletes.
+_MOST_MAPPINGS: Final = 64
+
+_lock = threading.Lock()
+_mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+class PassedFile:
+    """Owns the descriptor until ``map`` has been called or it is dropped. Not thread-safe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def map(self, position: int, length: int) -> memoryview:
+        """``length`` bytes from ``position`` on, uncopied; the mapping goes with the last view.
+
+        Raises OSError when that cannot be: the file is too short, its disk fails, its file system
+        maps nothing, or this process has as many mappings as it may. All pages are read here. That
+        one of them is gone later, because somebody cut the file or because its disk fails when it
+        is read once more, would end the process with SIGBUS; a broker never cuts what it gave out.
+        """
+        start = position - position % mmap.ALLOCATIONGRANULARITY
+        with _lock:
+            if len(_mappings) >= _MOST_MAPPINGS:
+                raise OSError(errno.EMFILE, f"{_MOST_MAPPINGS} mappings are in use")
+            mapping = _mapping(self._descriptor, start, position + length - start)
+            _mappings.add(mapping)
+        _read_in(mapping)
+        return memoryview(mapping)[position - start :]
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def passed_file(ancillary: Sequence[tuple[int, int, bytes]]) -> PassedFile | None:
+    """The file that came beside received bytes, if one did; any more are closed."""
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    files = [PassedFile(descriptor) for descriptor in descriptors]
+    return files[0] if files else None
+
+
+def _mapping(descriptor: int, start: int, length: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=start)
+    except (ValueError, OverflowError) as error:  # how the module says that the file is shorter
+        raise OSError(errno.EIO, f"the file does not hold {length} bytes at {start}") from error
+
+
+def _read_in(mapping: mmap.mmap) -> None:
+    """Have all pages read from the disk now, so that a fault of the disk is an error here."""
+    try:
+        mapping.madvise(_MADV_POPULATE_READ)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel that cannot; its pages are read when touched
+            raise

@@ -1,0 +1,83 @@
+"""A connection of the broker's and its other end, without threads."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.broker.network.budget import Memory
+from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.connection import Connection
+from spark_logbus.broker.network.replies import Answer, Reply
+from spark_logbus.broker.network.turns import Turns
+from spark_logbus.protocol import (
+    Api,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    Frame,
+    Message,
+    encode_response,
+)
+from tests.unit.broker.wire import Wire
+
+REPLY = Reply(encode_response(DeleteTopicResponse()))
+
+
+@dataclass
+class Ends:
+    """Both ends of a connection; ``answers`` are given to its requests in turn."""
+
+    connection: Connection
+    wire: Wire
+    answers: list[Answer]
+    frames: list[Frame]
+    armed: list[tuple[bool, bool]]
+    now: float = 1000.0
+    sent: int = field(default=0)
+
+    def turn(self, *, may_send_slices: bool = True) -> None:
+        """As the network does: a connection that has ended is forgotten, then closed."""
+        self.connection.turn(self.now, may_send_slices=may_send_slices)
+        if self.connection.closed:
+            self.connection.close()
+
+    def request(self, message: Message | None = None) -> int:
+        return self.wire.send(Api.DELETE_TOPIC, message or DeleteTopicRequest("t"))
+
+
+@contextmanager
+def over(
+    here: socket.socket, there: socket.socket, config: NetworkConfig | None = None
+) -> Iterator[Ends]:
+    """Both ends, on two connected sockets."""
+    config = config or NetworkConfig(max_in_flight=3)
+    here.setblocking(False)
+    answers: list[Answer] = []
+    frames: list[Frame] = []
+    armed: list[tuple[bool, bool]] = []
+
+    def handle(_: Connection, frame: Frame) -> Answer:
+        frames.append(frame)
+        return answers.pop(0) if answers else REPLY
+
+    def arm(*, reads: bool, writes: bool) -> None:
+        armed.append((reads, writes))
+
+    connection = Connection(
+        here,
+        "peer",
+        config=config,
+        handle=handle,
+        turns=Turns(arm),
+        address="here",
+        buffers=Buffers(),
+        memory=Memory(config.max_buffered_bytes),
+        now=1000.0,
+    )
+    connection.handshake_done()
+    with Wire(there) as wire:
+        yield Ends(connection, wire, answers, frames, armed)
+        connection.close()
