@@ -4,7 +4,11 @@ The only importer of kazoo. See docs/formats/zookeeper.md for the tree.
 """
 
 from spark_logbus.coordination.claims import GroupClaims, Holder
-from spark_logbus.coordination.connect import default_connect
+from spark_logbus.coordination.connect import (
+    ENVIRONMENT_VARIABLE,
+    ConnectString,
+    default_connect,
+)
 from spark_logbus.coordination.embedded import EmbeddedZooKeeper
 from spark_logbus.coordination.groups import CommittedOffset, GroupOffsets
 from spark_logbus.coordination.locks import Lock
@@ -17,8 +21,10 @@ from spark_logbus.coordination.topic_records import PartitionState, TopicRecord,
 from spark_logbus.coordination.topics import TopicRegistry
 
 __all__ = [
+    "ENVIRONMENT_VARIABLE",
     "BrokerRegistry",
     "CommittedOffset",
+    "ConnectString",
     "CorruptNodeError",
     "EmbeddedZooKeeper",
     "GroupClaims",

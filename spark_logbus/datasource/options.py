@@ -21,8 +21,8 @@ from spark_logbus.offsets import (
     Selection,
     Topics,
     TriggerLimits,
-    default_zookeeper,
     parse_assignment,
+    zookeeper_address,
 )
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
@@ -94,7 +94,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
             "startingOffsets set to committed; set that, or remove the group."
         )
     return SourceOptions(
-        zookeeper=given.text("zookeeper") or default_zookeeper(),
+        zookeeper=zookeeper_address(given.text("zookeeper")),
         selection=_selection(given),
         starting=start,
         ending=bounds.ending(given),

@@ -5,7 +5,7 @@ driver do what little asking and writing there is. No pyspark in here.
 """
 
 from spark_logbus.offsets.clusters import ClusterPool, shared_cluster
-from spark_logbus.offsets.driver import DriverLink, default_zookeeper
+from spark_logbus.offsets.driver import DriverLink, zookeeper_address
 from spark_logbus.offsets.group import GroupProgress, of_current_topics
 from spark_logbus.offsets.limits import DEFAULT_MAX_DELAY_MS, NO_LIMITS, TriggerLimits, limited_ends
 from spark_logbus.offsets.locate import locate
@@ -105,7 +105,6 @@ __all__ = [
     "TriggerLimits",
     "apply",
     "decide",
-    "default_zookeeper",
     "explained",
     "limited_ends",
     "locate",
@@ -123,4 +122,5 @@ __all__ = [
     "split",
     "split_by_count",
     "take_snapshot",
+    "zookeeper_address",
 ]

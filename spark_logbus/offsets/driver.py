@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from spark_logbus.errors import ConfigError, InvalidOptionError
 from spark_logbus.offsets.group import GroupProgress
 
 if TYPE_CHECKING:
@@ -19,11 +20,20 @@ if TYPE_CHECKING:
 _CALL_DEADLINE_MS = 15_000
 
 
-def default_zookeeper() -> str:
-    """``$LOGBUS_ZOOKEEPER``, else the local default."""
-    from spark_logbus.coordination import default_connect
+def zookeeper_address(given: str | None) -> str:
+    """The option ``zookeeper``, else ``$LOGBUS_ZOOKEEPER``, else the local default.
 
-    return default_connect()
+    Raises InvalidOptionError for what is no connect string.
+    """
+    from spark_logbus.coordination import ENVIRONMENT_VARIABLE, ConnectString, default_connect
+
+    connect = given or default_connect()
+    try:
+        ConnectString.parse(connect)
+    except ConfigError as error:
+        origin = "" if given else f" is not given, and ${ENVIRONMENT_VARIABLE} is of no use"
+        raise InvalidOptionError(f"Option zookeeper{origin}: {error.message}") from error
+    return connect
 
 
 class DriverLink:

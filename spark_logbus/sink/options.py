@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
-from spark_logbus.offsets import default_zookeeper
+from spark_logbus.offsets import zookeeper_address
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions
         )
     topic = _topic(given)
     return SinkOptions(
-        zookeeper=_text(given, "zookeeper") or default_zookeeper(),
+        zookeeper=zookeeper_address(_text(given, "zookeeper")),
         topic=topic,
         acks=_choice(given, "acks", _ACKS, Acks.FLUSHED),
         compression=_choice(given, "compression", _COMPRESSION, Compression.NONE),

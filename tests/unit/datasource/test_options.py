@@ -55,6 +55,14 @@ def test_defaults_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (parsed.zookeeper, parsed.starting.positions) == ("z:2181/x", Latest())
 
 
+def test_an_environment_that_names_no_zookeeper_is_told_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", "http://z:2181")
+    with pytest.raises(InvalidOptionError, match=r"not given, and \$LOGBUS_ZOOKEEPER .* 'http:'"):
+        parse_options({"subscribe": "t"}, streaming=False)
+
+
 @pytest.mark.parametrize(
     ("options", "selection"),
     [

@@ -45,6 +45,7 @@ def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
         ({"path": "t", "topic": "u"}, r"save\('t'\)"),
         ({"topic": "a/b"}, "Option topic: 'a/b' cannot name a topic"),
         ({"topic": " "}, "Option topic is empty"),
+        ({"zookeeper": "z:0"}, "Option zookeeper: 'z:0' in .* is not a server; use"),
         ({"acks": "all"}, "Option acks: expected one of none, written, flushed, got 'all'"),
         ({"compression": "gzip"}, "Option compression: expected one of none, lz4, zstd"),
     ],
