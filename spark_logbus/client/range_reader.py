@@ -42,7 +42,8 @@ class RangeReader:
 
     Lost connections and leader moves are mended on the way, without a record lost or repeated.
     At most two responses are in memory, each of ``fetch_bytes`` or one record batch if that is
-    larger, plus those that the caller's arrow batches still look into.
+    larger, plus those that the caller's arrow batches still look into. Parts of files of a broker
+    on this machine are mapped instead, and may be larger.
 
     ``in_flight`` 2 fetches ahead while the caller works, 1 does not. A range whose end stays
     beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
