@@ -35,7 +35,8 @@ class PassedFile:
         Raises OSError when that cannot be: the file is too short, its disk fails, its file system
         maps nothing, or this process has as many mappings as it may. All pages are read here. That
         one of them is gone later, because somebody cut the file or because its disk fails when it
-        is read once more, would end the process with SIGBUS; a broker never cuts what it gave out.
+        is read once more, would end the process with SIGBUS; a broker cuts nothing that it gave
+        out, unless it was killed and finds it damaged when it starts again.
         """
         start = position - position % mmap.ALLOCATIONGRANULARITY
         with _lock:

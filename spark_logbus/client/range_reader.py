@@ -42,7 +42,8 @@ class RangeReader:
 
     Lost connections and leader moves are mended on the way, without a record lost or repeated.
     At most two responses are in memory, each of ``fetch_bytes`` or one record batch if that is
-    larger, plus those that the caller's arrow batches still look into.
+    larger, plus those that the caller's arrow batches still look into. Parts of files of a broker
+    on this machine are mapped instead, and may be larger.
 
     ``in_flight`` 2 fetches ahead while the caller works, 1 does not. A range whose end stays
     beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
@@ -73,7 +74,7 @@ class RangeReader:
         self._fetch_bytes = fetch_bytes
         self._ahead = in_flight > 1
         self._missing_tail_wait_ms = missing_tail_wait_ms
-        self._max_mapped_bytes = _MAX_MAPPED_BYTES
+        self._max_mapped_bytes = min(_MAX_MAPPED_BYTES, cluster.config.max_response_bytes)
         self._position = offset_range.start  # where the next fetch begins
         self._received: deque[RawBatch] = deque()
         self._connection: Connection | None = None
@@ -159,9 +160,15 @@ class RangeReader:
                     self._topic_id,
                 )
             ],
-            max_bytes_by_descriptor=self._max_mapped_bytes if self._connection.takes_files else 0,
+            max_bytes_by_descriptor=self._max_by_file,
         )
         self._pending = self._connection.send(Api.FETCH, request)
+
+    @property
+    def _max_by_file(self) -> int:
+        """What a fetch asks for at most; it stays the same until that was answered."""
+        takes_files = self._connection is not None and self._connection.takes_files
+        return self._max_mapped_bytes if takes_files else 0
 
     def _require_topic_id(self, deadline: Deadline) -> None:
         """Brokers refuse another topic's id as if they did not lead it; this tells for good."""
@@ -189,6 +196,12 @@ class RangeReader:
             raise ProtocolError(
                 f"{self._connection.address} answered a fetch of one partition with "
                 f"{len(response.results)} results and {len(pending.payload)} bytes."
+            )
+        most = self._cluster.config.max_response_bytes if self._max_by_file else 0
+        if not in_frame and length > most:
+            raise ProtocolError(
+                f"{self._connection.address} answered a fetch with {length} bytes of a file, "
+                f"where at most {most} may come so."
             )
         result = response.results[0]
         if result.error is not None:

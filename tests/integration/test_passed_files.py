@@ -130,6 +130,17 @@ def test_a_reader_in_the_middle_of_a_segment_reads_on_while_it_is_deleted(
     assert len(mapped) == 1
 
 
+def test_a_part_of_a_file_is_no_larger_than_a_response_may_be(
+    cluster: Cluster, chroot: str, mapped: list[tuple[int, int]]
+) -> None:
+    fill(cluster)
+    with Cluster.from_zookeeper(chroot, ClientConfig(max_response_bytes=3 << 20)) as modest:
+        # What is fetched through the socket has to fit as well.
+        reader = RangeReader(modest, OffsetRange(T0, 0, RECORDS), fetch_bytes=2 << 20)
+        assert values(list(reader)) == [value(n) for n in range(RECORDS)]
+    assert 2 << 20 < max(length for _, length in mapped) <= 3 << 20
+
+
 @pytest.mark.parametrize("code", [errno.ENODEV, errno.EIO, errno.ENOMEM])
 def test_files_that_cannot_be_mapped_are_read_through_the_socket(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int

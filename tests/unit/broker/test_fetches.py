@@ -7,8 +7,9 @@ import pytest
 
 from spark_logbus.broker.fetches import LEAST_PASSED_BYTES, FetchHandler, WaitingFetches
 from spark_logbus.broker.network import Answer, Deferred, Reply
+from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
-from spark_logbus.log import LogConfig
+from spark_logbus.log import LogConfig, LogEnds, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -27,7 +28,9 @@ BATCH = len(record_batch())
 class Fetching:
     """A fetch handler over logs; what moves is passed on as the broker does."""
 
-    def __init__(self, logs: Logs, *, max_fetch_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, logs: Logs, *, max_fetch_bytes: int = 1 << 20, meters: RequestMeters | None = None
+    ) -> None:
         self.logs = logs
         self.waiting = WaitingFetches()
         self.handler = FetchHandler(
@@ -36,6 +39,7 @@ class Fetching:
             clock=logs.clock,
             max_wait_ms=60_000,
             max_fetch_bytes=max_fetch_bytes,
+            meters=meters,
         )
         for tp in (T0, T1):
             log = logs.lead(tp)
@@ -334,8 +338,49 @@ def test_a_file_is_not_offered_where_it_costs_more_than_it_saves(generous: Fetch
 def test_a_file_is_offered_for_one_partition_only(generous: Fetching) -> None:
     large(generous, count=20)
     assert ask_for_file(generous, part(), part(T1)).file is None
+    assert ask_for_file(generous, part(T1), part()).file is None
     assert ask_for_file(generous, part(T1, offset=7)).file is None
     assert ask_for_file(generous, part(offset=21)).file is None
+
+
+def test_at_the_end_of_a_log_there_is_no_file(generous: Fetching) -> None:
+    large(generous, count=4)
+    request = FetchRequest(0, 1, 1 << 20, [part(offset=4)], max_bytes_by_descriptor=64 << 20)
+    answer = reply(generous.handler.handle(request))
+    assert answer.file is None
+    assert not answer.slices
+
+
+def test_a_segment_that_is_retired_between_looking_for_bytes_and_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = PartitionLog.ends
+    with logs_in(tmp_path / "data", LogConfig(segment_bytes=1 << 21, retention_bytes=1)) as logs:
+        fetching = Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH)
+        large(fetching, count=20)
+
+        def retire_then(log: PartitionLog) -> LogEnds:
+            monkeypatch.undo()
+            last = ends(log)
+            logs.directory.maintain()
+            return last
+
+        monkeypatch.setattr(PartitionLog, "ends", retire_then)
+        answer = ask_for_file(fetching, part())
+        assert logs.here.leader_of(T0).log.ends().log_start_offset > 0
+        assert answer.file is None
+        assert [piece.length for piece in answer.slices] == [3 * LARGE_BATCH]
+
+
+def test_what_a_file_holds_counts_as_sent(tmp_path: Path) -> None:
+    with logs_in(tmp_path / "data") as logs:
+        meters = RequestMeters(logs.clock)
+        fetching = Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH, meters=meters)
+        large(fetching, count=20)
+        ask_for_file(fetching, part())
+        assert meters.bytes_out(["t"]) == {"t": 8 * LARGE_BATCH}
+        ask_for_file(fetching, part(), most=0)
+        assert meters.bytes_out(["t"]) == {"t": 11 * LARGE_BATCH}
 
 
 def test_a_file_holds_nothing_above_the_high_watermark(generous: Fetching) -> None:

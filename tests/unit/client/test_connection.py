@@ -112,6 +112,7 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
     assert [one.file is not None for one in pending] == [False, True, False, True, False]
     for one in (pending[1], pending[3]):
         assert one.file is not None
+        assert not os.get_inheritable(one.file._descriptor), "programs started here do not get it"
         assert bytes(one.file.map(2, 3)) == b"234"
     del one
     pending.clear()

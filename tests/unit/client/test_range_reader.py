@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import os
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from spark_logbus.client import Cluster, RangeReader
+from spark_logbus.client.connection import Connection
 from spark_logbus.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -12,10 +17,18 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    ProtocolError,
     UnknownTopicError,
 )
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.protocol import Api, FetchRequest
+from spark_logbus.protocol import (
+    Api,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    encode_response,
+    frame_head,
+)
 from tests.unit.client.fake_broker import FakeCluster, FaultKind
 from tests.unit.client.helpers import QUICK, T0, numbered, record_batch
 
@@ -182,3 +195,58 @@ def test_a_topic_that_was_created_again_is_another_topic(
         next(RangeReader(cluster, OffsetRange(T0, 0, 3), topic_id="id-t"))
     # Known from before as another one: asked anew, not refused.
     assert values(RangeReader(cluster, OffsetRange(T0, 0, 3), topic_id="id-u")) == numbered(0, 3)
+
+
+@contextmanager
+def reading_from(
+    reader: RangeReader, kind: socket.AddressFamily = socket.AF_UNIX
+) -> Iterator[socket.socket]:
+    """The other end of the connection that ``reader`` uses first."""
+    if kind == socket.AF_UNIX:
+        ours, theirs = socket.socketpair()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            ours = socket.create_connection(server.getsockname())
+            theirs, _ = server.accept()
+    address = reader._cluster.leader(T0, reader._cluster.deadline_ms(5_000))
+    reader._connection = Connection(ours, address, max_response_bytes=1 << 20)
+    with theirs:
+        yield theirs
+
+
+def by_file(correlation: int, length: int) -> bytes:
+    header = encode_response(FetchResponse([FetchResult("t", 0, length)], position=0))
+    return frame_head(
+        api=Api.FETCH, version=1, correlation=correlation, header=header, payload_length=0
+    )
+
+
+def test_a_broker_that_insists_on_a_file_is_not_asked_for_ever(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fill(fake, 1)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 10))
+    with reading_from(reader) as broker:
+        broker.sendall(by_file(1, 100) + by_file(2, 100))
+        with pytest.raises(ProtocolError, match="100 bytes of a file, where at most 0"):
+            next(reader)
+
+
+def test_a_file_in_place_of_bytes_over_tcp_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake, 1)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 10))
+    with reading_from(reader, socket.AF_INET) as broker:
+        broker.sendall(by_file(1, 100))
+        with pytest.raises(ProtocolError, match="100 bytes of a file, where at most 0"):
+            next(reader)
+
+
+def test_no_more_is_mapped_than_a_response_may_have(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake, 1)
+    reader = RangeReader(cluster, OffsetRange(T0, 0, 10))
+    with reading_from(reader) as broker, open("/dev/zero", "rb") as endless:
+        socket.send_fds(broker, [by_file(1, 1 << 40)], [endless.fileno()])
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ProtocolError, match="1099511627776 bytes of a file, where at most"):
+            next(reader)
+        assert len(os.listdir("/proc/self/fd")) <= before

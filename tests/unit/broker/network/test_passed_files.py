@@ -121,11 +121,13 @@ def test_the_file_goes_once_with_the_first_byte(piece: Callable[[int], LogSlice]
     here, there = socket.socketpair()
     slow = Unwilling.of(here)
     with over(slow, there) as ends:
-        ends.answers += [by_file(piece(30)), REPLY]
-        for _ in range(2):
+        ends.answers += [REPLY, by_file(piece(30)), REPLY]
+        for _ in range(3):
             ends.request()
         ends.turn()
         assert slow.calls == 1
+        frame, descriptor = receive(ends.wire)
+        assert (frame.header, descriptor) == (REPLY.header, None)
         frame, descriptor = receive(ends.wire)
         assert decode_response(Api.CREATE_TOPIC, frame.header) == BY_FILE
         assert holds(descriptor) == b"0123456789"
@@ -163,13 +165,13 @@ def test_the_bytes_go_out_when_the_file_cannot_be_opened_again(
 
     monkeypatch.setattr(OSFile, "open_again", full)
     with over(*socket.socketpair()) as ends:
-        ends.answers += [by_file(piece(30), instead=[piece(20), piece(10)]), REPLY]
+        ends.answers += [by_file(piece(30), instead=[piece(7), piece(10)]), REPLY]
         for _ in range(2):
             ends.request()
         ends.turn()
         frame, descriptor = receive(ends.wire)
         assert frame.header == REPLY.header
-        assert (bytes(frame.payload), descriptor) == (b"0123456789" * 3, None)
+        assert (bytes(frame.payload), descriptor) == (b"0123456" + b"0123456789", None)
         assert receive(ends.wire)[0].header == REPLY.header
 
 
