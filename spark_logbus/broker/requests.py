@@ -123,6 +123,8 @@ class RequestHandler:
         self._check_size(request)
         if isinstance(request, AppendRequest):
             return self._appends.handle(request, payload)
+        if isinstance(request, FetchRequest) and not connection.takes_descriptors:
+            request.max_bytes_by_descriptor = 0
         return self._handlers[api](request)
 
     def _check_size(self, request: Message) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import errno
 import mmap
 import os
 import socket
-import threading
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
+
+import pyarrow as pa
 
 ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(array.array("i").itemsize) if os.name == "posix" else 0
 """The room in bytes for one passed descriptor, as ``recvmsg`` wants to know it."""
@@ -19,7 +22,6 @@ _MADV_POPULATE_READ: Final = 22  # Linux 5.14
 # Each mapping holds a descriptor of this process, and the disk space of what retention deletes.
 _MOST_MAPPINGS: Final = 64
 
-_lock = threading.Lock()
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
@@ -39,11 +41,10 @@ class PassedFile:
         out, unless it was killed and finds it damaged when it starts again.
         """
         start = position - position % mmap.ALLOCATIONGRANULARITY
-        with _lock:
-            if len(_mappings) >= _MOST_MAPPINGS:
-                raise OSError(errno.EMFILE, f"{_MOST_MAPPINGS} mappings are in use")
-            mapping = _mapping(self._descriptor, start, position + length - start)
-            _mappings.add(mapping)
+        if len(_mappings) >= _MOST_MAPPINGS:
+            raise OSError(errno.EMFILE, f"{_MOST_MAPPINGS} mappings are in use")
+        mapping = _mapping(self._descriptor, start, position + length - start)
+        _mappings.add(mapping)
         _read_in(mapping)
         return memoryview(mapping)[position - start :]
 
@@ -68,10 +69,20 @@ def _mapping(descriptor: int, start: int, length: int) -> mmap.mmap:
         raise OSError(errno.EIO, f"the file does not hold {length} bytes at {start}") from error
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _read_in(mapping: mmap.mmap) -> None:
-    """Have all pages read from the disk now, so that a fault of the disk is an error here."""
-    try:
-        mapping.madvise(_MADV_POPULATE_READ)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a kernel that cannot; its pages are read when touched
-            raise
+    """Have all pages read from the disk now, so that a fault of the disk is an error here.
+
+    Not by the mapping's own ``madvise``, under which all threads of the process would wait for the
+    disk: it keeps the interpreter's lock.
+    """
+    buffer = pa.py_buffer(mapping)
+    address, size = ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size)
+    if _libc().madvise(address, size, _MADV_POPULATE_READ) != 0:
+        code = ctypes.get_errno()
+        if code != errno.EINVAL:  # a kernel that cannot; its pages are read when touched
+            raise OSError(code, os.strerror(code))

@@ -76,7 +76,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.address = address
-        self._takes_descriptors = sock.family == socket.AF_UNIX
+        self.takes_descriptors = sock.family == socket.AF_UNIX
         self.turns = turns
         self.closed = False
         self.handshaken = False
@@ -252,7 +252,7 @@ class Connection:
             slot = self._slots.popleft()
             if slot.held is not None:
                 self._outbound.hold([slot.held])
-            if reply.file is not None and self._takes_descriptors:
+            if reply.file is not None:
                 # By itself: the descriptor has to come with the first byte of its response.
                 if heads:
                     self._outbound.append(heads)

@@ -22,7 +22,8 @@ class PassedFile:
 class Reply:
     """A response: its encoded header, and the slices of segments that are its payload.
 
-    ``file`` is the response to give instead where descriptors can be passed.
+    ``file`` is the response to give instead, as long as there are descriptors to spare; only for a
+    connection that takes them.
     """
 
     header: bytes

@@ -9,7 +9,7 @@ import pytest
 
 from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
+from spark_logbus.broker.fetches import LEAST_PASSED_BYTES, FetchHandler, WaitingFetches
 from spark_logbus.broker.metadata import ClusterImage
 from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, Reply
 from spark_logbus.broker.offload import Offload
@@ -30,6 +30,8 @@ from spark_logbus.protocol import (
     Api,
     CreateTopicRequest,
     DeleteTopicRequest,
+    FetchPartition,
+    FetchRequest,
     Frame,
     HandshakeRequest,
     HandshakeResponse,
@@ -58,6 +60,7 @@ class Peer:
     def __init__(self) -> None:
         self.peer = "peer"
         self.handshaken = False
+        self.takes_descriptors = True
 
     def handshake_done(self) -> None:
         self.handshaken = True
@@ -251,3 +254,16 @@ def test_a_topic_that_no_broker_could_serve_is_not_created(asking: Asking) -> No
 def test_a_bug_is_not_an_answer(asking: Asking) -> None:
     with pytest.raises(AttributeError):
         asking.call(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_files_are_for_clients_that_take_descriptors(asking: Asking, local: bool) -> None:
+    asking.peer.takes_descriptors = local
+    data = record_batch(payload=bytes(LEAST_PASSED_BYTES))
+    asking.logs.lead(T0).append(data, leader_epoch=0)
+    asking.logs.flush()
+    wanted = [FetchPartition(T0.topic, T0.partition, 0, 1)]
+    answer = asking.send(Api.FETCH, FetchRequest(0, 1, 1, wanted, max_bytes_by_descriptor=1 << 30))
+    assert isinstance(answer, Reply)
+    assert (answer.file is not None) == local
+    assert answer.payload_length == len(data)

@@ -190,14 +190,3 @@ def test_the_bytes_go_out_when_too_many_files_are_under_way(
         if answered:
             frame, descriptor = receive(ends.wire)
             assert (bytes(frame.payload), descriptor) == (b"0123456789" * 2, None)
-
-
-def test_over_tcp_the_bytes_go_out(piece: Callable[[int], LogSlice]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        there = socket.create_connection(server.getsockname())
-        here, _ = server.accept()
-    with over(here, there) as ends:
-        ends.answers.append(by_file(piece(30), instead=[piece(20)]))
-        ends.request()
-        ends.turn()
-        assert bytes(ends.wire.receive().payload) == b"0123456789" * 2
