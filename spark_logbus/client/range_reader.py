@@ -26,14 +26,14 @@ from spark_logbus.errors import (
     ProtocolError,
     UnknownTopicError,
 )
-from spark_logbus.model import OffsetRange
-from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
+from spark_logbus.model import BrokerAddress, OffsetRange
+from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
 
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_MS: Final = 500  # of one fetch, when the range reaches beyond the high watermark
-# Of a file that a broker on this machine passes over. Mapping it takes no memory, and less time for
-# a byte the more they are.
+# Of a file that a broker on this machine passes over: the larger the part that is mapped at once,
+# the less time a byte takes.
 _MAX_MAPPED_BYTES: Final = 32 << 20
 
 
@@ -190,29 +190,16 @@ class RangeReader:
             raise ProtocolError("A range reader waited for a fetch that it had not sent.")
         patience = deadline.sooner_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
         response = pending.result(FetchResponse, patience)
-        in_frame = response.position < 0
-        length = response.results[0].length if len(response.results) == 1 else -1
-        if length < 0 or (in_frame and length != len(pending.payload)):
-            raise ProtocolError(
-                f"{self._connection.address} answered a fetch of one partition with "
-                f"{len(response.results)} results and {len(pending.payload)} bytes."
-            )
-        most = self._cluster.config.max_response_bytes if self._max_by_file else 0
-        if not in_frame and length > most:
-            raise ProtocolError(
-                f"{self._connection.address} answered a fetch with {length} bytes of a file, "
-                f"where at most {most} may come so."
-            )
-        result = response.results[0]
+        result = self._only_result(response, self._connection.address, len(pending.payload))
         if result.error is not None:
             raise partition_error(result.error, self._tp, self._connection.address)
         if result.length == 0:
             self._wait_for_tail(result.high_watermark)
             return
         self._tail_deadline = None
-        data = pending.payload if in_frame else self._mapped(pending, response.position, length)
+        data = self._data(pending, response.position, result.length)
         if data is None:
-            return
+            return  # to be fetched again
         batches = list(walk(self._tp, data, position=self._position))
         if not batches:
             raise CorruptRecordBatchError(
@@ -227,8 +214,29 @@ class RangeReader:
             except LogbusError:
                 self._pending = None  # what was received counts; the next fetch meets the error
 
-    def _mapped(self, pending: PendingResponse, position: int, length: int) -> memoryview | None:
-        """What came by descriptor; None if it cannot be had so, and is to be fetched again."""
+    def _only_result(
+        self, response: FetchResponse, address: BrokerAddress, received: int
+    ) -> FetchResult:
+        """The result of one that answers what was asked; ProtocolError for any other."""
+        by_file = response.position >= 0
+        length = response.results[0].length if len(response.results) == 1 else -1
+        if length < 0 or (not by_file and length != received):
+            raise ProtocolError(
+                f"{address} answered a fetch of one partition with {len(response.results)} results "
+                f"and {received} bytes."
+            )
+        most = self._cluster.config.max_response_bytes if self._max_by_file else 0
+        if by_file and length > most:
+            raise ProtocolError(
+                f"{address} answered a fetch with {length} bytes of a file, where at most {most} "
+                "may come so."
+            )
+        return response.results[0]
+
+    def _data(self, pending: PendingResponse, position: int, length: int) -> memoryview | None:
+        """What came, or is in the file that came; None if that cannot be had in this way."""
+        if position < 0:
+            return pending.payload
         try:
             if pending.file is not None:
                 return pending.file.map(position, length)
