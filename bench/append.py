@@ -34,12 +34,12 @@ def main() -> None:
                 "zookeeper", running.zookeeper
             ).option("topic", "bench").save()
 
-        seconds = in_turn(
+        took = in_turn(
             [Contender("discards", discard), Contender("logbus", logbus)], rounds=arguments.rounds
         )
         print_ratios(
             f"Write {arguments.records:,} records of {arguments.value_bytes} bytes, acks=flushed",
-            seconds,
+            took,
             baseline="discards",
             records=arguments.records,
             target=TARGET,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -79,33 +80,55 @@ class Contender:
     work: Callable[[], object]
 
 
-def in_turn(contenders: Sequence[Contender], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender in each round, after one round that does not count."""
-    seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+class Round(NamedTuple):
+    """What one round of one contender took."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all processes of this machine; other work on it counts too. NaN where it is not told."""
+
+
+def in_turn(contenders: Sequence[Contender], *, rounds: int) -> dict[str, list[Round]]:
+    """Each contender in each round, after one round that does not count."""
+    took: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
     for number in range(rounds + 1):
         for contender in contenders:
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), _cpu_seconds()
             contender.work()
+            seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_started
             if number:
-                seconds[contender.name].append(time.perf_counter() - started)
-    return seconds
+                took[contender.name].append(Round(seconds, cpu_seconds))
+    return took
+
+
+def _cpu_seconds() -> float:
+    """Time that this machine's processors have spent on anything (Linux)."""
+    try:
+        first_line = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:
+        return float("nan")
+    user, nice, system, _, _, irq, softirq = map(int, first_line.split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def print_ratios(
     title: str,
-    seconds: dict[str, list[float]],
+    took: dict[str, list[Round]],
     *,
     baseline: str,
     records: int,
     target: float | None = None,
 ) -> float:
     """A row for each contender; the lowest median ratio among those that are not the baseline."""
-    table = Table("", "records/s", "seconds: min", "median", "max", "of baseline", title=title)
+    headings = ("records/s", "seconds: min", "median", "max", "CPU s", "of baseline")
+    table = Table("", *headings, title=title)
     for column in table.columns[1:]:
         column.justify = "right"
     lowest = float("inf")
-    for name, times in seconds.items():
-        ratios = [base / own for base, own in zip(seconds[baseline], times, strict=True)]
+    for name, rounds in took.items():
+        times = [one.seconds for one in rounds]
+        pairs = zip(took[baseline], rounds, strict=True)
+        ratios = [base.seconds / own.seconds for base, own in pairs]
         ratio = statistics.median(ratios)
         shown = (
             "baseline" if name == baseline else f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
@@ -119,6 +142,7 @@ def print_ratios(
             f"{min(times):.2f}",
             f"{median:.2f}",
             f"{max(times):.2f}",
+            f"{statistics.median(one.cpu_seconds for one in rounds):.2f}",
             shown,
         )
     console.print(table)

@@ -84,12 +84,12 @@ def compare(
             reader = reader.option("subscribePattern", pattern)
             drain((reader.schema(schema) if schema else reader).load())
 
-        seconds = in_turn(
+        took = in_turn(
             [Contender("ready-made Arrow", ready_made), Contender("logbus", logbus)], rounds=rounds
         )
         print_ratios(
             f"Batch read, {records:,} records of {value_bytes} bytes, {title}, {columns}",
-            seconds,
+            took,
             baseline="ready-made Arrow",
             records=records,
             target=TARGET,

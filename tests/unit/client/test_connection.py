@@ -60,6 +60,13 @@ def metadata_answer(correlation: int, *, payload: bytes = b"") -> bytes:
     return head + payload
 
 
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    return path
+
+
 def pass_over(sock: socket.socket, data: bytes, path: Path) -> None:
     """Send ``data`` with a descriptor of the file."""
     with path.open("rb") as file:
@@ -94,17 +101,15 @@ def test_a_payload_is_received_into_aligned_arrow_memory(
 
 
 def test_a_file_belongs_to_the_response_that_it_came_with(
-    pair: tuple[Connection, socket.socket], tmp_path: Path
+    pair: tuple[Connection, socket.socket], segment: Path
 ) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(b"0123456789")
     before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
     pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(5)]
     theirs.sendall(metadata_answer(1))
-    pass_over(theirs, metadata_answer(2), path)
+    pass_over(theirs, metadata_answer(2), segment)
     theirs.sendall(metadata_answer(3, payload=b"abc"))
-    pass_over(theirs, metadata_answer(4)[:5], path)  # cut in the prelude
+    pass_over(theirs, metadata_answer(4)[:5], segment)  # cut in the prelude
     pending[2].result(MetadataResponse, soon())
     connection.progress()
     theirs.sendall(metadata_answer(4)[5:] + metadata_answer(5))
@@ -120,30 +125,26 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
 
 
 def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
-    pair: tuple[Connection, socket.socket], tmp_path: Path
+    pair: tuple[Connection, socket.socket], segment: Path
 ) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(b"0123456789")
     before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
     answer = metadata_answer(1)
     theirs.sendall(answer[:16])
-    pass_over(theirs, answer[16:], path)
+    pass_over(theirs, answer[16:], segment)
     pending.result(MetadataResponse, soon())
     assert pending.file is None
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_files_that_nobody_receives_leave_no_descriptor(
-    pair: tuple[Connection, socket.socket], tmp_path: Path
+    pair: tuple[Connection, socket.socket], segment: Path
 ) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(b"0123456789")
     before = len(os.listdir("/proc/self/fd"))
     connection, theirs = pair
     connection.send(Api.METADATA, MetadataRequest())
-    pass_over(theirs, metadata_answer(1)[:20], path)
+    pass_over(theirs, metadata_answer(1)[:20], segment)
     connection.progress()  # half of the frame, and its file
     assert len(os.listdir("/proc/self/fd")) == before + 1
     connection.close()
