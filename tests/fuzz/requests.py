@@ -70,7 +70,13 @@ def valid(dice: random.Random) -> tuple[Api, Message, bytes]:
         ),
         lambda: (
             Api.FETCH,
-            FetchRequest(dice.choice((0, 50)), 1, 1 << 20, [FetchPartition(TOPIC, 0, offset, 1)]),
+            FetchRequest(
+                dice.choice((0, 50)),
+                1,
+                1 << 20,
+                [FetchPartition(TOPIC, 0, offset, 1)],
+                max_bytes_by_descriptor=dice.choice((0, 1 << 20, 1 << 40)),
+            ),
             b"",
         ),
         lambda: (

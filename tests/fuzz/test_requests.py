@@ -61,6 +61,7 @@ class Peer:
 
     peer = "fuzzer"
     handshaken = True
+    takes_descriptors = True
 
     def handshake_done(self) -> None:
         pass

@@ -103,6 +103,11 @@ class Logbus:
             found[TopicPartition(topic, number)] = ends
         return found
 
+    def size_bytes(self, tp: TopicPartition) -> int:
+        ends = self.admin.describe([tp.topic], ends=True)[tp.topic].partitions[tp.partition].ends
+        assert ends is not None
+        return ends.size_bytes
+
     def committed(self, group: str) -> dict[TopicPartition, int]:
         with Session(self.zookeeper, client_name="test") as session:
             entries: Mapping[TopicPartition, CommittedOffset] = GroupOffsets(session).committed(
