@@ -26,7 +26,7 @@ _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class PassedFile:
-    """Owns the descriptor until ``map`` has been called or it is dropped. Not thread-safe."""
+    """Owns the descriptor; closes it when the last reference goes. Not thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -37,8 +37,8 @@ class PassedFile:
         Raises OSError when that cannot be: the file is too short, its disk fails, its file system
         maps nothing, or this process has as many mappings as it may. All pages are read here. That
         one of them is gone later, because somebody cut the file or because its disk fails when it
-        is read once more, would end the process with SIGBUS; a broker cuts nothing that it gave
-        out, unless it was killed and finds it damaged when it starts again.
+        is read once more, would end the process with SIGBUS; a broker cuts what it gave out only
+        when it starts again and finds it damaged, or after a failed flush (``flush.policy=os``).
         """
         start = position - position % mmap.ALLOCATIONGRANULARITY
         if len(_mappings) >= _MOST_MAPPINGS:
