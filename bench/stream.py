@@ -26,6 +26,7 @@ from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig
 TOPIC = "bench"
 TARGET_MS = 20
 WARM_UP = 15
+POLL_S = 1.0  # each time, all reports so far are parsed, on the cores that the query needs too
 PHASES = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit")
 
 
@@ -68,7 +69,7 @@ def progress_of(query: StreamingQuery, *, batches: int, with_rows: bool | None) 
         for one in query.recentProgress:
             if with_rows is None or bool(one["numInputRows"]) == with_rows:
                 seen[one["timestamp"]] = one
-        time.sleep(0.05)
+        time.sleep(POLL_S)
     return list(seen.values())[WARM_UP:]
 
 
