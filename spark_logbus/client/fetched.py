@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, verify
+from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, verify_against
 from spark_logbus.record.arrow import decode
+from spark_logbus.record.plain import integers, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,9 @@ class FetchedBatch:
         """The offset of each record, int64."""
         if self.header.has_offset_delta:
             deltas = self.arrow_batch.column("offset_delta").cast(pa.int64())
-            return pc.add(deltas, self.header.base_offset)
-        return pa.array(
-            range(self.base_offset, self.base_offset + self.arrow_batch.num_rows), pa.int64()
-        )
+            return pc.add(deltas, scalar(self.header.base_offset, pa.int64()))
+        dense = range(self.base_offset, self.base_offset + self.arrow_batch.num_rows)
+        return integers(dense, pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,16 @@ def _following_header(
 
 def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> FetchedBatch | None:
     """The records of ``raw`` in ``[start, end)``, verified; None if there are none."""
-    if raw.header.base_offset >= end:
+    header = raw.header
+    if header.base_offset >= end:
         return None
     try:
-        header = verify(raw.data)
+        verify_against(header, raw.data)
         if header.is_control:
             return None
         arrow_batch = decode(header, raw.data)
     except CorruptRecordBatchError as error:
-        damaged = OffsetRange(tp, raw.header.base_offset, raw.header.next_offset)
+        damaged = OffsetRange(tp, header.base_offset, header.next_offset)
         raise CorruptRecordBatchError(
             f"The records {damaged} are damaged. Those before, and from offset {damaged.end} on, "
             f"are readable: continue there. {error}"
@@ -134,6 +135,5 @@ def _rows_with_gaps(
 ) -> tuple[int, int]:
     """The rows with offsets in ``[start, end)``; ``decode`` made sure that the deltas rise."""
     deltas = arrow_batch.column("offset_delta")
-    skip = pc.sum(pc.less(deltas, start - header.base_offset)).as_py()
-    stop = pc.sum(pc.less(deltas, end - header.base_offset)).as_py()
-    return skip, stop
+    first, behind = (scalar(at - header.base_offset, pa.int64()) for at in (start, end))
+    return pc.sum(pc.less(deltas, first)).as_py(), pc.sum(pc.less(deltas, behind)).as_py()

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
+from spark_logbus.record.plain import integers, scalar
+
 
 def partition_of(key: bytes, partitions: int) -> int:
     return int(crc32c(key)) % partitions
@@ -47,7 +49,9 @@ def split_by_key(
         return {0: arrow_batch}
     keys = arrow_batch.column("key").dictionary_encode()
     of_unique = [partition_of(key, partitions) for key in keys.dictionary.to_pylist()]
-    chosen = pc.fill_null(pa.array(of_unique, pa.int32()).take(keys.indices), keyless)
+    chosen = pc.fill_null(
+        integers(of_unique, pa.int32()).take(keys.indices), scalar(keyless, pa.int32())
+    )
     # Sorting is stable, and one gather of all rows beats one filter per partition.
     order = pc.sort_indices(chosen)
     gathered = arrow_batch.take(order)

@@ -12,6 +12,7 @@ from spark_logbus.model import TimestampType
 from spark_logbus.record import RecordBatchHeader, stamp
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
+from spark_logbus.record.plain import integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _encoded(
     last_delta = end_offset - 1 - base_offset
     records = arrow_batch
     if last_delta != count - 1:  # else the offsets are dense
-        deltas = pa.array([offset - base_offset for offset in offsets], pa.int32())
+        deltas = integers((offset - base_offset for offset in offsets), pa.int32())
         records = records.append_column(pa.field("offset_delta", pa.int32()), deltas)
     try:
         record_batch = encode(
@@ -122,9 +123,9 @@ def filler(header: RecordBatchHeader, *, base_offset: int, end_offset: int) -> m
     record batch to extend in its place.
     """
     columns = [
-        pa.array([-(1 << 63)], pa.int64()).cast(TIMESTAMP),
+        integers([-(1 << 63)], TIMESTAMP),
         pa.nulls(1, pa.binary()),
-        pa.array([0], pa.int32()),
+        integers([0], pa.int32()),
     ]
     schema = payload_schema(has_key=False, has_headers=False, has_offset_delta=True)
     record_batch = encode(

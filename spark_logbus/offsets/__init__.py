@@ -59,6 +59,7 @@ from spark_logbus.offsets.specs import (
     parse_positions,
     parse_timestamp,
 )
+from spark_logbus.offsets.worker_process import freeze_what_is_loaded
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
@@ -106,6 +107,7 @@ __all__ = [
     "apply",
     "decide",
     "explained",
+    "freeze_what_is_loaded",
     "limited_ends",
     "locate",
     "lookups",

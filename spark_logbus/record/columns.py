@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.record.plain import scalar
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(
@@ -81,7 +82,7 @@ def _check_header_fields(arrow_type: pa.DataType) -> None:
 
 
 def _timestamps(arrow_batch: pa.RecordBatch, now_us: int, count: int) -> pa.Array:
-    now = pa.scalar(now_us, TIMESTAMP)
+    now = scalar(now_us, TIMESTAMP)
     if "timestamp" not in arrow_batch.schema.names:
         return pa.repeat(now, count)
     column = _cast("timestamp", arrow_batch.column("timestamp"), TIMESTAMP)

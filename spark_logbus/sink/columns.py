@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from spark_logbus.errors import InvalidOptionError, InvalidRequestError
 from spark_logbus.record.arrow import TIMESTAMP
+from spark_logbus.record.plain import scalar
 
 # Columns of a record, and what a DataFrame may hold for them.
 _BYTES = "binary or string"
@@ -175,7 +176,7 @@ def _topic_codes(
 ) -> tuple[Any, list[str]]:
     """A number for each row's topic, and the topics by number."""
     if not columns.has_topic:
-        return pa.repeat(pa.scalar(0, pa.int32()), arrow_batch.num_rows), [_known(topic)]
+        return pa.repeat(scalar(0, pa.int32()), arrow_batch.num_rows), [_known(topic)]
     column = arrow_batch.column("topic")
     if column.null_count:
         raise InvalidRequestError(

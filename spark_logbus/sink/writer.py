@@ -21,7 +21,13 @@ from pyspark.sql.types import StructType
 from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import FIRST_CONTACT_S, DriverLink, Patience, shared_cluster
+from spark_logbus.offsets import (
+    FIRST_CONTACT_S,
+    DriverLink,
+    Patience,
+    freeze_what_is_loaded,
+    shared_cluster,
+)
 from spark_logbus.sink.columns import SinkColumns, check_columns
 from spark_logbus.sink.delivery import RECORD_BATCH_BYTES, Appended, Delivery
 from spark_logbus.sink.options import SinkOptions, parse_options
@@ -83,7 +89,9 @@ def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> Task
     )
     with Producer(shared_cluster(plan.bootstrap), config) as producer:
         delivery = Delivery(producer, plan.columns, topic=plan.options.topic)
-        return TaskAppends(delivery.deliver(arrow_batches))
+        appends = TaskAppends(delivery.deliver(arrow_batches))
+    freeze_what_is_loaded()
+    return appends
 
 
 class LogbusBatchWriter(DataSourceArrowWriter):

@@ -1,0 +1,32 @@
+"""Plain Python values as Arrow scalars and arrays, made from their bytes.
+
+``pa.scalar`` and ``pa.array`` import pandas, where it is installed, before they convert their
+first value: half a second and 40 MB for each of Spark's Python workers, which need no pandas.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+_TYPE_CODES = {4: "i", 8: "q"}  # by the bytes of one integer
+
+
+def integers(numbers: Iterable[int], kind: pa.DataType) -> pa.Array:
+    """As ``pa.array(numbers, kind)`` for types of 32 or 64 bits that are signed integers within,
+    as timestamps are. Raises OverflowError."""
+    values = array(_TYPE_CODES[kind.bit_width // 8], numbers)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def scalar(value: int | str | None, kind: pa.DataType) -> pa.Scalar:
+    """As ``pa.scalar(value, kind)`` for null, for strings, and for what ``integers`` makes."""
+    if value is None:
+        return pa.nulls(1, kind)[0]
+    if isinstance(value, int):
+        return integers([value], kind)[0]
+    text = value.encode()
+    offsets = pa.py_buffer(array("i", [0, len(text)]))
+    return pa.Array.from_buffers(kind, 1, [None, offsets, pa.py_buffer(text)])[0]

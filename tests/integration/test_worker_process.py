@@ -1,0 +1,90 @@
+"""What the process of a Spark task carries when logbus has read or written in it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.read import RangesPartition
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
+from tests.integration.spark_fixtures import PROJECT, Logbus
+
+READS = """\
+from spark_logbus.datasource.read import read_partition
+partition, columns = pickle.load(sys.stdin.buffer)
+for task in range(2):
+    rows = sum(b.num_rows for b in read_partition(partition, columns, fail_on_data_loss=True))
+    frozen.append(gc.get_freeze_count())
+"""
+WRITES = """\
+writer, batch = pickle.load(sys.stdin.buffer)
+for task in range(2):
+    rows = sum(one.records for one in writer.write(iter([batch])).appended.values())
+    frozen.append(gc.get_freeze_count())
+"""
+
+
+def run(task: str, *arguments: Any) -> tuple[int, list[int], int, bool]:
+    """Rows, objects frozen after each of two tasks, objects that the collector still walks, and
+    whether pandas was imported, in a process of its own."""
+    script = (
+        f"import gc, pickle, sys\nfrozen = []\n{task}"
+        "gc.collect()\n"
+        "print(repr((rows, frozen, len(gc.get_objects()), 'pandas' in sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps(arguments),
+        capture_output=True,
+        cwd=PROJECT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    rows, frozen, walked, pandas = ast.literal_eval(done.stdout.decode())
+    return rows, frozen, walked, pandas
+
+
+def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) -> None:
+    assert importlib.util.find_spec("pandas"), "it is not there to be imported"
+    topic = logbus.topic()
+    logbus.produce(topic, [f"{n}" for n in range(50)], key="k", headers=[("h", b"1")])
+    logbus.produce(topic, [None, "without key and headers"])
+    described = logbus.admin.describe([topic], ends=False)[topic]
+    partition = RangesPartition(
+        logbus.cluster.bootstrap,
+        (OffsetRange(TopicPartition(topic, 0), 1, 52),),
+        {topic: described.topic_id},
+    )
+    columns = choose_columns(full_schema(include_headers=True), include_headers=True)
+    rows, frozen, walked, pandas = run(READS, partition, columns)
+    assert (rows, pandas) == (51, False)
+    assert frozen[0] > 10_000
+    assert frozen[1] <= frozen[0]  # once
+    assert walked < 2_000
+
+
+def test_a_write_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) -> None:
+    topic = logbus.topic(partitions=3)
+    schema = StructType().add("key", "binary").add("value", "binary")
+    options = {"zookeeper": logbus.zookeeper, "topic": topic}
+    writer = LogbusBatchWriter(plan_write(options, schema, overwrite=False))
+    columns = {"key": [b"a", b"b", None], "value": [b"1", None, b"3"]}
+    batch = pa.RecordBatch.from_pydict(
+        columns, schema=pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    )
+    rows, frozen, walked, pandas = run(WRITES, writer, batch)
+    assert (rows, pandas) == (3, False)
+    assert frozen[0] > 10_000
+    assert frozen[1] <= frozen[0]
+    assert walked < 2_000
+    assert sum(logbus.ends(topic).values()) == 6
