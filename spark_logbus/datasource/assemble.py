@@ -7,7 +7,6 @@ partition, offset, timestampType) are slices of arrays made once per process.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,13 +18,7 @@ from spark_logbus.client import FetchedBatch
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.arrow import HEADERS
-
-TARGET_ROWS = 10_000
-"""Rows of an arrow batch for Spark, at least: with 1,000 a full scan takes a tenth longer, with
-50,000 as long, and a record batch as large as this goes through without a copy."""
-
-TARGET_BYTES = 4 << 20
-"""Bytes of one, whichever comes first."""
+from spark_logbus.record.plain import integers, scalar
 
 # Constants are made for this many rows, and sliced; larger arrow batches get their own.
 _CACHED_ROWS = 1 << 17
@@ -97,7 +90,7 @@ def _offsets(fetched: Fetched, rows: int) -> pa.Array:
         if one.base_offset != expected or one.header.has_offset_delta:
             return _joined([each.offsets() for each in fetched])
         expected += one.arrow_batch.num_rows
-    return pc.add(_count_up(rows), pa.scalar(base, pa.int64()))
+    return pc.add(_count_up(rows), scalar(base, pa.int64()))
 
 
 def _timestamp_types(fetched: Fetched, rows: int) -> pa.Array:
@@ -118,13 +111,13 @@ def _joined(chunks: list[Any]) -> pa.Array:
 
 def _constant(value: Any, kind: Any, rows: int) -> pa.Array:
     if rows > _CACHED_ROWS:
-        return pa.repeat(pa.scalar(value, kind), rows)
+        return pa.repeat(scalar(value, kind), rows)
     return _cached_constant(value, kind).slice(0, rows)
 
 
 @lru_cache(maxsize=64)
 def _cached_constant(value: Any, kind: Any) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), _CACHED_ROWS)
+    return pa.repeat(scalar(value, kind), _CACHED_ROWS)
 
 
 def _count_up(rows: int) -> pa.Array:
@@ -139,5 +132,4 @@ def _cached_count_up() -> pa.Array:
 
 
 def _made_count_up(rows: int) -> pa.Array:
-    numbers = pa.py_buffer(array("q", range(rows)))
-    return pa.Array.from_buffers(pa.int64(), rows, [None, numbers])
+    return integers(range(rows), pa.int64())

@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedBatch, RangeReader
-from spark_logbus.datasource.assemble import TARGET_BYTES, TARGET_ROWS, Assembler
+from spark_logbus.datasource.assemble import Assembler
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.pace import Pace
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import Compression, Earliest, Latest, OffsetRange
 from spark_logbus.offsets import (
@@ -23,6 +24,7 @@ from spark_logbus.offsets import (
     TopicGone,
     TopicRecreated,
     decide,
+    freeze_what_is_loaded,
     shared_cluster,
 )
 
@@ -46,14 +48,17 @@ def read_partition(
     if not isinstance(partition, RangesPartition):
         return
     cluster = shared_cluster(partition.bootstrap)
+    pace = Pace()
     for offset_range in partition.ranges:
         yield from RangeRead(
             cluster,
             offset_range,
             columns,
+            pace,
             topic_id=partition.topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
         ).arrow_batches()
+    freeze_what_is_loaded()
 
 
 class RangeRead:
@@ -64,6 +69,7 @@ class RangeRead:
         cluster: Cluster,
         offset_range: OffsetRange,
         columns: ColumnChoice,
+        pace: Pace,
         *,
         topic_id: str,
         fail_on_data_loss: bool,
@@ -74,6 +80,7 @@ class RangeRead:
         self._position = offset_range.start  # next to be handed to Spark
         self._end = offset_range.end
         self._assembler = Assembler(columns, self._tp)
+        self._pace = pace
         self._fail_on_data_loss = fail_on_data_loss
 
     def arrow_batches(self) -> Iterator[pa.RecordBatch]:
@@ -108,16 +115,17 @@ class RangeRead:
                 collected.append(fetched)
                 rows += fetched.arrow_batch.num_rows
                 size += _size(fetched)
-                if rows >= TARGET_ROWS or size >= TARGET_BYTES:
-                    yield self._hand_over(collected)
+                if self._pace.is_enough(rows, size):
+                    yield self._hand_over(collected, rows, size)
                     collected = []
                     rows = size = 0
         if collected:
-            yield self._hand_over(collected)
+            yield self._hand_over(collected, rows, size)
         if broken is not None:
             raise broken
 
-    def _hand_over(self, collected: list[FetchedBatch]) -> pa.RecordBatch:
+    def _hand_over(self, collected: list[FetchedBatch], rows: int, size: int) -> pa.RecordBatch:
+        self._pace.handed_over(rows, size)
         self._position = collected[-1].next_offset
         return self._assembler.build(collected)
 
