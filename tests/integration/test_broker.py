@@ -222,7 +222,7 @@ def test_a_second_broker_with_the_same_id_is_refused(
 def test_a_broker_whose_id_was_taken_serves_nothing(broker: Broker, wire: Wire) -> None:
     with connect(broker) as reader:
         reader.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))
-        wait_until(lambda: broker._network is not None and broker._network.waiting() > 0)
+        wait_until(lambda: len(broker._fetches._waiting) > 0)
         broker._lost_identity(BrokerIdInUseError("Broker id 1 is taken."))
         reader.answer(Api.FETCH, FetchResponse)
     data = record_batch()
@@ -275,9 +275,7 @@ def test_waiting_fetches_do_not_hold_up_a_stop(tmp_path: Path, chroot: str) -> N
     ) as broker, connect(broker) as wire:  # fmt: skip
         create_topic(wire, "t")
         wire.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))
-        network = broker._network
-        assert network is not None
-        wait_until(lambda: network.waiting() == 1)
+        wait_until(lambda: len(broker._fetches._waiting) > 0)
         with connect(broker):
             stopping = threading.Thread(target=broker.stop)
             stopping.start()
