@@ -1,7 +1,7 @@
 """Plain Python values as Arrow scalars and arrays, made from their bytes.
 
 ``pa.scalar`` and ``pa.array`` import pandas, where it is installed, before they convert their
-first value: half a second and 40 MB for each of Spark's Python workers, which need no pandas.
+first value: half a second for each of Spark's Python workers, which need no pandas here.
 """
 
 from __future__ import annotations
