@@ -34,9 +34,15 @@ def parse_arguments(argv: list[str] | None = None) -> LoadConfig:
         "--json-schema", help='fields of JSON values as columns: "carrier string, delay int"'
     )
     parser.add_argument(
+        "--drop-value",
+        action="store_true",
+        help="keep of JSON values only the fields of --json-schema, for good",
+    )
+    parser.add_argument(
         "--allow-gaps",
         action="store_true",
-        help="go on after records that retention deleted before they were loaded",
+        help="go on after records that retention deleted before they were loaded, and over "
+        "offsets without a record in a topic that is no longer compacted",
     )
     args = parser.parse_args(argv)
     check_name("topic", args.topic)
@@ -51,7 +57,7 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
         console.print(f"Nothing new in {config.topic}; the warehouse is up to date.")
         return
     table = Table(
-        "partition", "from", "to", "records", title=f"Load {commit.number} of {config.topic}"
+        "partition", "from", "to", "offsets", title=f"Load {commit.number} of {config.topic}"
     )
     for column in table.columns:
         column.justify = "right"

@@ -2,7 +2,10 @@
 
 Spark imports every top-level module whose name starts with ``pyspark_`` and registers its
 ``DefaultSource``. One that fails to import ends discovery for all, so this module imports nothing
-but Spark's interface, and everything else when it is used.
+but Spark's interface and a module that needs Python alone, and everything else when it is used.
+
+All of Spark's Python workers that have to do with the format import this module, since they are
+handed the ``DefaultSource``: what such a process does once stands here.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+
+from spark_logbus.hang_ups import end_quietly_when_dropped
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
+
+end_quietly_when_dropped()
 
 
 class DefaultSource(DataSource):

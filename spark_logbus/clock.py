@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -14,6 +15,16 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never jumps. For timers and deadlines."""
         ...
+
+
+def elapsed() -> float:
+    """Seconds from an arbitrary start, counted also while the machine sleeps where the system
+    can tell (Linux); elsewhere as ``monotonic``."""
+    return _elapsed()
+
+
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_elapsed = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
 
 
 class SystemClock:

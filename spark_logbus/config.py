@@ -44,10 +44,11 @@ def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
 def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, where: str) -> None:
     """Raise ConfigError for the first key that is not known, with the nearest one that is."""
     names = sorted(known)
+    all_names = ", ".join(names) or "none"
     for key in given:
         if key not in names:
             near = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}."
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {all_names}."
             raise ConfigError(f"Unknown key {key!r} in {where}; {hint}")
 
 

@@ -13,7 +13,7 @@ translated where they enter (``raise ... from``), so nothing above a boundary ca
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 Fault = Literal["caller", "data", "server", "network", "coordination"]
 
@@ -28,6 +28,14 @@ class LogbusError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0]) if self.args else type(self).__name__
+
+    def again(self) -> Self:
+        """The same error, to be raised once more or kept for long.
+
+        An error remembers all that was at hand wherever it was raised, each time anew: open files,
+        buffers. One that is kept to be raised by many would never let go of them.
+        """
+        return type(self)(*self.args)
 
 
 # -- the caller's fault -------------------------------------------------------------------
@@ -138,6 +146,12 @@ class ClaimLostError(StaleOwnerError):
     code = 18
 
 
+class TopicRecreatedError(UnknownTopicError):
+    """The topic that was meant is gone, and another one has its name."""
+
+    code = 19
+
+
 # -- damaged or missing data --------------------------------------------------------------
 
 
@@ -193,6 +207,12 @@ class DataDirectoryLockedError(StorageError):
     code = 34
 
 
+class LogMissingError(PartitionOfflineError):
+    """The partition's log is not on the disk, or ends before what is known to have been on it."""
+
+    code = 35
+
+
 # -- network and coordination -------------------------------------------------------------
 
 
@@ -225,6 +245,13 @@ class CoordinationError(LogbusError):
     code = 50
     fault: ClassVar[Fault] = "coordination"
     retriable = True
+
+
+class ZooKeeperAddressError(CoordinationError):
+    """No ZooKeeper with logbus in it is at the address: no such host, nothing listens there,
+    something else answers, or there is no such chroot. Retriable: ZooKeeper may be restarting."""
+
+    code = 59
 
 
 class BrokerIdInUseError(CoordinationError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_logbus.errors import InvalidNameError
 
@@ -18,6 +19,8 @@ def check_name(kind: str, name: str) -> str:
     The rule is Kafka's: 1 to 249 letters, digits, dots, underscores and hyphens, and
     neither ``.`` nor ``..``, because names become directories and ZooKeeper nodes.
     """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"The name of a {kind} is text, got {type(name).__name__} {name!r}.")
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidNameError(
             f"The {kind} name starting with {name[:40]!r} has {len(name)} characters; "
@@ -71,6 +74,8 @@ class BrokerAddress:
     local_socket: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
+        if self.broker_id < 0:  # not known before it has answered
+            return f"the broker at {self.host}:{self.port}"
         return f"broker {self.broker_id} at {self.host}:{self.port}"
 
 
@@ -120,3 +125,23 @@ class AtTimestamp:
 
 
 OffsetSpec = Earliest | Latest | AtOffset | AtTimestamp
+
+
+@dataclass(frozen=True, slots=True)
+class RewindMark:
+    """A group's last rewind: the how-manieth it is, and its token, which no other rewind has.
+    The token is empty where it is not known: an earlier release gave none."""
+
+    generation: int = 0
+    token: str = ""
+
+    def may_be(self, other: RewindMark) -> bool:
+        """Whether both are the same rewind, as far as is known."""
+        known = self.token and other.token
+        return self.generation == other.generation and (not known or self.token == other.token)
+
+    def __str__(self) -> str:
+        return f"{self.generation} ({self.token[:8]})" if self.token else str(self.generation)
+
+
+NEVER_REWOUND: Final = RewindMark()

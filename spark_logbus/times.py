@@ -47,9 +47,10 @@ def parse_moment_us(text: str) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
-def show_moment(us: int) -> str:
+def show_moment(us: int, *, timespec: str = "auto") -> str:
     """A moment for a message: ISO 8601 in UTC, or the number where no calendar reaches."""
     try:
-        return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).isoformat()
+        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+        return moment.isoformat(timespec=timespec)
     except OverflowError:
         return f"{us} µs after 1970"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,10 +34,27 @@ def wait_until(
         pause.wait(_POLL_S)
 
 
+def paths_below(directory: Path) -> Iterator[Path]:
+    """All that is in there, though it changes: ``Path.rglob`` fails of a directory that goes."""
+    for parent, directories, files in os.walk(directory):
+        for name in directories + files:
+            yield Path(parent, name)
+
+
 def process_is_gone(pid: int) -> bool:
     """Whether no such process runs any more; one that only waits to be reaped is gone."""
+    return _state(pid) in "ZX"
+
+
+def process_is_stopped(pid: int) -> bool:
+    """Whether it stands still after a SIGSTOP."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """As in ``/proc``; X for a process that is not there."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
+        return "X"
+    return stat.rpartition(")")[2].split()[0]

@@ -1,15 +1,26 @@
-"""The append request: write, and answer when the durability that was asked for is reached."""
+"""The append request: write, and answer when the durability that was asked for is reached.
+
+Both only while it is certain that the broker still has its id (see ``coordination.lease``): an
+append that comes later is not begun, and one that was written meanwhile is not acknowledged,
+before ZooKeeper has said so.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 
-from spark_logbus.broker.network import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network import Answer, Deferred, NoReply, NotYet, Reply
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
-from spark_logbus.errors import InvalidRequestError, LogbusError, RequestTimeoutError
+from spark_logbus.coordination import Lease
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    LogbusError,
+    RequestTimeoutError,
+)
 from spark_logbus.log import Appended, PartitionLog
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
@@ -32,11 +43,13 @@ class AppendHandler:
         self,
         partitions: Partitions,
         *,
+        lease: Lease,
         clock: Clock,
         max_wait_ms: int,
         meters: RequestMeters | None = None,
     ) -> None:
         self._partitions = partitions
+        self._lease = lease
         self._meters = meters or RequestMeters(clock)
         self._clock = clock
         self._max_wait_ms = max_wait_ms
@@ -44,8 +57,16 @@ class AppendHandler:
     def handle(self, request: AppendRequest, payload: memoryview) -> Answer:
         """``payload`` is the caller's again on return."""
         acks = _checked_acks(request, len(payload))
+        if not self._lease.current():
+            if (refusal := self._lease.refusal) is not None:
+                raise refusal
+            return NotYet(self._lease.when_decided)
         pending = _PendingAppend(
-            request, clock=self._clock, max_wait_ms=self._max_wait_ms, meters=self._meters
+            request,
+            lease=self._lease,
+            clock=self._clock,
+            max_wait_ms=self._max_wait_ms,
+            meters=self._meters,
         )
         position = 0
         for number, partition in enumerate(request.partitions):
@@ -69,7 +90,7 @@ class AppendHandler:
             appended = led.log.append(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
             log.debug("An append was refused: %s", error)
-            pending.failed(number, error)
+            pending.failed(number, error.again())
             return
         if acks is Acks.FLUSHED:
             pending.wait_for_flush(number, led.log, appended)
@@ -98,7 +119,13 @@ class _PendingAppend(Deferred):
     """The outcomes of one append request, until all of them are known. Thread-safe."""
 
     def __init__(
-        self, request: AppendRequest, *, clock: Clock, max_wait_ms: int, meters: RequestMeters
+        self,
+        request: AppendRequest,
+        *,
+        lease: Lease,
+        clock: Clock,
+        max_wait_ms: int,
+        meters: RequestMeters,
     ) -> None:
         wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
@@ -106,6 +133,7 @@ class _PendingAppend(Deferred):
         self._outcomes: list[Appended | LogbusError | None] = [None] * len(request.partitions)
         self._missing = len(request.partitions)
         self._lock = threading.Lock()
+        self._lease = lease
         self._clock = clock
         self._meters = meters
 
@@ -136,13 +164,29 @@ class _PendingAppend(Deferred):
             self.wake()
 
     def poll(self) -> Reply | None:
-        if self._missing and self._clock.monotonic() < self.deadline:
+        late = self._clock.monotonic() >= self.deadline
+        if self._missing and not late:
             return None
+        if not self._lease.current():
+            if self._lease.refusal is None and not late:
+                self._lease.when_decided(self.wake)
+                return None
+            self._doubt()
         results = [
             self._result(partition, outcome)
             for partition, outcome in zip(self._partitions, self._outcomes, strict=True)
         ]
         return Reply(encode_response(AppendResponse(results)))
+
+    def _doubt(self) -> None:
+        """What was written is not acknowledged: another broker may have the id by now."""
+        why = self._lease.refusal or "ZooKeeper has not said yet that this broker has its id still."
+        doubt = BrokerUnavailableError(f"The record batch was written and may be there. {why}")
+        with self._lock:
+            for number, outcome in enumerate(self._outcomes):
+                if isinstance(outcome, Appended):
+                    self._outcomes[number] = doubt
+                    self._meters.failed(Api.APPEND, doubt)
 
     def _result(
         self, partition: AppendPartition, outcome: Appended | LogbusError | None

@@ -93,7 +93,8 @@ class CompactionRun:
             pass
         if not self._stopping.is_set():
             log.info(
-                "The compaction of %s was broken off: its segments changed meanwhile.",
+                "The compaction of %s was broken off: its segments or its configuration changed "
+                "meanwhile.",
                 self._log.topic_partition,
             )
         return None
@@ -130,6 +131,8 @@ class CompactionRun:
                     f"The compacting process ended with code {process.returncode}. "
                     f"{self._last_words()}"
                 )
+            if not self._log.compaction.fits(self._plan.groups[self._done :]):
+                raise _BrokenOffError  # deleted, say: the process must not keep its files open
             if self._clock.monotonic() > deadline:
                 raise StorageError(
                     f"The compacting process has not got on for {patience_s:.0f} seconds; look at "
@@ -181,6 +184,13 @@ class CompactionRun:
                 "%d record batches of %s have a payload that cannot be decoded, as a producer "
                 "sent it; compaction kept them as they are.",
                 finished.undecodable, self._log.topic_partition,
+            )  # fmt: skip
+        if finished.too_large:
+            log.warning(
+                "%d record batches of %s would take too much memory decoded; compaction kept them "
+                "as they are, and tombstones behind them. Raise map_bytes in [compaction] (%d) to "
+                "have them compacted.",
+                finished.too_large, self._log.topic_partition, self._config.map_bytes,
             )  # fmt: skip
 
 

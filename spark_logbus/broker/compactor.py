@@ -16,7 +16,7 @@ from spark_logbus.broker.config import CompactionConfig
 from spark_logbus.broker.data_directory import COMPACTION_JOB_FILE, COMPACTION_REPORT_FILE
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, StorageError
-from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog, SteadyTime
+from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Compactor:
         self._report_file = data_dir / COMPACTION_REPORT_FILE
         self._config = config
         self._clock = clock
-        self._time = SteadyTime(clock)
+        self._time = logs.time
         self._stopping = threading.Event()
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
@@ -92,9 +92,8 @@ class Compactor:
             )
             finished = run.to_the_end(self.stats)
             if finished is not None:
-                now_us = self._time.now_us()
                 chosen.log.compaction.finished(
-                    chosen.plan, end_offset=finished.end_offset, now_us=now_us
+                    chosen.plan, end_offset=finished.end_offset, now_us=self._time.stamp_us()
                 )
                 self._pauses.pop(topic_partition, None)
                 self.stats.runs += 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from spark_logbus.errors import ConfigError, StorageError
+
+log = logging.getLogger(__name__)
 
 _ID_FILE = "broker.id"
 _PORT_FILE = "broker.port"
@@ -45,7 +49,8 @@ def remembered_port(data_dir: Path) -> int | None:
 
 
 def remember_port(data_dir: Path, port: int) -> None:
-    _write(data_dir / _PORT_FILE, str(port))
+    """Note it for the next start, which takes any port if the disk refuses that (it is full)."""
+    _remember(data_dir / _PORT_FILE, port)
 
 
 def remembered_metrics_port(data_dir: Path) -> int | None:
@@ -53,7 +58,17 @@ def remembered_metrics_port(data_dir: Path) -> int | None:
 
 
 def remember_metrics_port(data_dir: Path, port: int) -> None:
-    _write(data_dir / _METRICS_PORT_FILE, str(port))
+    """As ``remember_port``."""
+    _remember(data_dir / _METRICS_PORT_FILE, port)
+
+
+def _remember(path: Path, port: int) -> None:
+    if _read_port(path) == port:
+        return
+    try:
+        _write(path, str(port))
+    except StorageError as error:
+        log.warning("%s The next start may take another port.", error)
 
 
 def _read_port(path: Path) -> int | None:
@@ -80,6 +95,8 @@ def _write(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise StorageError(
             f"Cannot write {path}: {error.strerror}; check the disk and the permissions."
         ) from error

@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import msgspec
 
 from spark_logbus.broker.network import Answer, Deferred, PassedFile, Reply
-from spark_logbus.broker.partitions import Partitions
+from spark_logbus.broker.partitions import Partitions, require_id
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.clock import Clock
-from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
+from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
@@ -167,12 +167,9 @@ class FetchHandler:
     def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
-            log = self._partitions.leader_of(topic_partition).log
-            if wanted.topic_id not in (None, log.topic_id):
-                raise UnknownTopicError(
-                    f"The topic {wanted.topic} with the id {wanted.topic_id} was deleted; the "
-                    f"one of that name now has the id {log.topic_id}."
-                )
+            led = self._partitions.leader_of(topic_partition)
+            require_id(wanted.topic, wanted.topic_id, led)
+            log = led.log
             piece = None
             settled = False
             if room > 0 or first:

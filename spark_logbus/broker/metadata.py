@@ -11,6 +11,7 @@ from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.partitions import Partitions
 from spark_logbus.coordination import (
     BrokerRegistry,
+    CorruptNodeError,
     PartitionState,
     Session,
     SessionState,
@@ -78,11 +79,7 @@ class ClusterImage:
 
         Raises CoordinationError.
         """
-        if len(names) == 1:
-            record = self._topic_registry.get(names[0])
-            return {} if record is None else {record.name: record}
-        topics = self._topic_registry.all()
-        return {name: topics[name] for name in names if name in topics}
+        return self._topic_registry.some(names)
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         """(broker id, leader epoch) of a partition; the assigned broker until one has led."""
@@ -115,14 +112,19 @@ class ClusterImage:
                 continue
             try:
                 self._states = {
-                    record.name: (record.topic_id, self._topic_registry.states(record.name))
-                    for record in self._topics.values()
+                    record.name: self._states_of(record) for record in self._topics.values()
                 }
             except LogbusError as error:
                 log.warning("The leaders could not be read from ZooKeeper: %s", error)
             except Exception:
                 log.exception("The leaders could not be read from ZooKeeper.")
             wait_s = _REFRESH_S if self._is_complete() else min(2 * wait_s, _REFRESH_S)
+
+    def _states_of(self, record: TopicRecord) -> tuple[str, dict[int, PartitionState]]:
+        try:
+            return record.topic_id, self._topic_registry.states(record.name)
+        except CorruptNodeError:  # was reported; what was known before is as good as anything
+            return self._states.get(record.name, (record.topic_id, {}))
 
     def _is_complete(self) -> bool:
         topics = self._topics.values()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
-from spark_logbus.broker.network import Answer, Deferred, Reply
+from spark_logbus.broker.network import Answer, Deferred, NotYet, Reply
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import LogbusError
 from spark_logbus.meters import Counter, Histogram
@@ -36,7 +36,8 @@ class RequestMeters:
         """``answer``, which is measured when it is there; ``began`` is a time of ``now``."""
         if isinstance(answer, Deferred):
             return _Measured(answer, self, api, began)
-        self.seconds[api].observe(self.now() - began)
+        if not isinstance(answer, NotYet):
+            self.seconds[api].observe(self.now() - began)
         return answer
 
     def failed(self, api: Api | None, error: LogbusError) -> None:

@@ -13,7 +13,7 @@ from spark_logbus.broker.fetches import FetchHandler
 from spark_logbus.broker.metadata import ClusterImage, MetadataHandler
 from spark_logbus.broker.network import Answer, Connection, NoReply, Reply
 from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.partitions import Partitions
+from spark_logbus.broker.partitions import Partitions, require_id
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.topics import TopicHandler
 from spark_logbus.coordination import TopicRegistry
@@ -119,7 +119,7 @@ class RequestHandler:
         if not connection.handshaken:
             raise InvalidRequestError("The first request of a connection must be a handshake.")
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.again()
         self._check_size(request)
         if isinstance(request, AppendRequest):
             return self._appends.handle(request, payload)
@@ -168,6 +168,7 @@ class RequestHandler:
     def _offset(self, wanted: ListOffsetsPartition) -> ListOffsetsResult:
         try:
             led = self._partitions.leader_of(TopicPartition(wanted.topic, wanted.partition))
+            require_id(wanted.topic, wanted.topic_id, led)
             offset: int | None
             if wanted.at == "earliest":
                 offset = led.log.ends().log_start_offset

@@ -13,6 +13,7 @@ from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.compactor import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
+    BROKER_FILES,
     check_identity,
     claim_identity,
     remember_metrics_port,
@@ -21,6 +22,7 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
+from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.metadata import ClusterImage
 from spark_logbus.broker.monitoring import Health, HttpServer, Pages, Parts, Phase, SessionWatch
 from spark_logbus.broker.network import Network, allow_descriptors
@@ -29,7 +31,7 @@ from spark_logbus.broker.partitions import Partitions
 from spark_logbus.broker.request_meters import RequestMeters
 from spark_logbus.broker.requests import RequestHandler
 from spark_logbus.clock import Clock, SystemClock
-from spark_logbus.coordination import BrokerRegistry, Session, TopicRegistry
+from spark_logbus.coordination import BrokerRegistry, Lease, Session, TopicRegistry
 from spark_logbus.errors import (
     BrokerIdInUseError,
     BrokerShuttingDownError,
@@ -55,7 +57,8 @@ T = TypeVar("T")
 class Broker:
     """The composition root. ``start`` and ``stop`` are called once each, by one thread.
 
-    Start: logs are recovered, the port is bound, ZooKeeper is joined, then requests are served.
+    Start: logs are recovered, ZooKeeper is waited for, the port is bound, the broker registered,
+    then requests are served. ``give_up_start`` ends that early.
     Stop: refuse new requests, finish those under way, leave ZooKeeper, close the logs with a
     clean marker; a ZooKeeper that does not answer holds that up by no more than seconds.
     """
@@ -70,13 +73,22 @@ class Broker:
         clock = clock or SystemClock()
         self.config = config
         self._clock = clock
-        self._logs = LogDirectory(config.data_dir, defaults=config.log, clock=clock, files=files)
+        self._logs = LogDirectory(
+            config.data_dir,
+            defaults=config.log,
+            clock=clock,
+            files=files,
+            known_files=BROKER_FILES,
+        )
         self._session = Session(
             config.zookeeper,
             client_name=f"broker-{config.id}",
             session_timeout_ms=config.zookeeper_session_ms,
+            connect_timeout_ms=None,
         )
         self._registry = BrokerRegistry(self._session)
+        self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=self._registry.holds)
+        self._session.set_state_hook(self._lease.session_is)
         topics = TopicRegistry(self._session)
         waiting = WaitingFetches()
         self._partitions = Partitions(
@@ -86,6 +98,7 @@ class Broker:
             session_id=lambda: self._session.session_id,
             moved=waiting.wake,
         )
+        self._known_ends = KnownEnds(self._partitions, topics, self._session, clock=clock)
         self._image = ClusterImage(
             self._session,
             brokers=BrokerRegistry(self._session),
@@ -108,7 +121,11 @@ class Broker:
             image=self._image,
             topics=topics,
             appends=AppendHandler(
-                self._partitions, clock=clock, max_wait_ms=network.max_wait_ms, meters=meters
+                self._partitions,
+                lease=self._lease,
+                clock=clock,
+                max_wait_ms=network.max_wait_ms,
+                meters=meters,
             ),
             fetches=self._fetches,
             offload=self._offload,
@@ -120,10 +137,13 @@ class Broker:
         self._session.add_listener(session_watch.follow)
         self._health = Health(
             logs=self._logs,
+            refused=self._partitions.refused,
             session=session_watch,
             session_state=lambda: self._session.state,
             session_timeout_ms=config.zookeeper_session_ms,
             refusal=lambda: self._requests.refusal,
+            unreadable=lambda: self._session.unreadable.messages,
+            zookeeper=self._session.connect.servers,
         )
         parts = Parts(
             config=config,
@@ -140,6 +160,7 @@ class Broker:
         self._pages = Pages(parts, health=self._health, clock=clock)
         self._http: HttpServer | None = None
         self._stopping = threading.Event()
+        self._refusing = threading.Lock()
         self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
 
     @property
@@ -155,24 +176,28 @@ class Broker:
         self._start_http()
         try:
             self._health.phase = Phase.RECOVERING
-            self._logs.open()
+            self._logs.open(lambda: claim_identity(config.data_dir, config.id))
         except BaseException:
             self._stop_http()
             raise
         try:
             self._health.phase = Phase.JOINING
-            claim_identity(config.data_dir, config.id)
             if self._http is not None:
                 remember_metrics_port(config.data_dir, self._http.port)
             allow_descriptors(config.network.max_connections)
+            self._session.start()
             self._network = self._listen()
             remember_port(config.data_dir, self._network.port)
-            self._session.start()
             self._registry.register(
-                self.address, version=__version__, on_conflict=self._lost_identity
+                self.address,
+                version=__version__,
+                on_conflict=self._lost_identity,
+                on_registered=self._has_identity,
             )
             self._image.start()
             self._partitions.start()
+            self._lease.start()
+            self._known_ends.start()
             self._network.start(self._requests.handle)
             self._maintenance.start()
             self.compactor.start()
@@ -182,6 +207,12 @@ class Broker:
             raise
         log.info("Broker %d is ready at %s:%d, data in %s.", config.id, self.address.host,
                  self.address.port, config.data_dir)  # fmt: skip
+
+    def give_up_start(self) -> None:
+        """Have a ``start`` that runs on another thread, and waits for ZooKeeper, end with
+        CoordinationError; one that recovers logs does when it is through. Not to be called after
+        ``start`` has returned."""
+        self._session.close()
 
     def _start_http(self) -> None:
         """First of all, so that one can watch the recovery of a large data directory."""
@@ -212,28 +243,48 @@ class Broker:
         return _on_a_port(config.port, remembered_port(config.data_dir), bind)
 
     def _lost_identity(self, error: BrokerIdInUseError) -> None:
-        """Another broker took the id while ZooKeeper thought us gone: clients are its now."""
-        self._requests.refusal = NotLeaderError(
-            f"Broker {self.config.id} at this address serves nothing any more. {error.message}"
+        """Another broker took the id while ZooKeeper thought us gone: clients are its until it
+        is gone in turn."""
+        refusal = NotLeaderError(
+            f"Broker {self.config.id} at this address serves nothing while another one has its "
+            f"id. {error.message} It then goes on by itself."
         )
-        self._fetches.end_waiting()
+        with self._refusing:
+            if not self._stopping.is_set():
+                self._requests.refusal = refusal
+        self._partitions.step_back()
+        self._lease.end(refusal)
+
+    def _has_identity(self, new_session: bool) -> None:
+        """The id is ours: still, or again."""
+        if new_session:
+            self._partitions.check_epochs()
+        if self._lease.refusal is not None and not self._stopping.is_set():
+            log.warning("Broker %d has its id again and goes on serving.", self.config.id)
+            self._partitions.lead_again()
+            with self._refusing:
+                if not self._stopping.is_set():
+                    self._requests.refusal = None
+        self._lease.begin()
 
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
-        self._stopping.set()
+        with self._refusing:
+            self._stopping.set()
+            self._requests.refusal = BrokerShuttingDownError(
+                f"Broker {self.config.id} is shutting down; try again elsewhere or later."
+            )
         self._health.phase = Phase.STOPPING
-        self._requests.refusal = BrokerShuttingDownError(
-            f"Broker {self.config.id} is shutting down; try again elsewhere or later."
-        )
         # Closing the session does as much, but at the end; this tells clients now, if it can.
         threading.Thread(target=self._deregister, name="deregister", daemon=True).start()
-        steps = [self._fetches.end_waiting]
+        steps = [self._fetches.end_waiting, self._lease.stop]
         if self._network is not None:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
-            self._session.close, self._partitions.stop, self._image.stop, self._offload.stop,
-            self.compactor.stop, self._join_maintenance, self._logs.close, self._stop_http,
+            self._known_ends.stop, self._session.close, self._lease.join, self._partitions.stop,
+            self._image.stop, self._offload.stop, self.compactor.stop, self._join_maintenance,
+            self._logs.close, self._stop_http,
         ]  # fmt: skip
         for step in steps:
             try:

@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from spark_logbus import __version__
-from spark_logbus.cli import broker, consume, dump, groups, produce, topics, up, verify
+from spark_logbus.cli import (
+    accept_clock,
+    broker,
+    consume,
+    dump,
+    groups,
+    produce,
+    topics,
+    up,
+    verify,
+)
 from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
 
@@ -28,6 +38,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(dump.app, name="dump")
 app.command("verify")(verify.verify)
+app.command("accept-clock")(accept_clock.accept_clock)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,10 +6,11 @@ import logging
 import signal
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
+
+from spark_logbus.signals import call_at
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +37,40 @@ def broker(
     server = Broker(loaded)
     stop = threading.Event()
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
+    started = threading.Event()
 
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    def on_signal() -> None:
+        stop.set()
+        if not started.is_set():
+            server.give_up_start()
+
+    call_at((signal.SIGTERM, signal.SIGINT), on_signal)
     try:
         server.start()
+        started.set()
     except LogbusError as error:
+        if stop.is_set():
+            log.info("Broker %d was stopped before it served.", loaded.id)
+            return
         if logging_config.format == "text":
             raise  # shown as every verb shows its error
         log.critical("%s", error)
         raise typer.Exit(1) from error
     try:
         if ready_file is not None:
-            fresh = ready_file.with_suffix(".new")
-            fresh.write_text(f"{server.address.host}:{server.address.port}\n")
-            fresh.replace(ready_file)
+            _say_ready(ready_file, f"{server.address.host}:{server.address.port}")
         stop.wait()
     finally:
         server.stop()
+
+
+def _say_ready(ready_file: Path, address: str) -> None:
+    fresh = ready_file.with_suffix(".new")
+    try:
+        fresh.write_text(f"{address}\n")
+        fresh.replace(ready_file)
+    except OSError as error:
+        log.error(
+            "Cannot write the ready file %s: %s. The broker serves at %s all the same.",
+            ready_file, error.strerror, address,
+        )  # fmt: skip

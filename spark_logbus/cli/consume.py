@@ -6,15 +6,18 @@ import datetime as dt
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.until_now import Wanted, spans, until_now
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch, TopicDescription
     from spark_logbus.model import OffsetSpec, TopicPartition
+
+_PATIENCE_MS: Final = 4_000  # with a broker that is away, before the others' records are read
 
 
 def consume(
@@ -31,13 +34,15 @@ def consume(
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
     """Print the records of a topic: those that are there, or with --follow also new ones."""
-    from spark_logbus.client import Admin
+    from spark_logbus.client import Admin, ClientConfig
 
-    with connected(zookeeper) as cluster:
+    # What cannot be read is told, and tried again when the rest has been.
+    config = ClientConfig() if follow else ClientConfig(retry_deadline_ms=_PATIENCE_MS)
+    with connected(zookeeper, config) as cluster:
         admin = Admin(cluster)
         partitions = _partitions(admin, topic, partition)
-        starts = _positions(admin, partitions, start)
-        reader = _follow(cluster, starts) if follow else _until_now(cluster, admin, starts)
+        wanted = Wanted(topic, _topic_id(admin, topic), tuple(partitions), _start(start))
+        reader = _follow(cluster, admin, wanted) if follow else until_now(cluster, admin, wanted)
         try:
             _print(reader, limit, metadata=metadata)
         except KeyboardInterrupt:
@@ -80,68 +85,32 @@ def _named(known: Mapping[str, TopicDescription], topic: str) -> str:
     return ", ".join(sorted(known)) or "no topics"
 
 
-def _positions(
-    admin: Admin, partitions: list[TopicPartition], start: str
-) -> dict[TopicPartition, int]:
+def _topic_id(admin: Admin, topic: str) -> str:
+    return admin.describe([topic], ends=False)[topic].topic_id
+
+
+def _start(start: str) -> OffsetSpec:
     from spark_logbus.errors import InvalidRequestError
-    from spark_logbus.model import Earliest, Latest
+    from spark_logbus.model import AtOffset, Earliest, Latest
 
     if start.isdecimal():
-        return _from_offset(admin, partitions, int(start))
+        return AtOffset(int(start))
     kinds: dict[str, OffsetSpec] = {"earliest": Earliest(), "latest": Latest()}
     if start not in kinds:
         raise InvalidRequestError(f"--start is {start!r}; use earliest, latest or an offset.")
-    found = admin.list_offsets(dict.fromkeys(partitions, kinds[start]))
-    return {tp: offset or 0 for tp, offset in found.items()}
+    return kinds[start]
 
 
-def _from_offset(
-    admin: Admin, partitions: list[TopicPartition], offset: int
-) -> dict[TopicPartition, int]:
-    """That offset in all partitions that have it; in those that end before it, their end."""
-    from spark_logbus.errors import OffsetOutOfRangeError
-    from spark_logbus.model import Earliest, Latest
-
-    firsts = admin.list_offsets(dict.fromkeys(partitions, Earliest()))
-    ends = {
-        tp: end or 0 for tp, end in admin.list_offsets(dict.fromkeys(partitions, Latest())).items()
-    }
-    if offset > max(ends.values()):
-        raise OffsetOutOfRangeError(
-            f"--start is {offset:,}, but the last offset is {max(ends.values()) - 1:,} "
-            f"({_shown(ends)}). Use a smaller one, or latest."
-        )
-    early = {tp: first for tp, first in firsts.items() if first is not None and offset < first}
-    if early:
-        raise OffsetOutOfRangeError(
-            f"--start is {offset:,}, but retention deleted what was before {_shown(early)}. Use a "
-            "larger one, or earliest."
-        )
-    return {tp: min(offset, end) for tp, end in ends.items()}
-
-
-def _shown(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{tp}: {offset:,}" for tp, offset in sorted(offsets.items()))
-
-
-def _until_now(
-    cluster: Cluster, admin: Admin, starts: dict[TopicPartition, int]
-) -> Iterator[FetchedBatch]:
-    from spark_logbus.client import RangeReader
-    from spark_logbus.model import Latest, OffsetRange
-
-    ends = admin.list_offsets(dict.fromkeys(starts, Latest()))
-    for tp, start in starts.items():
-        yield from RangeReader(cluster, OffsetRange(tp, start, ends[tp] or 0))
-
-
-def _follow(cluster: Cluster, starts: dict[TopicPartition, int]) -> Iterator[FetchedBatch]:
+def _follow(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedBatch]:
+    """The consumer warns of brokers that are away, and waits for them."""
     from spark_logbus.client import Consumer, ConsumerConfig
+    from spark_logbus.model import AtOffset
 
-    with Consumer(cluster, ConsumerConfig()) as consumer:
-        consumer.assign(list(starts))
-        for tp, start in starts.items():
-            consumer.seek(tp, start)
+    with Consumer(cluster, ConsumerConfig(start=wanted.start)) as consumer:
+        consumer.assign(wanted.partitions)
+        if isinstance(wanted.start, AtOffset):
+            for tp, span in spans(admin, wanted, wanted.partitions).found.items():
+                consumer.seek(tp, span.start)
         while True:
             yield from consumer.poll_arrow(1.0)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def group_session(zookeeper: str) -> Iterator[Session]:
     from spark_logbus.coordination import Session
 
-    with Session(zookeeper, client_name="logbus-groups") as session:
+    with Session(zookeeper, client_name="logbus-groups", expects_cluster=True) as session:
         yield session
 
 
@@ -40,7 +40,7 @@ def refuse_unknown(group: str, known: list[str]) -> None:
 
 def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
     """The groups that have committed offsets, and the queries that hold them."""
-    from spark_logbus.coordination import GroupOffsets, GroupRewinds
+    from spark_logbus.coordination import CorruptNodeError, GroupOffsets, GroupRewinds
 
     with group_session(zookeeper) as session:
         offsets, rewinds = GroupOffsets(session), GroupRewinds(session)
@@ -48,11 +48,15 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
         heads = ("group", "topics", *numbers, "last commit (UTC)", "held by")
         rows = table(*heads, numbers=numbers)
         for group in offsets.groups():
-            committed = offsets.committed(group)
-            holders = offsets.holders(group)
+            try:
+                committed = offsets.committed(group)
+                holders = offsets.holders(group)
+                generation = rewinds.generation(group)
+            except CorruptNodeError as failure:
+                console(stderr=True).print(f"Group {group} is left out. {failure.message}")
+                continue
             topics = sorted({tp.topic for tp in committed})
             last = max((entry.committed_at_us for entry in committed.values()), default=None)
-            generation = rewinds.generation(group)
             if as_json:
                 line = {
                     "group": group,

@@ -1,4 +1,4 @@
-"""``logbus groups``: list, describe, rewind."""
+"""``logbus groups``: list, describe, rewind, forget, delete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_logbus.cli.output import console, plural, table
 if TYPE_CHECKING:
     from spark_logbus.offsets import RewindPlan, Target
 
-app = typer.Typer(help="List, describe and rewind consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, rewind and clear consumer groups.", no_args_is_help=True)
 
 _MAX_OFFSET = 2**63 - 1
 
@@ -62,7 +62,7 @@ def rewind(
     from spark_logbus.client import Admin
     from spark_logbus.clock import SystemClock
     from spark_logbus.coordination import GroupOffsets, GroupRewinds
-    from spark_logbus.offsets import apply, prepare, take_snapshot
+    from spark_logbus.offsets import apply, prepare, require_rows, take_snapshot
     from spark_logbus.offsets.selection import Topics
 
     target = _target(to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
@@ -73,7 +73,7 @@ def rewind(
         if not topics:
             refuse_unknown(group, groups.groups())
         admin = Admin(cluster)
-        snapshot = take_snapshot(admin, Topics(tuple(topics)), missing_ok=False)
+        snapshot = take_snapshot(admin, Topics(tuple(topics)), missing_ok=topic is None)
         plan = prepare(
             group,
             target,
@@ -82,6 +82,17 @@ def rewind(
             snapshot=snapshot,
             now_us=SystemClock().now_us,
         )
+        require_rows(plan)
+        for name in sorted(set(topics) - set(snapshot.topic_ids)):
+            out.print(
+                f"Topic {name} was deleted and is left out; "
+                f"`logbus groups forget {group} --topic {name}` clears what is committed for it."
+            )
+        for name in plan.recreated:
+            out.print(
+                f"Topic {name} was deleted and created again since group {group} committed "
+                "offsets for it; those count for nothing."
+            )
         out.print(_plan_table(plan))
         if any(row.clamped for row in plan.rows):
             out.print("* cut to what the log holds")
@@ -91,6 +102,51 @@ def rewind(
             return
         done = apply(plan, rewinds=GroupRewinds(session), by=_user(), why=why)
         out.print(f"Rewind {done.generation} of group {group} is recorded: {total}")
+
+
+@app.command("forget")
+def forget(
+    group: str,
+    topic: Annotated[list[str], typer.Option(help="May be given more than once.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Forget what a group has committed for some topics, such as deleted ones."""
+    from spark_logbus.coordination import GroupOffsets
+
+    with group_session(zookeeper) as session:
+        groups = GroupOffsets(session)
+        known = {tp.topic for tp in groups.committed(group)}
+        if not known:
+            refuse_unknown(group, groups.groups())
+        if not yes:
+            names = ", ".join(topic)
+            typer.confirm(f"Forget what group {group} has committed for {names}?", abort=True)
+        for name in topic:
+            if groups.forget(group, name):
+                console().print(f"Group {group} has no offsets for topic {name} any more.")
+            else:
+                console().print(f"Group {group} had committed no offsets for topic {name}.")
+
+
+@app.command("delete")
+def delete(
+    group: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Delete a group: its committed offsets and the record of its rewinds."""
+    from spark_logbus.coordination import GroupOffsets
+
+    with group_session(zookeeper) as session:
+        groups = GroupOffsets(session)
+        known = groups.groups()
+        if group not in known:
+            refuse_unknown(group, known)
+        if not yes:
+            typer.confirm(f"Delete group {group} and all its committed offsets?", abort=True)
+        groups.delete(group)
+    console().print(f"Group {group} is deleted.")
 
 
 def _plan_table(plan: RewindPlan) -> Table:

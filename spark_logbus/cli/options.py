@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from spark_logbus.client import Cluster
+    from spark_logbus.client import ClientConfig, Cluster
 
 ZooKeeper = Annotated[
     str,
@@ -25,12 +25,13 @@ DEFAULT_ZOOKEEPER = "localhost:2181/logbus"
 
 
 @contextmanager
-def connected(zookeeper: str) -> Iterator[Cluster]:
+def connected(zookeeper: str, config: ClientConfig | None = None) -> Iterator[Cluster]:
     """A client cluster for the length of one command."""
     from spark_logbus.client import Bootstrap, Cluster
 
     with Cluster.connect(
         Bootstrap.from_zookeeper(zookeeper),
+        config,
         rebootstrap=lambda: Bootstrap.from_zookeeper(zookeeper),
     ) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""``logbus topics``: create, list, describe, alter, delete."""
+"""``logbus topics``: create, list, describe, alter, delete, give-up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import typer
 from rich.text import Text
 
 from spark_logbus.cli.expiring import expiring
+from spark_logbus.cli.give_up import give_up
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
 from spark_logbus.cli.output import console, human_bytes, plural, table
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+app.command("give-up")(give_up)
 
 
 def _parse_config(pairs: list[str], *, option: str = "--config") -> dict[str, str]:
@@ -50,7 +53,7 @@ def create(
 
 @app.command("list")
 def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
-    """All topics with their record counts and sizes."""
+    """All topics with their offsets and sizes. Compaction leaves offsets without a record."""
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
@@ -58,18 +61,18 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
     if not described:
         console().print("There are no topics; make one with `logbus topics create`.")
         return
-    numbers = ("partitions", "records", "size", "offline")
+    numbers = ("partitions", "offsets", "size", "offline")
     rows = table("topic", *numbers, numbers=numbers)
     for name in sorted(described):
         ends = [partition.ends for partition in described[name].partitions.values()]
         known = [end for end in ends if end is not None]
-        records = sum(end.high_watermark - end.log_start_offset for end in known)
+        offsets = sum(end.high_watermark - end.log_start_offset for end in known)
         size = sum(end.size_bytes for end in known)
         offline = len(ends) - len(known)
         rows.add_row(
             name,
             f"{len(ends)}",
-            f"{records:,}",
+            f"{offsets:,}",
             human_bytes(size),
             f"{offline}" if offline else "-",
         )

@@ -34,6 +34,9 @@ def up(
     ] = 0,
 ) -> None:
     """Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them. The data stays."""
+    # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
+    # though its KeyboardInterrupt was caught.
+    from spark_logbus.cli.clocks import tell_of_clocks
     from spark_logbus.cluster import EmbeddedCluster
 
     out = console()
@@ -46,6 +49,7 @@ def up(
         with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
             cluster.start()
         _greet(out, cluster)
+        tell_of_clocks(out, cluster.brokers)
         if count < before:
             out.print(
                 f"{data} holds the records of {before} brokers, and only {count} run: partitions "

@@ -43,8 +43,10 @@ class Accumulator:
         headers: Sequence[Header] | None,
         size: int,
         now: Callable[[], float],
+        keyless: bool = False,
     ) -> tuple[RecordFuture, bool]:
-        """Add one record of ``size`` bytes to the queue's open record batch.
+        """Add one record of ``size`` bytes to the queue's open record batch; ``keyless``: it need
+        not go to this partition.
 
         Also tells whether that gave the sender something new: a record batch to send, or a
         linger to wait for.
@@ -56,6 +58,7 @@ class Accumulator:
                 self.seal(queue)
             batch = self._new(queue, now())
             batch.builder = ArrowBatchBuilder()
+            batch.keyed = False
             news = True
             queue.open = batch
             self._lingering.append(batch)
@@ -64,6 +67,8 @@ class Accumulator:
         number = builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
         batch.reserved_bytes += size
         self.buffered_bytes += size
+        if not keyless:
+            batch.keyed = True
         if batch.reserved_bytes >= queue.batch_limit:
             self.seal(queue)
             news = True
@@ -79,13 +84,20 @@ class Accumulator:
         return queue
 
     def add_encoded(
-        self, queue: PartitionQueue, data: memoryview, *, record_count: int, now: float
+        self,
+        queue: PartitionQueue,
+        data: memoryview,
+        *,
+        record_count: int,
+        now: float,
+        keyless: bool = False,
     ) -> Acknowledgement:
         """Add one encoded record batch, behind the records that are there already."""
         if queue.open is not None:
             self.seal(queue)
         batch = self._new(queue, now)
         batch.data = data
+        batch.keyed = not keyless
         batch.record_count = record_count
         batch.reserved_bytes = len(data)
         self.buffered_bytes += len(data)
@@ -130,6 +142,31 @@ class Accumulator:
                     return
                 self.seal(queue)
             self._lingering.popleft()
+
+    # -- leaders that are away ------------------------------------------------------------
+
+    def set_away(self, queues: Sequence[PartitionQueue]) -> None:
+        """Give what need not wait for the leaders of these partitions to others of their topic, now
+        and until ``set_back``. What was sent before stays: it may have arrived."""
+        for queue in queues:
+            queue.keyless.set_away(queue.tp.partition)
+        for queue in queues:
+            self._move_away(queue)
+
+    def _move_away(self, queue: PartitionQueue) -> None:
+        if queue.open is not None and not queue.open.keyed:
+            self.seal(queue)
+        for batch in [batch for batch in queue.ready if batch.free]:
+            queue.ready.remove(batch)
+            target = queue.siblings[queue.keyless.current]
+            batch.move_to(target.tp)
+            self._unsettled[batch] = target
+            self._make_ready(target, batch)
+        if not queue.ready:
+            self._sendable.pop(queue, None)
+
+    def set_back(self, queue: PartitionQueue) -> None:
+        queue.keyless.set_back(queue.tp.partition)
 
     # -- sending --------------------------------------------------------------------------
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from spark_logbus.client.alterations import TopicAlteration, alter_topic
+from spark_logbus.client.arguments import as_config, as_partition_count
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.describe import TopicDescription, describe_topics
 from spark_logbus.client.leaders import LeaderCall
@@ -47,6 +50,15 @@ from spark_logbus.protocol import (
 )
 
 _CHANGE_TIMEOUT_MS: Final = 30_000
+NO_TOPIC_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """Offsets of the partitions whose leaders answered, and why those of the others are unknown."""
+
+    found: dict[TopicPartition, int | None]
+    away: dict[TopicPartition, LogbusError]
 
 
 class Admin:
@@ -63,6 +75,7 @@ class Admin:
             response=ListOffsetsResponse,
             results=lambda response: response.results,
             topic_partition=lambda asked: TopicPartition(asked.topic, asked.partition),
+            topic_id=lambda asked: asked.topic_id,
         )
         self._split: LeaderCall[SplitRangePartition, SplitRangeResult, SplitRangeResponse] = (
             LeaderCall(
@@ -82,18 +95,20 @@ class Admin:
         name: str,
         *,
         partitions: int,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | int] | None = None,
         if_not_exists: bool = False,
         timeout_ms: int = _CHANGE_TIMEOUT_MS,
     ) -> TopicDescription:
         """Create a topic and wait until every broker knows it and every leader answers for it.
 
+        ``config`` values are text, or whole numbers, as in ``{"retention.ms": 60_000}``.
         Raises TopicExistsError, InvalidNameError, ConfigError, and RequestTimeoutError if the
         leaders are not ready in time, in which case the topic exists all the same.
         """
         check_name("topic", name)
         deadline = self._cluster.deadline_ms(timeout_ms)
-        request = CreateTopicRequest(name, partitions, dict(config or {}))
+        count = as_partition_count(partitions)
+        request = CreateTopicRequest(name, count, as_config(config or {}))
         in_doubt = False
 
         def attempt(deadline: Deadline) -> None:
@@ -142,7 +157,7 @@ class Admin:
         self,
         name: str,
         *,
-        put: Mapping[str, str] | None = None,
+        put: Mapping[str, str | int] | None = None,
         drop: Iterable[str] = (),
         partitions: int | None = None,
         timeout_ms: int = _CHANGE_TIMEOUT_MS,
@@ -155,7 +170,12 @@ class Admin:
         """
         deadline = self._cluster.deadline_ms(timeout_ms)
         done = alter_topic(
-            self._cluster, name, put=put or {}, drop=drop, partitions=partitions, deadline=deadline
+            self._cluster,
+            name,
+            put=as_config(put or {}),
+            drop=drop,
+            partitions=None if partitions is None else as_partition_count(partitions),
+            deadline=deadline,
         )
         if done.partitions > done.partitions_before:
             self._wait_for_leaders(name, deadline)
@@ -210,38 +230,63 @@ class Admin:
     # -- offsets --------------------------------------------------------------------------
 
     def list_offsets(
-        self, specs: Mapping[TopicPartition, OffsetSpec]
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> dict[TopicPartition, int | None]:
-        """The offset that each spec means now.
+        """The offset that each spec means now, of all or none: waits for leaders that are away.
 
         Earliest is the log start offset, latest the high watermark, an offset stands for
         itself (unchecked), and a timestamp means the first record, by offset, whose timestamp
-        is at or after it: None if there is none.
+        is at or after it: None if there is none. ``topic_ids`` are of the topics that are meant:
+        TopicRecreatedError for others of those names.
         """
+        asked = _questions(specs, topic_ids)
+        results = self._list_offsets.run("Listing offsets", asked) if asked else []
+        found = self._looked_into(zip(asked, results, strict=True))
+        return {tp: _own_offset(spec, found.get(tp)) for tp, spec in specs.items()}
+
+    def find_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
+        patience_ms: float | None = None,
+    ) -> FoundOffsets:
+        """Like ``list_offsets``, but asks each leader once, and waits for at most ``patience_ms``,
+        by default the connect timeout. Why an offset is not known is told for each partition
+        whose leader did not answer."""
+        asked = _questions(specs, topic_ids)
+        deadline = self._cluster.deadline_ms(
+            self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms
+        )
+        answers, failures = self._list_offsets.available(asked, deadline)
+        found = self._looked_into((asked[number], answer) for number, answer in answers.items())
+        away = {_tp_of(asked[number]): error for number, error in sorted(failures.items())}
+        return FoundOffsets(
+            {tp: _own_offset(spec, found.get(tp)) for tp, spec in specs.items() if tp not in away},
+            away,
+        )
+
+    def _looked_into(
+        self, results: Iterable[tuple[ListOffsetsPartition, ListOffsetsResult]]
+    ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
-        asked = []
-        for tp, spec in specs.items():
-            if isinstance(spec, AtOffset):
-                found[tp] = spec.offset
-            elif isinstance(spec, AtTimestamp):
-                asked.append(
-                    ListOffsetsPartition(tp.topic, tp.partition, "timestamp", spec.timestamp_us)
+        for question, result in results:
+            tp = _tp_of(question)
+            offset = result.offset
+            if question.at == "timestamp" and offset is not None:
+                # The broker knows record batches; the record is found by looking inside.
+                offset = first_at_or_after(
+                    self._cluster,
+                    tp,
+                    base_offset=offset,
+                    timestamp_us=question.timestamp_us,
+                    topic_id=question.topic_id,
                 )
-            else:
-                at = "earliest" if isinstance(spec, Earliest) else "latest"
-                asked.append(ListOffsetsPartition(tp.topic, tp.partition, at))
-        if asked:
-            results = self._list_offsets.run("Listing offsets", asked)
-            for question, result in zip(asked, results, strict=True):
-                tp = TopicPartition(question.topic, question.partition)
-                offset = result.offset
-                if question.at == "timestamp" and offset is not None:
-                    # The broker knows record batches; the record is found by looking inside.
-                    offset = first_at_or_after(
-                        self._cluster, tp, base_offset=offset, timestamp_us=question.timestamp_us
-                    )
-                found[tp] = offset
-        return {tp: found[tp] for tp in specs}
+            found[tp] = offset
+        return found
 
     def split(
         self, offset_range: OffsetRange, *, target_bytes: int
@@ -284,3 +329,29 @@ class Admin:
                 result.size_bytes,
             )
         return pieces
+
+
+def _questions(
+    specs: Mapping[TopicPartition, OffsetSpec], topic_ids: Mapping[str, str]
+) -> list[ListOffsetsPartition]:
+    """What the leaders are to be asked: nothing about an offset that is named."""
+    asked = []
+    for tp, spec in specs.items():
+        if isinstance(spec, AtOffset):
+            continue
+        at, timestamp_us = "latest", 0
+        if isinstance(spec, AtTimestamp):
+            at, timestamp_us = "timestamp", spec.timestamp_us
+        elif isinstance(spec, Earliest):
+            at = "earliest"
+        topic_id = topic_ids.get(tp.topic)
+        asked.append(ListOffsetsPartition(tp.topic, tp.partition, at, timestamp_us, topic_id))
+    return asked
+
+
+def _tp_of(question: ListOffsetsPartition) -> TopicPartition:
+    return TopicPartition(question.topic, question.partition)
+
+
+def _own_offset(spec: OffsetSpec, found: int | None) -> int | None:
+    return spec.offset if isinstance(spec, AtOffset) else found

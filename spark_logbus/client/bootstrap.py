@@ -22,6 +22,11 @@ class Bootstrap:
     @classmethod
     def of(cls, addresses: str) -> Bootstrap:
         """From ``"host:port,host:port"``."""
+        if not isinstance(addresses, str):
+            raise ConfigError(
+                f"The broker addresses are {addresses!r}, which is no text; use "
+                '"host:port,host:port".'
+            )
         brokers = []
         for part in addresses.split(","):
             host, _, port = part.strip().rpartition(":")
@@ -40,7 +45,7 @@ class Bootstrap:
         # Imported here: Spark tasks use this module and never talk to ZooKeeper.
         from spark_logbus.coordination import BrokerRegistry, Session
 
-        with Session(connect, client_name="logbus-bootstrap") as session:
+        with Session(connect, client_name="logbus-bootstrap", expects_cluster=True) as session:
             live = BrokerRegistry(session).live()
         if not live:
             raise BrokerUnavailableError(

@@ -10,7 +10,7 @@ from spark_logbus.client.bootstrap import Bootstrap
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.pool import ConnectionPool
 from spark_logbus.client.retry import Deadline
-from spark_logbus.errors import BrokerUnavailableError, LogbusError
+from spark_logbus.errors import BrokerUnavailableError, LogbusError, RequestTimeoutError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, Message
 
@@ -31,6 +31,7 @@ class Callers:
         self._config = config
         self.bootstrap = bootstrap
         self._rebootstrap = rebootstrap
+        self._silent: set[tuple[str, int]] = set()  # did not answer when last asked
 
     def call(
         self,
@@ -54,32 +55,44 @@ class Callers:
         *,
         deadline: Deadline,
         good: Callable[[M], bool],
+        most_ms: float | None = None,
     ) -> M:
         """The first good response, else the last response, else an error.
 
-        Asks ``brokers`` first, in any order, then those of the bootstrap list, and when none
-        of them answers at all, those of a new one.
+        Asks ``brokers`` first, in any order, those that were silent lately last; then those of
+        the bootstrap list, and when none of them answers at all, those of a new one. While there
+        are others left to ask, a broker has ``most_ms`` to answer.
         """
         failures: list[str] = []
         answers: list[M] = []
         tried: set[tuple[str, int]] = set()
         for addresses in self._rounds(brokers, answers):
-            left = [one for one in addresses if (one.host, one.port) not in tried]
+            by_place = {(one.host, one.port): one for one in reversed(addresses)}
+            left = [
+                one
+                for one in addresses
+                if one is by_place[one.host, one.port] and (one.host, one.port) not in tried
+            ]
+            left.sort(key=lambda one: (one.host, one.port) in self._silent)
             while left:
                 address = left.pop(0)
-                if (address.host, address.port) in tried:
-                    continue
-                tried.add((address.host, address.port))
+                place = (address.host, address.port)
+                tried.add(place)
                 # A broker that hangs must not use up the time of those that do not.
                 share_ms = deadline.remaining_s * 1000 / (len(left) + 1)
+                if most_ms is not None and left:
+                    share_ms = min(share_ms, most_ms)
                 patience = deadline.sooner_ms(min(share_ms, 2 * self._config.connect_timeout_ms))
                 try:
                     answer = self.call(address, api, message, kind, deadline=patience)
                 except LogbusError as error:
                     if not error.retriable:
                         raise
+                    if isinstance(error, RequestTimeoutError):
+                        self._silent.add(place)
                     failures.append(str(error))
                     continue
+                self._silent.discard(place)
                 if good(answer):
                     return answer
                 answers.append(answer)

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from spark_logbus.client.bootstrap import Bootstrap
 from spark_logbus.client.calls import Callers
@@ -24,6 +24,8 @@ from spark_logbus.errors import (
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, Message, MetadataRequest, MetadataResponse
 
+# Answered from memory: a broker that takes longer is stopped or cut off, and another one is asked.
+_METADATA_MS: Final = 1_500
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
@@ -228,6 +230,15 @@ class Cluster:
         """The leader if it is known, without asking anyone; it may be in doubt."""
         return self._metadata.leader(tp)
 
+    def knows(self, tp: TopicPartition) -> bool:
+        """Whether the partition is in the metadata that was last got."""
+        topic = self._metadata.topics.get(tp.topic)
+        return topic is not None and tp.partition in topic.leaders
+
+    def leader_name(self, tp: TopicPartition) -> str:
+        """The leader for people, as last known: "broker 2 at host:port"."""
+        return self._metadata.leader_name(tp)
+
     def leader(self, tp: TopicPartition, deadline: Deadline) -> BrokerAddress:
         """The leader, asked for if unknown.
 
@@ -244,11 +255,15 @@ class Cluster:
             )
         address = self._metadata.leader(tp)
         if address is None:
-            raise BrokerUnavailableError(
-                f"The leader of {tp}, broker {topic.leaders[tp.partition]}, is not running; "
-                "start it again, its records are on its disk."
-            )
+            raise self.not_running(tp)
         return address
+
+    def not_running(self, tp: TopicPartition) -> BrokerUnavailableError:
+        """What to say of a leader that is not among the live brokers."""
+        return BrokerUnavailableError(
+            f"The leader of {tp}, {self.leader_name(tp)}, is not running; start it again, its "
+            "records are on its disk."
+        )
 
     def ask_metadata(
         self,
@@ -267,6 +282,7 @@ class Cluster:
             MetadataResponse,
             deadline=deadline,
             good=lambda response: self._take(response) and good(response),
+            most_ms=_METADATA_MS,
         )
 
     def _take(self, response: MetadataResponse) -> bool:
@@ -297,7 +313,11 @@ class Cluster:
         *,
         deadline: Deadline,
         good: Callable[[M], bool] = lambda _: True,
+        most_ms: float | None = None,
     ) -> M:
-        """The first good response of any broker, else the last response, else an error."""
+        """The first good response of any broker, else the last response, else an error. While
+        there are others left to ask, a broker has ``most_ms`` to answer."""
         brokers = list(self._metadata.brokers.values())
-        return self._callers.ask_any(brokers, api, message, kind, deadline=deadline, good=good)
+        return self._callers.ask_any(
+            brokers, api, message, kind, deadline=deadline, good=good, most_ms=most_ms
+        )

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spark_logbus.errors import ConfigError
+from spark_logbus.client.arguments import as_offset_spec
+from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
+
+_LARGEST = 1 << 40
+"""A terabyte, or 34 years in milliseconds: what a thread can still wait for."""
 
 
 def _at_least(owner: object, minimum: int, *keys: str) -> None:
@@ -14,6 +18,8 @@ def _at_least(owner: object, minimum: int, *keys: str) -> None:
         value = getattr(owner, key)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise ConfigError(f"{key} is {value!r}; use a whole number of at least {minimum}.")
+        if value > _LARGEST:
+            raise ConfigError(f"{key} is {value!r}; use a whole number of at most {_LARGEST}.")
 
 
 def _one_of(owner: object, key: str, kind: type) -> None:
@@ -108,6 +114,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         _one_of(self, "acks", Acks)
         _one_of(self, "compression", Compression)
+        _one_of(self, "idempotent", bool)
         _at_least(self, 0, "linger_ms", "max_block_ms")
         _at_least(
             self, 1, "delivery_timeout_ms", "max_in_flight", "batch_bytes", "arrow_piece_bytes",
@@ -147,6 +154,10 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         if self.group is not None:
             check_name("consumer group", self.group)
+        try:
+            object.__setattr__(self, "start", as_offset_spec("start", self.start))
+        except InvalidRequestError as error:
+            raise ConfigError(error.message) from error
         if self.out_of_range not in ("error", "earliest", "latest"):
             raise ConfigError(
                 f"out_of_range is {self.out_of_range!r}; use 'error', 'earliest' or 'latest'."

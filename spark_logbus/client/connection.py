@@ -70,14 +70,15 @@ class PendingResponse:
         self.payload: memoryview = _NOTHING
         self.file: PassedFile | None = None  # that came with the response, for who asked for it
 
-    def result(self, kind: type[M], deadline: Deadline) -> M:
-        """The response, waited for until ``deadline``; its payload is in ``payload``.
+    def result(self, kind: type[M], deadline: Deadline, *, begun: Deadline | None = None) -> M:
+        """The response, waited for until ``deadline``, or until ``begun`` while it comes, which
+        takes long over a slow network; its payload is in ``payload``.
 
         Raises the error that the broker reported or that broke the connection, or
         RequestTimeoutError, after which the connection is closed.
         """
         if not self.done:
-            self._connection.wait(self, deadline)
+            self._connection.wait(self, deadline, begun=begun)
         if self.error is not None:
             raise self.error
         if not isinstance(self._message, kind):
@@ -131,6 +132,11 @@ class Connection:
     @property
     def wants_to_write(self) -> bool:
         return bool(self._out)
+
+    @property
+    def receives(self) -> bool:
+        """Whether a response has begun to come."""
+        return self._reader.in_frame
 
     @property
     def idle(self) -> bool:
@@ -275,13 +281,17 @@ class Connection:
         except LogbusError as error:
             pending.fail(error)
 
-    def wait(self, pending: PendingResponse, deadline: Deadline) -> None:
-        """Move bytes until ``pending`` is done; past the deadline the connection is closed."""
+    def wait(
+        self, pending: PendingResponse, deadline: Deadline, *, begun: Deadline | None = None
+    ) -> None:
+        """Move bytes until ``pending`` is done; past the deadline, or past ``begun`` in the middle
+        of a response, the connection is closed."""
         while True:
             self.progress(until=pending)
             if pending.done:
                 return
-            remaining_s = deadline.remaining_s
+            patience = begun if begun is not None and self.receives else deadline
+            remaining_s = patience.remaining_s
             if remaining_s <= 0:
                 self.close(
                     RequestTimeoutError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.retry import Deadline
 from spark_logbus.errors import LogbusError
-from spark_logbus.model import BrokerAddress
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
     MetadataRequest,
@@ -20,11 +20,13 @@ from spark_logbus.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """``leader`` is None while it is not running; ``ends`` are None if so or not asked for."""
+    """``leader`` is None while it is not running; ``ends`` are None if so, if it does not serve
+    the partition yet, or if they were not asked for. ``problem`` says why it cannot be asked."""
 
     partition: int
     leader: BrokerAddress | None
     ends: PartitionEnds | None
+    problem: LogbusError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,31 @@ def describe_topics(
     infos = cluster.retrying("Describing topics", attempt)
     brokers = {address.broker_id: address for address in cluster.brokers}
     described = {info.name: _describe(info, brokers) for info in infos}
-    return _with_ends(cluster, described) if ends else described
+    if not ends:
+        return described
+    leaders = {
+        part.leader
+        for topic in described.values()
+        for part in topic.partitions.values()
+        if part.leader is not None
+    }
+    return _with_ends(cluster, described, leaders)
 
 
 def _with_ends(
-    cluster: Cluster, described: dict[str, TopicDescription]
+    cluster: Cluster, described: dict[str, TopicDescription], leaders: Iterable[BrokerAddress]
 ) -> dict[str, TopicDescription]:
-    names: dict[BrokerAddress, set[str]] = {}
-    for topic in described.values():
-        for part in topic.partitions.values():
-            if part.leader is not None:
-                names.setdefault(part.leader, set()).add(topic.name)
     ends: dict[tuple[str, int], PartitionEnds] = {}
-    for leader, led in names.items():
+    problems: dict[BrokerAddress, LogbusError] = {}
+    for leader in sorted(leaders):
+        led = [
+            topic.name
+            for topic in described.values()
+            if any(part.leader == leader for part in topic.partitions.values())
+        ]
         request = MetadataRequest(topics=sorted(led), ends=True)
-        deadline = cluster.retry_deadline()
+        # Answered from memory: who takes longer is stopped or cut off, and the others wait.
+        deadline = cluster.deadline_ms(cluster.config.connect_timeout_ms)
         try:
             response = cluster.call(
                 leader, Api.METADATA, request, MetadataResponse, deadline=deadline
@@ -77,18 +89,24 @@ def _with_ends(
         except LogbusError as error:
             if not error.retriable:
                 raise
+            problems[leader] = error
             continue
         for info in response.topics:
             for part_info in info.partitions:
                 if part_info.ends is not None:
                     ends[info.name, part_info.partition] = part_info.ends
+
+    def completed(topic: str, part: PartitionDescription) -> PartitionDescription:
+        if part.leader is None:
+            problem: LogbusError | None = cluster.not_running(TopicPartition(topic, part.partition))
+        else:
+            problem = problems.get(part.leader)
+        return replace(part, ends=ends.get((topic, part.partition)), problem=problem)
+
     return {
         name: replace(
             topic,
-            partitions={
-                number: replace(part, ends=ends.get((name, number)))
-                for number, part in topic.partitions.items()
-            },
+            partitions={number: completed(name, part) for number, part in topic.partitions.items()},
         )
         for name, topic in described.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from typing import Final
@@ -9,7 +10,12 @@ from typing import Final
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.connection import Connection
 from spark_logbus.client.retry import Deadline
-from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnsupportedVersionError
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LimitExceededError,
+    LogbusError,
+    UnsupportedVersionError,
+)
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
@@ -17,6 +23,8 @@ from spark_logbus.protocol import (
     HandshakeRequest,
     HandshakeResponse,
 )
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
 _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
@@ -26,13 +34,26 @@ _SOFTWARE: Final = "logbus-python"
 def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
     """A connection that has shaken hands with the broker ``address`` names.
 
+    A broker on this machine that does not let it in over its UNIX socket may have room for it over
+    TCP, where connections are counted apart.
+
     Raises BrokerUnavailableError (also when another broker listens there now),
-    RequestTimeoutError, UnsupportedVersionError.
+    LimitExceededError for a broker that takes no more connections, RequestTimeoutError,
+    UnsupportedVersionError.
     """
     deadline = deadline.sooner_ms(config.connect_timeout_ms)
-    sock = _connect_locally(address) if config.local_sockets else None
-    if sock is None:
-        sock = _connect(address, deadline)
+    local = _connect_locally(address) if config.local_sockets else None
+    if local is not None:
+        try:
+            return _greeted(local, address, config, deadline)
+        except (LimitExceededError, BrokerUnavailableError) as error:
+            log.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
+    return _greeted(_connect(address, deadline), address, config, deadline)
+
+
+def _greeted(
+    sock: socket.socket, address: BrokerAddress, config: ClientConfig, deadline: Deadline
+) -> Connection:
     connection = Connection(sock, address, max_response_bytes=config.max_response_bytes)
     try:
         _shake_hands(connection, config, deadline)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.connection import Connection, PendingResponse
+from spark_logbus.client.identity import require_topic
 from spark_logbus.client.retry import Deadline
 from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
@@ -50,6 +51,7 @@ class LeaderCall(Generic[P, R, M]):
         response: type[M],
         results: Callable[[M], Sequence[R]],
         topic_partition: Callable[[P], TopicPartition],
+        topic_id: Callable[[P], str | None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._api = api
@@ -57,6 +59,7 @@ class LeaderCall(Generic[P, R, M]):
         self._response = response
         self._results = results
         self._tp = topic_partition
+        self._topic_id = topic_id
 
     def run(self, what: str, questions: Sequence[P]) -> list[R]:
         """The answers in the order of the questions; retries those that can succeed."""
@@ -65,48 +68,77 @@ class LeaderCall(Generic[P, R, M]):
 
         def attempt(deadline: Deadline) -> None:
             left = [number for number in range(len(questions)) if number not in answers]
-            self._round(questions, left, answers, deadline)
+            _raise_worst(self._round(questions, left, answers, deadline))
 
         self._cluster.retrying(what, attempt, topics=topics)
         return [answers[number] for number in range(len(questions))]
 
     def once(self, questions: Sequence[P], deadline: Deadline) -> None:
         """Ask each leader once; raises unless all partitions answer."""
-        self._round(questions, list(range(len(questions))), {}, deadline)
+        _raise_worst(self._round(questions, list(range(len(questions))), {}, deadline))
+
+    def available(
+        self, questions: Sequence[P], deadline: Deadline
+    ) -> tuple[dict[int, R], dict[int, LogbusError]]:
+        """Ask each leader once: the answers by the number of the question, and why the others
+        did not come. Raises errors that no retry can mend."""
+        answers: dict[int, R] = {}
+        failures = self._round(questions, list(range(len(questions))), answers, deadline)
+        for error in failures.values():
+            if not error.retriable:
+                raise error
+        return answers, failures
 
     def _round(
         self, questions: Sequence[P], left: list[int], answers: dict[int, R], deadline: Deadline
-    ) -> None:
+    ) -> dict[int, LogbusError]:
+        """Ask each leader once; sorts the answers in, and tells which questions failed and why."""
+        failures: dict[int, LogbusError] = {}
         by_leader: dict[BrokerAddress, list[int]] = {}
         for number in left:
-            leader = self._cluster.leader(self._tp(questions[number]), deadline)
-            by_leader.setdefault(leader, []).append(number)
+            try:
+                leader = self._leader(questions[number], deadline)
+            except LogbusError as error:
+                failures[number] = error
+            else:
+                by_leader.setdefault(leader, []).append(number)
         deadline = deadline.sooner_ms(self._cluster.config.request_timeout_ms)
         sent: list[tuple[BrokerAddress, list[int], PendingResponse]] = []
         leased: list[Connection] = []
-        trouble: list[LogbusError] = []
         try:
+            others = len(by_leader)
             for leader, numbers in by_leader.items():
+                unsent = numbers
+                others -= 1
+                # A leader that is silent must not use up the time of those behind it.
+                share_ms = deadline.remaining_s * 1000 / (2 if others else 1)
                 try:
-                    connection = self._cluster.pool.take(leader, deadline)
+                    connection = self._cluster.pool.take(leader, deadline.sooner_ms(share_ms))
                     leased.append(connection)
-                    for start in range(0, len(numbers), _MAX_PARTITIONS_PER_REQUEST):
-                        some = numbers[start : start + _MAX_PARTITIONS_PER_REQUEST]
+                    while unsent:
+                        some = unsent[:_MAX_PARTITIONS_PER_REQUEST]
                         message = self._request([questions[number] for number in some])
                         sent.append((leader, some, connection.send(self._api, message)))
+                        unsent = unsent[len(some) :]
                 except LogbusError as error:
-                    trouble.append(error)
+                    failures.update(dict.fromkeys(unsent, error))
             for leader, numbers, pending in sent:
                 try:
                     results = self._results(pending.result(self._response, deadline))
-                    self._sort_in(questions, numbers, results, leader, answers, trouble)
+                    self._sort_in(questions, numbers, results, leader, answers, failures)
                 except LogbusError as error:
-                    trouble.append(error)
+                    failures.update(dict.fromkeys(numbers, error))
         finally:
             for connection in leased:
                 self._cluster.pool.give_back(connection)
-        if trouble:
-            raise next((error for error in trouble if not error.retriable), trouble[0])
+        return failures
+
+    def _leader(self, question: P, deadline: Deadline) -> BrokerAddress:
+        tp = self._tp(question)
+        topic_id = self._topic_id(question)
+        if topic_id is not None:
+            require_topic(self._cluster, tp.topic, topic_id, deadline)
+        return self._cluster.leader(tp, deadline)
 
     def _sort_in(
         self,
@@ -115,7 +147,7 @@ class LeaderCall(Generic[P, R, M]):
         results: Sequence[R],
         leader: BrokerAddress,
         answers: dict[int, R],
-        trouble: list[LogbusError],
+        failures: dict[int, LogbusError],
     ) -> None:
         asked = [self._tp(questions[number]) for number in numbers]
         if [TopicPartition(result.topic, result.partition) for result in results] != asked:
@@ -127,4 +159,11 @@ class LeaderCall(Generic[P, R, M]):
             if result.error is None:
                 answers[number] = result
             else:
-                trouble.append(partition_error(result.error, tp, leader))
+                failures[number] = partition_error(result.error, tp, leader)
+
+
+def _raise_worst(failures: Mapping[int, LogbusError]) -> None:
+    """Raise the first of those that no retry can mend, else the first, if there is one."""
+    errors = list(failures.values())
+    for error in [error for error in errors if not error.retriable] + errors:
+        raise error

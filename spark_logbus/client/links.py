@@ -39,6 +39,7 @@ class Link:
     in_flight: deque[InFlight] = field(default_factory=deque)
     failures: int = 0
     not_before: float = 0.0
+    last_error: LogbusError | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +78,17 @@ class Links:
             link.dialing = self._helpers.submit(self._cluster.pool.take, address, deadline)
             link.dialing.add_done_callback(lambda _: self._wake())
         return link if link.connection is not None else None
+
+    def away(self, tp: TopicPartition) -> LogbusError | None:
+        """Why the partition's leader cannot be reached; None if it can, or is not known yet."""
+        address = self._cluster.cached_leader(tp)
+        if address is None:
+            known = self._cluster.knows(tp)
+            return self._cluster.not_running(tp) if known else None
+        link = self._links.get(address)
+        if link is None or link.connection is not None or not link.failures:
+            return None
+        return link.last_error
 
     def _look_up(self, topic: str, now: float) -> None:
         lookup = self._lookups.setdefault(topic, _Lookup())
@@ -129,7 +141,7 @@ class Links:
 
     def down(self, link: Link, error: LogbusError, now: float) -> list[InFlight]:
         """Close a link, to be dialed again after a pause; what was on its way on it."""
-        self.last_error = error
+        self.last_error = link.last_error = error
         if link.connection is not None:
             link.connection.close(error)
             link.connection = None

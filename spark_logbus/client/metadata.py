@@ -37,10 +37,14 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """An immutable snapshot; ``updated`` makes the next one."""
+    """An immutable snapshot; ``updated`` makes the next one.
+
+    ``brokers`` are the live ones, ``met`` all that were ever live, where they last were.
+    """
 
     brokers: dict[int, BrokerAddress] = field(default_factory=dict)
     topics: dict[str, KnownTopic] = field(default_factory=dict)
+    met: dict[int, BrokerAddress] = field(default_factory=dict)
 
     def updated(self, response: MetadataResponse, *, learned_at: float) -> Metadata:
         """This and what ``response`` says; brokers that it does not list are gone."""
@@ -51,7 +55,7 @@ class Metadata:
         learned = {
             info.name: KnownTopic.of(info, learned_at=learned_at) for info in response.topics
         }
-        return Metadata(brokers, {**self.topics, **learned})
+        return Metadata(brokers, {**self.topics, **learned}, {**self.met, **brokers})
 
     def doubted(self, topic: str) -> Metadata:
         """With ``topic`` to be asked for again; what is known of it serves until then."""
@@ -79,3 +83,11 @@ class Metadata:
         topic = self.topics.get(tp.topic)
         leader = topic.leaders.get(tp.partition) if topic else None
         return self.brokers.get(leader) if leader is not None else None
+
+    def leader_name(self, tp: TopicPartition) -> str:
+        """The leader for people, live or not: with its address, as far as that was ever known."""
+        topic = self.topics.get(tp.topic)
+        leader = topic.leaders.get(tp.partition) if topic else None
+        if leader is None:
+            return f"the leader of {tp}"
+        return str(self.met.get(leader, f"broker {leader}"))

@@ -23,17 +23,33 @@ def partition_of(key: bytes, partitions: int) -> int:
 class RoundRobin:
     """The partition for records without a key. Not thread-safe.
 
-    Starts anywhere, so that many short-lived producers do not all begin with partition 0.
+    Starts anywhere, so that many short-lived producers do not all begin with partition 0. Those
+    whose leader is ``away`` are passed over while there are others.
     """
 
-    __slots__ = ("current", "partitions")
+    __slots__ = ("away", "current", "partitions")
 
     def __init__(self, partitions: int, *, start: int | None = None) -> None:
         self.partitions = partitions
         self.current = (random.randrange(partitions) if start is None else start) % partitions
+        self.away: set[int] = set()
 
     def move_on(self) -> None:
-        self.current = (self.current + 1) % self.partitions
+        for step in range(1, self.partitions + 1):
+            following = (self.current + step) % self.partitions
+            if following not in self.away:
+                self.current = following
+                return
+
+    def set_away(self, partition: int) -> None:
+        self.away.add(partition)
+        if self.current == partition:
+            self.move_on()
+
+    def set_back(self, partition: int) -> None:
+        self.away.discard(partition)
+        if self.current in self.away:
+            self.move_on()
 
 
 def split_by_key(

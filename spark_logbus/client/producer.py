@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 
 import pyarrow as pa
@@ -13,6 +14,14 @@ from crc32c import crc32c
 
 from spark_logbus.client.accumulator import Accumulator
 from spark_logbus.client.acknowledgements import AppendedRange, RecordFuture, range_future
+from spark_logbus.client.arguments import (
+    Headers,
+    as_bytes,
+    as_headers,
+    as_partition,
+    as_timestamp_us,
+    as_topic,
+)
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.partitioner import split_by_key
@@ -23,7 +32,7 @@ from spark_logbus.client.pieces import (
     too_large,
 )
 from spark_logbus.client.queues import BATCH_OVERHEAD_BYTES, PartitionQueue
-from spark_logbus.client.routes import Route, Routes, as_bytes, check_headers
+from spark_logbus.client.routes import Route, Routes
 from spark_logbus.client.sender import Sender
 from spark_logbus.errors import BufferExhaustedError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.record.arrow import canonical, encode
@@ -72,33 +81,37 @@ class Producer:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        timestamp_us: int | None = None,
-        headers: Sequence[Header] | None = None,
+        timestamp_us: int | datetime | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
         """Hand over one record; the future tells where it went.
 
-        ``timestamp_us`` defaults to now. ``partition`` overrides the key's. Raises at once:
+        ``timestamp_us`` is µs since the epoch, or a datetime with a time zone, and defaults to
+        now. ``headers`` are pairs of a name and bytes, or a mapping. ``partition`` overrides the
+        key's. Raises at once: InvalidRequestError, which names the argument that cannot be used,
         RecordBatchTooLargeError, UnknownTopicError, ProducerClosedError, and
         BufferExhaustedError after ``max_block_ms`` without room.
         """
+        if topic.__class__ is not str:
+            topic = as_topic(topic)
         route = self._routes.known(topic) or self._routes.open(topic)
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
-        if headers:
-            headers = check_headers(headers)
-            size = record_size(value=value, key=key, headers=headers)
+        pairs: list[Header] | None = None
+        if headers is not None:
+            pairs = as_headers(headers)
+            size = record_size(value=value, key=key, headers=pairs)
         else:
             size = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
-        if timestamp_us is None:
-            timestamp_us = self._clock.now_us()
+        time_us = self._clock.now_us() if timestamp_us is None else as_timestamp_us(timestamp_us)
         if size + BATCH_OVERHEAD_BYTES > route.max_record_batch_bytes:
-            self._check_alone(route, value, key, timestamp_us, headers)
+            self._check_alone(route, value, key, time_us, pairs)
         queues = route.queues
         if partition is not None:
-            queue: PartitionQueue | None = route.queue(partition)
+            queue: PartitionQueue | None = route.queue(as_partition(partition))
         elif key is not None:
             queue = queues[crc32c(key) % len(queues)]
         else:
@@ -108,16 +121,18 @@ class Producer:
             full = accumulator.buffered_bytes + size > self._config.buffer_bytes
             if full or self._closed or self._sender.stopped:
                 self._wait_for_room(size)
+            keyless = queue is None
             if queue is None:
                 queue = accumulator.keyless_queue(queues, size)
             future, news = accumulator.add(
                 queue,
                 value=value,
                 key=key,
-                timestamp_us=timestamp_us,
-                headers=headers,
+                timestamp_us=time_us,
+                headers=pairs,
                 size=size,
                 now=self._clock.monotonic,
+                keyless=keyless,
             )
         if news:
             self._sender.wake()
@@ -139,8 +154,10 @@ class Producer:
         column, record batches go to the partitions in turn. Raises like ``send``, and
         InvalidRequestError for columns that cannot be a record's.
         """
+        topic = as_topic(topic)
         route = self._routes.known(topic) or self._routes.open(topic)
         if partition is not None:
+            partition = as_partition(partition)
             route.queue(partition)
         futures: list[Future[AppendedRange]] = []
         limit = route.max_record_batch_bytes
@@ -172,8 +189,10 @@ class Producer:
         """Where the parts of a canonical arrow batch go; None stands for "in turn"."""
         if partition is not None or "key" not in batch.schema.names:
             return [(partition, batch)]
-        parts = split_by_key(batch, partitions=len(route.queues), keyless=route.keyless.current)
-        return [(number, part) for number, part in parts.items()]
+        # Apart from those with a key, which must wait for their leader: rows without one need not.
+        keyless = len(route.queues)
+        parts = split_by_key(batch, partitions=keyless, keyless=keyless)
+        return [(None if number == keyless else number, part) for number, part in parts.items()]
 
     def _add_encoded(
         self, route: Route, target: int | None, encoded: memoryview, count: int
@@ -186,6 +205,7 @@ class Producer:
                 encoded,
                 record_count=count,
                 now=self._clock.monotonic(),
+                keyless=target is None,
             )
         self._sender.wake()
         self._routes.look_again(route)

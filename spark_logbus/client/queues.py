@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ class QueuedBatch:
 
     __slots__ = (
         "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
-        "last_error", "opened_at", "record_count", "reserved_bytes", "sequence", "tp",
+        "keyed", "last_error", "opened_at", "record_count", "reserved_bytes", "sequence", "tp",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, *, opened_at: float, give_up_at: float) -> None:
@@ -41,7 +42,17 @@ class QueuedBatch:
         self.last_error: LogbusError | None = None
         self.sequence = 0  # see ``Sequences``
         self.in_doubt = False
+        self.keyed = True  # whether it holds records that must go to this partition
         self.alone = False  # whether it was refused in company and is to be sent by itself
+
+    @property
+    def free(self) -> bool:
+        """Whether it can go to another partition: it was never sent."""
+        return not (self.keyed or self.failures or self.in_doubt)
+
+    def move_to(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.acknowledgement.tp = tp
 
     @property
     def size_bytes(self) -> int:
@@ -64,13 +75,15 @@ class QueuedBatch:
 
 
 class PartitionQueue:
-    """What waits for one partition. ``keyless`` is shared by the topic's queues.
+    """What waits for one partition. ``keyless`` and ``siblings``, the queues of all partitions by
+    number, are shared by the topic's queues.
 
     Without ``sequences`` its record batches are not numbered: a retry may append them twice.
     """
 
     __slots__ = (
-        "batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "sequences", "tp",
+        "batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "sequences",
+        "siblings", "tp",
     )  # fmt: skip
 
     def __init__(
@@ -80,9 +93,11 @@ class PartitionQueue:
         *,
         batch_limit: int,
         sequences: Sequences | None = None,
+        siblings: Sequence[PartitionQueue] = (),
     ) -> None:
         self.tp = tp
         self.sequences = sequences
+        self.siblings = siblings
         self.keyless = keyless
         self.batch_limit = batch_limit
         self.open: QueuedBatch | None = None

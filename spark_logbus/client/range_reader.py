@@ -16,6 +16,7 @@ from typing import Final
 from spark_logbus.client.cluster import Cluster
 from spark_logbus.client.connection import Connection, PendingResponse
 from spark_logbus.client.fetched import FetchedBatch, RawBatch, decoded, walk
+from spark_logbus.client.identity import require_topic
 from spark_logbus.client.leaders import partition_error
 from spark_logbus.client.retry import Deadline
 from spark_logbus.errors import (
@@ -24,7 +25,6 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
     ProtocolError,
-    UnknownTopicError,
 )
 from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
@@ -48,8 +48,8 @@ class RangeReader:
     ``in_flight`` 2 fetches ahead while the caller works, 1 does not. A range whose end stays
     beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
     a start that is no longer in the log. With ``topic_id``, a topic that was deleted and created
-    again raises UnknownTopicError as one that is gone does. Other errors: UnknownTopicError,
-    CorruptRecordBatchError, and the retriable ones once the retry deadline has passed.
+    again raises TopicRecreatedError. Other errors: UnknownTopicError, CorruptRecordBatchError,
+    and the retriable ones once the retry deadline has passed.
     """
 
     def __init__(
@@ -143,7 +143,9 @@ class RangeReader:
 
     def _send(self, deadline: Deadline) -> None:
         if self._connection is None:
-            self._require_topic_id(deadline)
+            if self._topic_id is not None:
+                # Brokers refuse another topic's id as if they did not lead it.
+                require_topic(self._cluster, self._tp.topic, self._topic_id, deadline)
             leader = self._cluster.leader(self._tp, deadline)
             self._connection = self._cluster.pool.take(leader, deadline)
         request = FetchRequest(
@@ -170,26 +172,13 @@ class RangeReader:
         takes_files = self._connection is not None and self._connection.takes_files
         return self._max_mapped_bytes if takes_files else 0
 
-    def _require_topic_id(self, deadline: Deadline) -> None:
-        """Brokers refuse another topic's id as if they did not lead it; this tells for good."""
-        if self._topic_id is None:
-            return
-        known = self._cluster.topic(self._tp.topic, deadline)
-        if known.topic_id != self._topic_id:
-            self._cluster.doubt(self._tp.topic)  # what is known may be from before
-            known = self._cluster.topic(self._tp.topic, deadline)
-        if known.topic_id != self._topic_id:
-            raise UnknownTopicError(
-                f"The topic {self._tp.topic} with the id {self._topic_id} was deleted; the one of "
-                f"that name now has the id {known.topic_id}."
-            )
-
     def _receive(self, deadline: Deadline) -> None:
         pending, self._pending = self._pending, None
         if pending is None or self._connection is None:
             raise ProtocolError("A range reader waited for a fetch that it had not sent.")
-        patience = deadline.sooner_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
-        response = pending.result(FetchResponse, patience)
+        patience = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
+        first = min(deadline, patience, key=lambda each: each.at)
+        response = pending.result(FetchResponse, first, begun=patience)
         result = self._only_result(response, self._connection.address, len(pending.payload))
         if result.error is not None:
             raise partition_error(result.error, self._tp, self._connection.address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,9 +11,8 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.partitioner import RoundRobin
 from spark_logbus.client.queues import BATCH_OVERHEAD_BYTES, PartitionQueue
 from spark_logbus.client.sequences import Sequences
-from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
+from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import Acks, TopicPartition
-from spark_logbus.record.builder import Header
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
 
@@ -62,19 +60,27 @@ class Routes:
         limit = min(limit, known.max_record_batch_bytes or limit)
         batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
         keyless = RoundRobin(len(known.leaders))
-        queues = [
-            self._queue(TopicPartition(topic, number), keyless, batch_limit)
-            for number in range(len(known.leaders))
-        ]
+        queues: list[PartitionQueue] = []
+        for number in range(len(known.leaders)):
+            tp = TopicPartition(topic, number)
+            queues.append(self._queue(tp, keyless, batch_limit, queues))
         look_again_at = self._look_again_at()
         with self._lock:
             made = Route(topic, queues, keyless, limit, look_again_at)
             return self._routes.setdefault(topic, made)
 
-    def _queue(self, tp: TopicPartition, keyless: RoundRobin, batch_limit: int) -> PartitionQueue:
+    def _queue(
+        self,
+        tp: TopicPartition,
+        keyless: RoundRobin,
+        batch_limit: int,
+        siblings: list[PartitionQueue],
+    ) -> PartitionQueue:
         numbered = self._config.idempotent and self._config.acks is not Acks.NONE
         sequences = Sequences() if numbered else None
-        return PartitionQueue(tp, keyless, batch_limit=batch_limit, sequences=sequences)
+        return PartitionQueue(
+            tp, keyless, batch_limit=batch_limit, sequences=sequences, siblings=siblings
+        )
 
     def look_again(self, route: Route) -> None:
         """Find out about more partitions, if that was last done long ago (metadata_max_age_ms).
@@ -97,24 +103,5 @@ class Routes:
             batch_limit = route.queues[0].batch_limit
             for number in range(len(route.queues), partitions):
                 tp = TopicPartition(route.topic, number)
-                route.queues.append(self._queue(tp, route.keyless, batch_limit))
+                route.queues.append(self._queue(tp, route.keyless, batch_limit, route.queues))
             route.keyless.partitions = len(route.queues)
-
-
-def as_bytes(what: str, data: object) -> bytes:
-    """``data`` as bytes. Text is refused: its encoding is the caller's choice."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise InvalidRequestError(
-        f"A record's {what} must be bytes or None, got {type(data).__name__}; "
-        "encode text with .encode()."
-    )
-
-
-def check_headers(headers: Sequence[Header]) -> list[Header]:
-    checked: list[Header] = []
-    for name, data in headers:
-        if not isinstance(name, str):
-            raise InvalidRequestError(f"A header's key must be text, got {name!r}.")
-        checked.append((name, None if data is None else as_bytes("header value", data)))
-    return checked

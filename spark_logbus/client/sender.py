@@ -12,6 +12,7 @@ import math
 import selectors
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from spark_logbus.client.accumulator import Accumulator
@@ -25,7 +26,7 @@ from spark_logbus.errors import (
     ProducerClosedError,
     RequestTimeoutError,
 )
-from spark_logbus.model import Acks
+from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     Api,
     AppendPartition,
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _REQUEST_HEAD_ROOM: Final = 64 << 10  # for the header of an append request
 _LONGEST_SLEEP_S: Final = 5.0
+# Between two looks at all leaders of a topic, some of which are away: there may be a thousand.
+_LOOK_AROUND_S: Final = 0.05
 
 
 class Sender:
@@ -66,6 +69,8 @@ class Sender:
         self._wake_end.setblocking(False)
         self._wake_in.setblocking(False)
         self._selector.register(self._wake_end, selectors.EVENT_READ, None)
+        self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
+        self._look_around_at = 0.0
         self._awake = False
         self._stopping = False
         self.stopped = False
@@ -115,8 +120,9 @@ class Sender:
             self._settler.finish([failing(batch, unknown) for batch in lost])
         with self._lock:
             self._accumulator.seal_lingering(now)
-        self._settler.give_up_late(now, link_error=self._links.last_error)
+        self._settler.give_up_late(now, why=self._why_it_waited)
         self._time_out(now)
+        self._go_around_leaders_away(now)
         self._fill_requests(now)
         for key, _ in self._selector.select(self._sleep_s(now)):
             if key.data is None:
@@ -141,6 +147,43 @@ class Sender:
         # leave the flag set, and no later one would get through. What a wake skipped here has
         # announced is seen in the turn that follows.
         self._awake = False
+
+    # -- leaders that are away ------------------------------------------------------------
+
+    def _go_around_leaders_away(self, now: float) -> None:
+        """Give records without a key to partitions whose leaders can be reached."""
+        with self._lock:
+            waiting = [
+                queue
+                for queue in self._accumulator.sendable()
+                if len(queue.siblings) > 1
+                and queue not in self._away
+                and self._links.to_leader(queue.tp, now) is None
+            ]
+            if not waiting and (not self._away or now < self._look_around_at):
+                return
+            self._look_around_at = now + _LOOK_AROUND_S
+            topics = {id(queue.siblings): queue.siblings for queue in [*self._away, *waiting]}
+            for siblings in topics.values():
+                self._go_around(siblings, now)
+
+    def _go_around(self, siblings: Sequence[PartitionQueue], now: float) -> None:
+        """For the queues of one topic's partitions. While no leader of them can be reached there is
+        nowhere to go, and records stay where they are, in their order."""
+        there = {queue for queue in siblings if self._links.to_leader(queue.tp, now) is not None}
+        if not there:
+            return
+        for queue in siblings:
+            if queue in there:
+                if queue in self._away:
+                    self._away.remove(queue)
+                    self._accumulator.set_back(queue)
+            elif self._links.away(queue.tp) is not None:
+                self._away.add(queue)
+        self._accumulator.set_away([queue for queue in siblings if queue in self._away])
+
+    def _why_it_waited(self, tp: TopicPartition) -> LogbusError | None:
+        return self._links.away(tp) or self._links.last_error
 
     # -- requests -------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
     OutOfOrderSequenceError,
+    StorageError,
     UnknownProducerError,
 )
 from spark_logbus.record import stamp_producer
@@ -31,6 +32,12 @@ from spark_logbus.record.format import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
 
 # Answers that come before anything is written.
 _NOT_APPENDED: Final = (InvalidRequestError, NotLeaderError, LimitExceededError)
+
+
+def _certainly_not_appended(error: LogbusError) -> bool:
+    # A disk that refuses a write takes nothing of it: what was written is removed again. Where
+    # that failed, or a flush, the partition goes offline, which is an error of another class.
+    return isinstance(error, _NOT_APPENDED) or type(error) is StorageError
 
 
 class Numbered(Protocol):
@@ -99,7 +106,7 @@ class Sequences:
                 return False
             self._start_over()
             return True
-        if not isinstance(error, _NOT_APPENDED):
+        if not _certainly_not_appended(error):
             for batch in batches:
                 batch.in_doubt = True
         return False

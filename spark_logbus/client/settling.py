@@ -20,8 +20,9 @@ from spark_logbus.errors import (
     LogbusError,
     ProtocolError,
     RequestTimeoutError,
+    UnknownProducerError,
 )
-from spark_logbus.model import Acks
+from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import AppendResponse, AppendResult
 
 log = logging.getLogger(__name__)
@@ -124,24 +125,30 @@ class Settler:
             else:
                 if sequences is not None:
                     sequences.given_up(batches[0])
+                if isinstance(error, UnknownProducerError):
+                    # Its number leads nowhere, because of what failed before: that is the reason.
+                    error = batches[0].last_error or error
                 with self._lock:
                     self._accumulator.settle(queue, batches)
                 self.finish([failing(batch, error) for batch in batches])
 
-    def _too_late(self, batch: QueuedBatch, link_error: LogbusError | None) -> LogbusError:
-        last = batch.last_error or link_error
+    def _too_late(self, batch: QueuedBatch, why: LogbusError | None) -> LogbusError:
+        last = batch.last_error or why
         return RequestTimeoutError(
             f"{batch.record_count} records for {batch.tp} were not acknowledged within "
             f"{self._config.delivery_timeout_ms} ms; last failure: {last or 'none'}"
         )
 
-    def give_up_late(self, now: float, *, link_error: LogbusError | None) -> None:
-        """Fail what has waited for longer than the delivery timeout."""
+    def give_up_late(
+        self, now: float, *, why: Callable[[TopicPartition], LogbusError | None]
+    ) -> None:
+        """Fail what has waited for longer than the delivery timeout; ``why`` tells of a partition
+        what it waited for, for what was never sent."""
         with self._lock:
             expired = self._accumulator.expired(now)
         if not expired:
             return
-        self.finish([failing(batch, self._too_late(batch, link_error)) for batch in expired])
+        self.finish([failing(batch, self._too_late(batch, why(batch.tp))) for batch in expired])
 
     def finish(self, settlements: Sequence[Settlement]) -> None:
         for settle in settlements:

@@ -16,14 +16,19 @@ _NO_END: Final = 2**63 - 1
 
 
 def first_at_or_after(
-    cluster: Cluster, tp: TopicPartition, *, base_offset: int, timestamp_us: int
+    cluster: Cluster,
+    tp: TopicPartition,
+    *,
+    base_offset: int,
+    timestamp_us: int,
+    topic_id: str | None = None,
 ) -> int:
     """Offset of the first record at or after ``timestamp_us`` in the record batch at
     ``base_offset``, which by its header holds one."""
     # A fetch of one byte brings one whole record batch. How far it reaches is told by its
     # header, so the range is left open and the reader dropped after the first record batch.
     open_range = OffsetRange(tp, base_offset, _NO_END)
-    with RangeReader(cluster, open_range, fetch_bytes=1, in_flight=1) as reader:
+    with RangeReader(cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1) as reader:
         fetched = next(reader)
     number = _first_row(fetched, timestamp_us)
     if number is None:  # the header promised more than is there; go on behind it

@@ -13,12 +13,19 @@ import pyarrow.compute as pc
 from spark_logbus.compaction.messages import Compacted, Finished, Group, Job, Progress, Report
 from spark_logbus.compaction.newest import NewestOffsets
 from spark_logbus.compaction.pieces import Piece, is_filler, size_of
-from spark_logbus.compaction.reading import decoded, keys_of, offsets_of, record_batches
+from spark_logbus.compaction.reading import (
+    decoded,
+    is_too_large,
+    keys_of,
+    offsets_of,
+    record_batches,
+)
 from spark_logbus.compaction.rewriter import Rewriter
 from spark_logbus.compaction.survivors import survivors
 from spark_logbus.errors import StorageError
 from spark_logbus.log import OS_FILES, index_cleaned
 from spark_logbus.record import RecordBatchHeader
+from spark_logbus.record.plain import integers
 
 # Flushed in steps: a gigabyte that goes to the disk at once would hold up the broker's flushes.
 _SYNC_BYTES: Final = 32 << 20
@@ -30,14 +37,26 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
     Raises DamagedSegmentError, StorageError, OSError.
     """
     newest, end_offset = _map(job, report)
-    undecodable = 0
+    undecodable = too_large = 0
+    tombstones_end = job.tombstones_end
     for number, group in enumerate(job.groups):
         if group.sources[0].base_offset >= end_offset:
             break
-        work = _GroupCompaction(job, group, newest=newest, end_offset=end_offset)
+        work = _GroupCompaction(
+            job, group, newest=newest, end_offset=end_offset, tombstones_end=tombstones_end
+        )
         report(work.run(number))
         undecodable += work.undecodable
-    report(Finished(end_offset=end_offset, keys=len(newest), undecodable=undecodable))
+        too_large += work.too_large
+        tombstones_end = work.tombstones_end
+    report(
+        Finished(
+            end_offset=end_offset,
+            keys=len(newest),
+            undecodable=undecodable,
+            too_large=too_large,
+        )
+    )
 
 
 def _map(job: Job, report: Callable[[Report], None]) -> tuple[NewestOffsets, int]:
@@ -54,7 +73,8 @@ def _map(job: Job, report: Callable[[Report], None]) -> tuple[NewestOffsets, int
                     continue
                 if newest.full:
                     return newest, header.base_offset
-                arrow_batch = decoded(header, record_batch)
+                too_large = is_too_large(header, record_batch, map_bytes=job.map_bytes)
+                arrow_batch = None if too_large else decoded(header, record_batch)
                 if arrow_batch is not None:
                     _note(newest, header, arrow_batch)
                     records += arrow_batch.num_rows
@@ -73,16 +93,30 @@ def _note(newest: NewestOffsets, header: RecordBatchHeader, arrow_batch: pa.Reco
 
 
 class _GroupCompaction:
-    """Reads the segments of one group and writes the new one. Used once."""
+    """Reads the segments of one group and writes the new one. Used once.
 
-    def __init__(self, job: Job, group: Group, *, newest: NewestOffsets, end_offset: int) -> None:
+    A record batch that is too large to be decoded stays as it is. It may hold what tombstones
+    behind it delete; so those stay as well: ``tombstones_end`` is never behind it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        *,
+        newest: NewestOffsets,
+        end_offset: int,
+        tombstones_end: int,
+    ) -> None:
         self._job = job
         self._group = group
         self._newest = newest.by_key
         self._end_offset = end_offset
         self._records_before = 0
         self._records_after = 0
+        self.tombstones_end = tombstones_end
         self.undecodable = 0
+        self.too_large = 0
 
     def run(self, number: int) -> Compacted:
         group = self._group
@@ -116,9 +150,14 @@ class _GroupCompaction:
             rewriter.removed(header)
             return
         self._records_before += header.record_count
-        arrow_batch = decoded(header, record_batch)
+        too_large = is_too_large(header, record_batch, map_bytes=self._job.map_bytes)
+        arrow_batch = None if too_large else decoded(header, record_batch)
         if arrow_batch is None:
-            self.undecodable += not header.is_control
+            if too_large:
+                self.too_large += 1
+                self.tombstones_end = min(self.tombstones_end, header.base_offset)
+            else:
+                self.undecodable += not header.is_control
             self._records_after += header.record_count
             rewriter.add(Piece(header, record_batch, None, (), header.size))
             return
@@ -132,7 +171,8 @@ class _GroupCompaction:
             size = size_of(header, arrow_batch)
             rewriter.add(Piece(header, record_batch, arrow_batch, offsets, size))
         else:
-            arrow_batch = arrow_batch.filter(pa.array(stay))
+            rows = (row for row, stays in enumerate(stay) if stays)
+            arrow_batch = arrow_batch.take(integers(rows, pa.int64()))  # without pandas
             offsets = [offset for offset, stays in zip(offsets, stay, strict=True) if stays]
             rewriter.add(Piece(header, None, arrow_batch, offsets, size_of(header, arrow_batch)))
 
@@ -148,7 +188,7 @@ class _GroupCompaction:
             pc.is_null(values).to_pylist() if values.null_count else None,
             newest=self._newest,
             end_offset=self._end_offset,
-            tombstones_end=self._job.tombstones_end,
+            tombstones_end=self.tombstones_end,
         )
 
     def _index(self, target: Path, base: int, end: int) -> None:

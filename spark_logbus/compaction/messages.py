@@ -56,6 +56,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     end_offset: int
     keys: int
     undecodable: int  # record batches whose payload nobody can decode; they were kept
+    too_large: int = 0  # those that would take too much memory decoded; they were kept
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,14 @@ import pyarrow.compute as pc
 from spark_logbus.compaction.messages import Source
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import RecordBatchHeader, split
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.arrow import decode, decoded_size
+from spark_logbus.record.plain import scalar
+
+# What a record takes beside the bytes of its columns while its record batch is worked on: objects
+# for its key and its offset, and their places in lists.
+_RECORD_BYTES: Final = 200
+# Even with a small map: most producers fill their record batches to 1 MiB.
+_LEAST_WORK_BYTES: Final = 32 << 20
 
 
 class DamagedSegmentError(Exception):
@@ -65,12 +73,28 @@ def decoded(header: RecordBatchHeader, record_batch: memoryview) -> pa.RecordBat
         return None
 
 
+def is_too_large(header: RecordBatchHeader, record_batch: memoryview, *, map_bytes: int) -> bool:
+    """Whether to decode it would take more than half of the memory that the keys may take.
+
+    A few kilobytes may claim to become a gigabyte, so this goes by what the record batch says of
+    itself, before anything is decoded.
+    """
+    if header.is_control:
+        return False
+    try:
+        work_bytes = decoded_size(header, record_batch)
+    except CorruptRecordBatchError:
+        return False  # nobody decodes it
+    work_bytes += header.record_count * _RECORD_BYTES
+    return work_bytes > max(map_bytes // 2, _LEAST_WORK_BYTES)
+
+
 def offsets_of(header: RecordBatchHeader, arrow_batch: pa.RecordBatch) -> Sequence[int]:
     """The offset of each record."""
     if not header.has_offset_delta:
         return range(header.base_offset, header.next_offset)
     deltas = arrow_batch.column("offset_delta").cast(pa.int64())
-    offsets: list[int] = pc.add(deltas, header.base_offset).to_pylist()
+    offsets: list[int] = pc.add(deltas, scalar(header.base_offset, pa.int64())).to_pylist()
     return offsets
 
 

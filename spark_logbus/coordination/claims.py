@@ -20,10 +20,11 @@ from typing import Any
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
+from spark_logbus.coordination.living import is_gone, this_process
 from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.coordination.payloads import ClaimPayload, decode, encode
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import ConflictError, Node, Tree
+from spark_logbus.coordination.tree import ConflictError, Node, Tree, own_names
 from spark_logbus.errors import ClaimLostError, CoordinationError, GroupHeldError, LogbusError
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class GroupClaims:
             since_us=session.clock.now_us(),
             session_timeout_ms=session.session_timeout_ms,
             token=uuid.uuid4().hex,
+            process=this_process(),
         )
         self._lock = threading.Lock()
         self._held: set[str] = set()
@@ -86,7 +88,8 @@ class GroupClaims:
         nothing while the session lives and no topic is new.
 
         A claim of another query is waited for as long as a dead one's can stay, then refused
-        with GroupHeldError. ClaimLostError when another query has claimed what was held here.
+        with GroupHeldError; one of a process on this machine that was killed is taken over at
+        once. ClaimLostError when another query has claimed what was held here.
         """
         wanted = set(topics)
         with self._lock:
@@ -197,6 +200,11 @@ class GroupClaims:
         if last is not None and topic in self._held:
             raise self._lost(topic, last)
         rival = _payload(claim_path, claim)
+        if claim is not None and rival is not None and is_gone(rival.process):
+            # It was killed, and only its session is still to expire.
+            logger.info("Group %s: %s has ended without a word.", self._group, _holder(rival))
+            operations.append(Delete(claim_path, claim.version))
+            rival = None
         if rival is None:
             operations.append(SetData(fence_path, data, fence.version))
             operations.append(Create(claim_path, data, ephemeral=True))
@@ -241,10 +249,56 @@ class GroupClaims:
         )
 
 
+class Unclaimed:
+    """For those who claim nothing and share a group's partitions by hand, as plain consumers do:
+    they commit as long as no query holds the group. Thread-safe."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._tree = Tree(session)
+        self._group = group
+
+    def require(self, topics: Iterable[str]) -> None:
+        """GroupHeldError, with the holder, if a query reads one of ``topics`` for the group."""
+        self._refuse_held(set(topics), self._tree.session.deadline())
+
+    def checks(self, topics: Iterable[str], *, deadline: Deadline) -> list[Operation]:
+        """What fails a transaction if a query claims one of ``topics`` before it is done;
+        GroupHeldError if one has."""
+        wanted = set(topics)
+        fences = [paths.topic_owners(self._group, topic) for topic in sorted(wanted)]
+        nodes = self._tree.get_many(fences, deadline=deadline)
+        missing = [path for path in fences if nodes[path] is None]
+        for path in missing:  # what is not there cannot be checked
+            self._tree.ensure(path, deadline=deadline)
+        if missing:
+            nodes = self._tree.get_many(fences, deadline=deadline)
+        # After the fences: a claim made in between has changed its fence.
+        self._refuse_held(wanted, deadline)
+        checks: list[Operation] = []
+        for path in fences:
+            node = nodes[path]
+            if node is None:
+                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
+            checks.append(Check(path, node.version))
+        return checks
+
+    def _refuse_held(self, topics: set[str], deadline: Deadline) -> None:
+        claims = {paths.claim(self._group, topic): topic for topic in sorted(topics)}
+        for path, node in self._tree.get_many(claims, deadline=deadline).items():
+            holder = _payload(path, node)
+            if holder is not None:
+                lasts_s = (holder.session_timeout_ms + _EXPIRY_MARGIN_MS) / 1000
+                raise GroupHeldError(
+                    f"Group {self._group!r} is held for topic {claims[path]} by a query or load "
+                    f"({_holder(holder)}); nothing was committed here. Stop that one, or read with "
+                    f"a group of its own. If it was killed, its claim ends within {lasts_s:.0f} s."
+                )
+
+
 def read_holders(tree: Tree, group: str, *, deadline: Deadline | None = None) -> dict[str, Holder]:
     """Who reads which topics for ``group`` now, by topic."""
     deadline = deadline or tree.session.deadline()
-    topics = tree.children(paths.owners(group), deadline=deadline) or []
+    topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)
     claims = {paths.claim(group, topic): topic for topic in topics}
     found = {}
     for path, node in tree.get_many(claims, deadline=deadline).items():

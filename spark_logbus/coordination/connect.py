@@ -28,6 +28,10 @@ class ConnectString:
     @classmethod
     def parse(cls, connect: str) -> ConnectString:
         """Without a chroot, ``/logbus`` is meant; a lone ``/`` names ZooKeeper's root."""
+        if not isinstance(connect, str):
+            raise ConfigError(
+                f"The ZooKeeper connect string is {connect!r}, which is no text; {_EXAMPLE}."
+            )
         servers, slash, chroot = connect.strip().partition("/")
         for server in servers.split(","):
             match = _SERVER.fullmatch(server.strip())
@@ -46,6 +50,11 @@ class ConnectString:
         cleaned = ",".join(server.strip() for server in servers.split(","))
         root = "".join(f"/{part}" for part in parts)
         return cls(servers=cleaned, chroot=root if slash else DEFAULT_CHROOT)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is where ZooKeeper is looked for when nothing else was given."""
+        return str(self) == DEFAULT_CONNECT
 
     def __str__(self) -> str:
         return f"{self.servers}{self.chroot or '/'}"

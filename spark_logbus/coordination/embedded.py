@@ -11,9 +11,8 @@ It serves the loopback interface only. What it keeps in its data directory::
 
 The server dies with the process that started it (see ``spark_logbus.processes``).
 
-This is the one module outside broker and client that uses raw sockets: to find a free port,
-and to ask the server's four-letter words whether it serves (its own client library retries
-and logs until it does).
+It uses raw sockets to find a free port, and to ask the server's four-letter words whether it serves
+(its own client library retries and logs until it does).
 """
 
 from __future__ import annotations

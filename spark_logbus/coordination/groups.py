@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.claims import GroupClaims, Holder, read_holders
+from spark_logbus.coordination.claims import GroupClaims, Holder, Unclaimed, read_holders
 from spark_logbus.coordination.deadline import Deadline
 from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.coordination.payloads import (
@@ -25,9 +25,9 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import ConflictError, Node, Tree
+from spark_logbus.coordination.tree import ConflictError, Node, Tree, own_names
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 
 NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 
@@ -87,14 +87,17 @@ class GroupOffsets:
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_generation: int | None = None,
-        claims: GroupClaims | None = None,
+        expected_token: str = "",
+        claims: GroupClaims | Unclaimed | None = None,
     ) -> None:
         """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
 
         With ``allow_backward=False`` an already larger committed offset is left alone, unless
         it was of an earlier topic of the same name (``topic_ids`` differ). With
-        ``expected_generation``, StaleOwnerError when the group was rewound since; with
-        ``claims``, ClaimLostError when another query has claimed one of the topics. More
+        ``expected_generation``, StaleOwnerError when the group was rewound since, be it to the
+        same number in a group that was made anew (``expected_token`` differs); with
+        ``claims``, ClaimLostError when another query has claimed one of the topics, or
+        GroupHeldError when any has and the claims are ``Unclaimed``. More
         partitions than one ZooKeeper transaction holds (some thousands) go in several, each
         whole and each checked.
         """
@@ -113,6 +116,9 @@ class GroupOffsets:
         topics = {tp.topic for tp in offsets}
         done: set[str] = set()
         tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
+        expected = None
+        if expected_generation is not None:
+            expected = RewindMark(expected_generation, expected_token)
         what = f"commit offsets of the group {group}"
         fence = paths.rewinds(group)
 
@@ -120,7 +126,7 @@ class GroupOffsets:
             missing = [path for path in wanted if path not in done]
             checks = [] if claims is None else claims.checks(topics, deadline=deadline)
             nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
-            check, generation = _fence(group, nodes[fence], expected_generation)
+            check, generation = _fence(group, nodes[fence], expected)
             if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
                 done.update(tried)  # one of a transaction's writes is there, so all were made
             tried.clear()
@@ -145,7 +151,7 @@ class GroupOffsets:
 
     def groups(self) -> list[str]:
         """All groups that ever committed, were rewound or claimed, by name."""
-        return self._tree.children(paths.CONSUMERS) or []
+        return own_names(self._tree, paths.CONSUMERS, "group")
 
     def holders(self, group: str) -> dict[str, Holder]:
         """The running queries that read for the group, by topic."""
@@ -154,32 +160,52 @@ class GroupOffsets:
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
         InvalidRequestError while it has live members or a query reads for it."""
-        path = paths.group(group)
 
         def step(deadline: Deadline) -> None:
-            members = self._tree.children(paths.members(group), deadline=deadline)
-            if members:
-                raise InvalidRequestError(
-                    f"The group {group!r} has {len(members)} live members "
-                    f"({', '.join(members[:5])}); stop them before deleting it."
-                )
-            for topic, holder in read_holders(self._tree, group, deadline=deadline).items():
+            self._refuse_in_use(group, None, deadline)
+            self._remove(f"delete the group {group}", paths.group(group), deadline)
+
+        self._tree.repeat(f"delete the group {group}", step)
+
+    def forget(self, group: str, topic: str) -> bool:
+        """Forget what the group committed for ``topic``, which need not be there any more; False
+        when that is nothing. Its rewinds stay on the record. InvalidRequestError while the group
+        has live members or a query reads the topic for it."""
+        what = f"forget the offsets of the group {group} for the topic {topic}"
+
+        def step(deadline: Deadline) -> bool:
+            self._refuse_in_use(group, topic, deadline)
+            return self._remove(what, paths.topic_offsets(group, topic), deadline)
+
+        return self._tree.repeat(what, step)
+
+    def _refuse_in_use(self, group: str, only: str | None, deadline: Deadline) -> None:
+        members = self._tree.children(paths.members(group), deadline=deadline)
+        if members:
+            raise InvalidRequestError(
+                f"The group {group!r} has {len(members)} live members "
+                f"({', '.join(members[:5])}); stop them before deleting it."
+            )
+        for topic, holder in read_holders(self._tree, group, deadline=deadline).items():
+            if only in (None, topic):
                 raise InvalidRequestError(
                     f"The group {group!r} is in use for topic {topic} ({holder}); stop that "
                     "query before deleting the group."
                 )
-            if self._tree.get(path, deadline=deadline) is None:
-                return
-            below = self._tree.descendants(path, deadline=deadline)
-            deletes: list[Operation] = [Delete(each) for each in [*reversed(below), path]]
-            for part in in_parts(deletes):
-                self._tree.transact(f"delete the group {group}", part, deadline=deadline)
 
-        self._tree.repeat(f"delete the group {group}", step)
+    def _remove(self, what: str, path: str, deadline: Deadline) -> bool:
+        """Delete a node and all below it; False when it is not there."""
+        if self._tree.get(path, deadline=deadline) is None:
+            return False
+        below = self._tree.descendants(path, deadline=deadline)
+        deletes: list[Operation] = [Delete(each) for each in [*reversed(below), path]]
+        for part in in_parts(deletes):
+            self._tree.transact(what, part, deadline=deadline)
+        return True
 
     def _known(self, group: str, deadline: Deadline) -> list[TopicPartition]:
         offsets_path = paths.offsets(group)
-        topics = self._tree.children(offsets_path, deadline=deadline) or []
+        topics = own_names(self._tree, offsets_path, "topic", deadline=deadline)
         listed = self._tree.children_many(
             [f"{offsets_path}/{topic}" for topic in topics], deadline=deadline
         )
@@ -219,22 +245,23 @@ def read_group(
     return {path: node for path, node in found.items() if node is not None}
 
 
-def _fence(group: str, node: Node, expected: int | None) -> tuple[Operation, int]:
+def _fence(group: str, node: Node, expected: RewindMark | None) -> tuple[Operation, int]:
     """The check that fails if the group is rewound before the commit is done."""
     path = paths.rewinds(group)
-    generation = generation_of(node, path=path)
-    if expected is not None and generation != expected:
+    mark = mark_of(node, path=path)
+    if expected is not None and not mark.may_be(expected):
         raise StaleOwnerError(
             f"The group {group!r} was rewound: this commit is of rewind generation {expected}, "
-            f"the group is at {generation}. Start again from its committed offsets."
+            f"the group is at {mark}. Start again from its committed offsets."
         )
-    return Check(path, node.version), generation
+    return Check(path, node.version), mark.generation
 
 
-def generation_of(node: Node, *, path: str) -> int:
+def mark_of(node: Node, *, path: str) -> RewindMark:
     if not node.data:
-        return 0  # made for a commit; never rewound
-    return decode(GenerationPayload, node.data, path=path).generation
+        return NEVER_REWOUND  # the node was made for a commit
+    payload = decode(GenerationPayload, node.data, path=path)
+    return RewindMark(payload.generation, payload.token)
 
 
 def _write_of(path: str, node: Node | None, data: bytes) -> Operation:

@@ -22,6 +22,12 @@ class CorruptNodeError(CoordinationError):
     retriable: ClassVar[bool] = False
 
 
+def foreign_node(path: str, kind: str) -> CorruptNodeError:
+    return CorruptNodeError(
+        f"The ZooKeeper node {path} is not of logbus: no {kind} has such a name. Remove it by hand."
+    )
+
+
 class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -38,10 +44,13 @@ class TopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     deleted: bool = False  # the topic is gone; only the removal of its nodes is not finished
 
 
-class StatePayload(msgspec.Struct, frozen=True, kw_only=True):
+class StatePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leader: NonNegative
     leader_epoch: NonNegative
     in_sync: list[NonNegative]
+    end: NonNegative | None = None  # all before it was on disk once; the log reaches it at least
+    refused: str | None = None  # why the leader does not serve the partition
+    go_on_at: NonNegative | None = None  # the log is given up; a new one is to start here
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +68,21 @@ class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # unique to one acquisition
 
 
-class ClaimPayload(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str
     pid: int
     application: str | None
     since_us: int
     session_timeout_ms: NonNegative  # how long a leftover of this claim can stay
     token: str  # unique to one run of a query
+    process: str = ""  # whose session it is, as ``living`` tells; earlier releases did not say
 
 
-class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
 
     generation: NonNegative = 0
+    token: str = ""  # of the last rewind; empty: of a release that gave none
 
 
 class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,6 +91,7 @@ class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     when_us: int
     by: str
     what: str = ""  # where to, in words; why is the reason
+    token: str = ""  # of its own, as numbers begin anew when a group is deleted
 
 
 Payload = TypeVar("Payload", bound=msgspec.Struct)

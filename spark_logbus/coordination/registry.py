@@ -10,8 +10,14 @@ from typing import Any
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.deadline import Deadline
-from spark_logbus.coordination.operations import Create, Delete
-from spark_logbus.coordination.payloads import BrokerPayload, CorruptNodeError, decode, encode
+from spark_logbus.coordination.operations import Create, Delete, SetData
+from spark_logbus.coordination.payloads import (
+    BrokerPayload,
+    CorruptNodeError,
+    decode,
+    encode,
+    foreign_node,
+)
 from spark_logbus.coordination.session import Session
 from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.coordination.watches import Change, ChildrenView, Subscription
@@ -45,13 +51,18 @@ class BrokerRegistry:
         *,
         version: str,
         on_conflict: Callable[[BrokerIdInUseError], None] | None = None,
+        on_registered: Callable[[bool], None] | None = None,
     ) -> None:
         """Announce the broker, and announce it again whenever the session had to be renewed.
 
         A node that an earlier run of this broker left behind (same host and port, or started
         before us) is waited for until its session must have expired. BrokerIdInUseError when
         it stays, or when a broker that started later holds the id. ``on_conflict`` is called
-        when another broker took the id while our session was lost.
+        when another broker took the id while our session was lost; the broker gets it back by
+        itself when that one is gone. ``on_registered`` is called when the id is found to be ours:
+        here, on this thread; then after every reconnection, and when it was got back. It is told
+        if the session is a new one, in which case others may have had the id meanwhile, may
+        make requests, and is called again when it raises CoordinationError.
         """
         payload = BrokerPayload(
             host=address.host,
@@ -61,7 +72,7 @@ class BrokerRegistry:
             session_timeout_ms=self._session.session_timeout_ms,
             local_socket=address.local_socket,
         )
-        registration = _Registration(self._tree, address, payload, on_conflict)
+        registration = _Registration(self._tree, address, payload, on_conflict, on_registered)
         with self._lock:
             if self._registration is not None:
                 raise InvalidRequestError(
@@ -85,16 +96,29 @@ class BrokerRegistry:
             registration.release()
             logger.info("Took %s out of ZooKeeper's list of live brokers.", registration.address)
 
+    def holds(self, limit_s: float) -> bool:
+        """Ask ZooKeeper if the registered id is ours now; not before ``on_registered`` is through
+        in this session. CoordinationError without an answer within ``limit_s`` seconds."""
+        registration = self._registration
+        if registration is None:
+            return False
+        at = self._clock.monotonic() + limit_s
+        return registration.holds(Deadline(self._clock, at=at, timeout_ms=int(limit_s * 1000)))
+
     def live(self) -> list[BrokerAddress]:
         """The registered brokers, by id."""
         names = self._tree.children(paths.BROKERS) or []
         nodes = self._tree.get_many(f"{paths.BROKERS}/{name}" for name in names)
         found = {}
         for name in names:
-            node = nodes[f"{paths.BROKERS}/{name}"]
-            value = None if node is None else _decode_broker(name, node)
-            if value is not None:
-                found[name] = value
+            path = f"{paths.BROKERS}/{name}"
+            node = nodes[path]
+            if node is None:
+                continue
+            try:
+                found[name] = _decode_broker(name, node)
+            except CorruptNodeError as failure:
+                self._session.unreadable.met(path, failure, instead="It counts as no broker.")
         return _addresses(found)
 
     def watch(self, f: Callable[[list[BrokerAddress]], None]) -> None:
@@ -125,6 +149,7 @@ class _Registration:
         address: BrokerAddress,
         payload: BrokerPayload,
         on_conflict: Callable[[BrokerIdInUseError], None] | None,
+        on_registered: Callable[[bool], None] | None,
     ) -> None:
         self.address = address
         self._tree = tree
@@ -132,6 +157,8 @@ class _Registration:
         self._path = paths.broker(address.broker_id)
         self._payload = payload
         self._on_conflict = on_conflict
+        self._on_registered = on_registered
+        self._registered_in = 0  # the session in which that is through
         self._guard = Subscription(tree, str(address), self._restore)
 
     def claim(self) -> None:
@@ -153,7 +180,7 @@ class _Registration:
                         "An earlier registration of broker %d (%s) is still in ZooKeeper; "
                         "waiting up to %.0f s for it to expire.",
                         self.address.broker_id,
-                        _where(rival),
+                        self._where(rival),
                         wait_ms / 1000,
                     )
             remaining = give_up - clock.monotonic()
@@ -181,6 +208,13 @@ class _Registration:
 
         self._tree.repeat(f"deregister {self.address}", step)
 
+    def holds(self, deadline: Deadline) -> bool:
+        session_id = self._session.session_id
+        self._tree.sync(deadline=deadline)  # else a server that lags behind could answer
+        node = self._tree.get(self._path, deadline=deadline)
+        ours = node is not None and node.owner == session_id
+        return ours and session_id == self._session.session_id == self._registered_in
+
     def _try_claim(self, watch: Callable[[Any], None]) -> Node | None:
         """None when the node is ours; else the node that is in the way, watched."""
 
@@ -193,14 +227,27 @@ class _Registration:
                     deadline=deadline,
                 )
                 return None
-            # Ours although we do not know of it: the reply to our create was lost.
-            ours = node.owner == self._session.session_id and node.data == encode(self._payload)
-            return None if ours else node
+            if node.owner != self._session.session_id:
+                return node
+            # Ours, perhaps without our knowing: the reply to our create was lost.
+            if node.data != encode(self._payload):
+                logger.error(
+                    "The ZooKeeper node %s was overwritten (%r); it is set right.",
+                    self._path,
+                    node.data[:60],
+                )
+                self._tree.transact(
+                    f"register {self.address}",
+                    [SetData(self._path, encode(self._payload), node.version)],
+                    deadline=deadline,
+                )
+            return None
 
         return self._tree.repeat(f"register {self.address}", step)
 
     def _restore(self, change: Change) -> None:
         """The node went away (session lost, or removed by hand), or may have."""
+        self._tree.ensure(paths.BROKERS)  # a ZooKeeper that lost its data has not even that
         conflict = self._try_claim(self._guard.watch)
         if conflict is None:
             # A node that was just created is not watched yet.
@@ -208,6 +255,10 @@ class _Registration:
                 raise ConflictError(f"{self._path} was removed at once.")
             if change.new_session:
                 logger.info("Registered %s again in the new ZooKeeper session.", self.address)
+            session_id = self._session.session_id
+            if self._on_registered is not None:
+                self._on_registered(change.new_session)
+            self._registered_in = session_id
             return
         rival = self._rival(conflict)
         if rival == self._payload:
@@ -234,23 +285,23 @@ class _Registration:
 
     def _in_use(self, rival: BrokerPayload | None) -> BrokerIdInUseError:
         return BrokerIdInUseError(
-            f"Broker id {self.address.broker_id} is taken by a live broker ({_where(rival)}), so "
-            f"the one at {self.address.host}:{self.address.port} cannot have it. Stop the other "
-            "broker, or give this one another id."
+            f"Broker id {self.address.broker_id} is taken by a live broker "
+            f"({self._where(rival)}), so the one at {self.address.host}:{self.address.port} cannot "
+            "have it. Stop the other broker, or give this one another id."
         )
 
+    def _where(self, rival: BrokerPayload | None) -> str:
+        if rival is None:
+            return f"its ZooKeeper node {self._path} is not readable; remove it if there is none"
+        return f"at {rival.host}:{rival.port}, version {rival.version}"
 
-def _where(rival: BrokerPayload | None) -> str:
-    if rival is None:
-        return "its ZooKeeper node is not readable"
-    return f"at {rival.host}:{rival.port}, version {rival.version}"
 
-
-def _decode_broker(name: str, node: Node) -> tuple[int, BrokerPayload] | None:
+def _decode_broker(name: str, node: Node) -> tuple[int, BrokerPayload]:
+    path = f"{paths.BROKERS}/{name}"
     broker_id = paths.number_of(name)
-    if broker_id is None:
-        return None  # not a broker's node
-    return broker_id, decode(BrokerPayload, node.data, path=f"{paths.BROKERS}/{name}")
+    if broker_id is None or str(broker_id) != name:
+        raise foreign_node(path, "broker")
+    return broker_id, decode(BrokerPayload, node.data, path=path)
 
 
 def _addresses(found: dict[str, tuple[int, BrokerPayload]]) -> list[BrokerAddress]:

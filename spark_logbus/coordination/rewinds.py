@@ -3,10 +3,14 @@
 Every rewind begins a new generation. The new generation, its reason and the offsets it sets
 are one transaction, so whoever sees the generation also sees the offsets, and a commit that
 expects the generation before is refused (see ``groups``).
+
+Generations are counted anew when a group is deleted and rewound again. So a rewind also has a
+token of its own: two rewinds are the same if number and token are.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from spark_logbus.coordination.deadline import Deadline
 from spark_logbus.coordination.groups import (
     NO_TOPIC_IDS,
     check_offsets,
-    generation_of,
+    mark_of,
     read_group,
 )
 from spark_logbus.coordination.operations import Create, Delete, Operation, SetData
@@ -30,7 +34,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.coordination.session import Session
 from spark_logbus.coordination.tree import Node, Tree
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 
 MAX_HISTORY = 1_000  # rewinds kept for each group; older ones are forgotten
 
@@ -46,6 +50,11 @@ class Rewind:
     when_us: int
     by: str
     what: str = ""
+    token: str = ""
+
+    @property
+    def mark(self) -> RewindMark:
+        return RewindMark(self.generation, self.token)
 
 
 class GroupRewinds:
@@ -57,11 +66,15 @@ class GroupRewinds:
 
     def generation(self, group: str) -> int:
         """How often the group was rewound; 0 for never, and for an unknown group."""
+        return self.mark(group).generation
+
+    def mark(self, group: str) -> RewindMark:
+        """The group's last rewind."""
         deadline = self._tree.session.deadline()
         path = paths.rewinds(group)
         self._tree.sync(deadline=deadline)
         node = self._tree.get(path, deadline=deadline)
-        return 0 if node is None else generation_of(node, path=path)
+        return NEVER_REWOUND if node is None else mark_of(node, path=path)
 
     def record(
         self,
@@ -92,6 +105,7 @@ class GroupRewinds:
             when_us=self._clock.now_us(),
             by=by,
             what=what,
+            token=uuid.uuid4().hex,
         )
         by_path = {
             paths.offset(group, tp): (offset, topic_ids.get(tp.topic))
@@ -108,11 +122,10 @@ class GroupRewinds:
             for done in attempted:
                 if self._holds(group, done, payload, deadline):
                     return done  # by an attempt whose reply was lost
-            new = generation_of(fence, path=paths.rewinds(group)) + 1
+            new = mark_of(fence, path=paths.rewinds(group)).generation + 1
+            generation = GenerationPayload(generation=new, token=payload.token)
             operations: list[Operation] = [
-                SetData(
-                    paths.rewinds(group), encode(GenerationPayload(generation=new)), fence.version
-                ),
+                SetData(paths.rewinds(group), encode(generation), fence.version),
                 Create(paths.rewind(group, new), encode(payload)),
                 *_offset_writes(by_path, nodes, payload, generation=new),
                 *self._forgotten(group, new, deadline),
@@ -198,4 +211,5 @@ def _rewind(generation: int, payload: RewindPayload) -> Rewind:
         when_us=payload.when_us,
         by=payload.by,
         what=payload.what,
+        token=payload.token,
     )

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
+from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode, foreign_node
 from spark_logbus.coordination.tree import Node
-from spark_logbus.errors import ConfigError, UnknownTopicError
+from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
+from spark_logbus.model import check_name
 
 MAX_PARTITIONS = 10_000  # about 150 KB in the topic's node, far below ZooKeeper's 1 MiB
 MAX_CONFIG_BYTES = 100_000
@@ -18,19 +19,37 @@ MAX_CONFIG_BYTES = 100_000
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     """What is decided about a topic; ``partitions`` maps to assigned brokers, the first of
-    which is the preferred leader."""
+    which is the preferred leader. ``readable`` is false when that is the last good content of a
+    node that cannot be read now."""
 
     name: str
     topic_id: str
     partitions: dict[int, list[int]]
     config: dict[str, str]
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
+    """``end`` is an offset that the log had reached on disk, None where a release that did not
+    note it led last. ``refused`` says why the leader does not serve the partition; ``go_on_at`` is
+    where a new log is to start, once the old one was given up."""
+
     leader: int
     leader_epoch: int
     in_sync: list[int]
+    end: int | None = None
+    refused: str | None = None
+    go_on_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a log has come on disk, in which leader epoch of its topic."""
+
+    topic_id: str
+    leader_epoch: int
+    end: int
 
 
 def spread(
@@ -96,6 +115,11 @@ def payload_of(name: str, node: Node) -> TopicPayload:
 
 
 def decode_topic(name: str, node: Node) -> TopicRecord | None:
+    """None when it is deleted; CorruptNodeError when it is no topic's node."""
+    try:
+        check_name("topic", name)
+    except InvalidNameError as error:
+        raise foreign_node(f"{paths.TOPICS}/{name}", "topic") from error
     payload = payload_of(name, node)
     return None if payload.deleted else record_of(name, payload)
 
@@ -111,7 +135,12 @@ def record_of(name: str, payload: TopicPayload) -> TopicRecord:
 
 def state_of(payload: StatePayload) -> PartitionState:
     return PartitionState(
-        leader=payload.leader, leader_epoch=payload.leader_epoch, in_sync=list(payload.in_sync)
+        leader=payload.leader,
+        leader_epoch=payload.leader_epoch,
+        in_sync=list(payload.in_sync),
+        end=payload.end,
+        refused=payload.refused,
+        go_on_at=payload.go_on_at,
     )
 
 

@@ -10,10 +10,9 @@ nodes is cleaning up, and whoever next creates or deletes that name finishes it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -31,6 +30,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.coordination.session import Session
 from spark_logbus.coordination.topic_records import (
     PartitionState,
+    Reached,
     TopicRecord,
     check_alteration,
     check_topic,
@@ -43,7 +43,12 @@ from spark_logbus.coordination.topic_records import (
 )
 from spark_logbus.coordination.tree import ConflictError, Node, Tree
 from spark_logbus.coordination.watches import ChildrenView
-from spark_logbus.errors import CoordinationError, TopicExistsError, UnknownTopicError
+from spark_logbus.errors import (
+    CoordinationError,
+    InvalidRequestError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -54,6 +59,7 @@ class TopicRegistry:
 
     def __init__(self, session: Session) -> None:
         self._tree = Tree(session)
+        self._unreadable = session.unreadable
 
     # -- topics --------------------------------------------------------------------------
 
@@ -65,7 +71,7 @@ class TopicRegistry:
         check_topic(name, partitions=partitions, brokers=brokers, config=config)
         payload = TopicPayload(
             id=uuid.uuid4().hex,
-            partitions=spread(partitions=partitions, brokers=brokers, existing=self._readable()),
+            partitions=spread(partitions=partitions, brokers=brokers, existing=self.all().values()),
             config=dict(config),
         )
         self._tree.ensure(paths.TOPICS)
@@ -160,79 +166,128 @@ class TopicRegistry:
         return None if node is None else decode_topic(name, node)
 
     def all(self) -> dict[str, TopicRecord]:
+        """All topics whose nodes are in order; the others are reported and left out."""
         names = self._tree.children(paths.TOPICS) or []
         nodes = self._tree.get_many(f"{paths.TOPICS}/{name}" for name in names)
         found = {}
         for name in names:
-            node = nodes[f"{paths.TOPICS}/{name}"]
-            record = None if node is None else decode_topic(name, node)
+            path = f"{paths.TOPICS}/{name}"
+            node = nodes[path]
+            try:
+                record = None if node is None else decode_topic(name, node)
+            except CorruptNodeError as failure:
+                self._unreadable.met(path, failure, instead="That topic is passed over.")
+                continue
             if record is not None:
                 found[name] = record
         return found
 
+    def some(self, names: Iterable[str]) -> dict[str, TopicRecord]:
+        """Those of ``names`` that there are. CorruptNodeError for one whose node is not in order:
+        nobody can say if there is such a topic."""
+        by_path = {paths.topic(name): name for name in names}
+        records = [
+            decode_topic(by_path[path], node)
+            for path, node in self._tree.get_many(by_path).items()
+            if node is not None
+        ]
+        return {record.name: record for record in records if record is not None}
+
     def watch(self, f: Callable[[dict[str, TopicRecord]], None]) -> None:
         """Call ``f`` with all topics: now, on this thread; then, on the session's worker, when a
         topic came, went or was changed, and whenever the session was renewed. Changes in quick
-        succession may come as one. ``f`` may make requests, but holds up other callbacks."""
-        ChildrenView(self._tree, paths.TOPICS, decode=decode_topic, deliver=f).start()
+        succession may come as one. ``f`` may make requests, but holds up other callbacks. A topic
+        whose node cannot be read any more stays as it was, but for ``readable``."""
+        ChildrenView(
+            self._tree,
+            paths.TOPICS,
+            decode=decode_topic,
+            deliver=f,
+            outdated=lambda last: replace(last, readable=False),
+        ).start()
 
     # -- leaders -------------------------------------------------------------------------
 
     def states(self, name: str) -> dict[int, PartitionState]:
-        """Of the partitions that were led at least once; empty for an unknown topic."""
+        """Of the partitions that were led at least once; empty for an unknown topic. One whose node
+        is not in order is reported and left out; CorruptNodeError when that is the topic's own."""
         if self.get(name) is None:
             return {}
-        numbers = map(paths.number_of, self._tree.children(paths.partitions(name)) or [])
+        parent = paths.partitions(name)
+        try:
+            numbers = map(paths.number_of, self._tree.children(parent) or [])
+        except CorruptNodeError as failure:
+            self._unreadable.met(parent, failure, instead="The topic's leaders are unknown.")
+            raise
+        self._unreadable.in_order(parent)
         by_path = {
             paths.partition_state(TopicPartition(name, number)): number
             for number in numbers
             if number is not None
         }
         nodes = self._tree.get_many(by_path)
-        return {
-            by_path[path]: state_of(decode(StatePayload, node.data, path=path))
-            for path, node in nodes.items()
-            if node is not None
-        }
+        found = {}
+        for path, node in nodes.items():
+            if node is None:
+                continue
+            try:
+                found[by_path[path]] = state_of(decode(StatePayload, node.data, path=path))
+            except CorruptNodeError as failure:
+                self._unreadable.met(path, failure, instead="Its partition's leader is unknown.")
+            else:
+                self._unreadable.in_order(path)
+        return found
 
-    def lead(self, tp: TopicPartition, *, broker_id: int) -> PartitionState:
-        """Make ``broker_id`` the leader in a new leader epoch. UnknownTopicError.
+    def states_of(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
+        """The state of each of ``tps``: None of one that was never led, an error in the place of
+        one that cannot be read. Few round trips, however many there are."""
+        by_path = {paths.partition_state(tp): tp for tp in tps}
+        found: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
+        for path, node in self._tree.get_many(by_path).items():
+            try:
+                state = None if node is None else self._decode_state(node, path)
+                found[by_path[path]] = None if state is None else state_of(state)
+            except CorruptNodeError as error:
+                found[by_path[path]] = error
+        return found
 
-        Conditional on the state it read and on the topic's node, so two brokers never get the
-        same epoch and a deleted topic gets no leader.
+    def lead(
+        self,
+        tp: TopicPartition,
+        *,
+        broker_id: int,
+        topic_id: str | None = None,
+        end: int | None = None,
+    ) -> PartitionState:
+        """Make ``broker_id`` the leader in a new leader epoch. UnknownTopicError, also when the
+        topic of that name has another id than ``topic_id``; CorruptNodeError, reported, when nobody
+        can say in which epoch the partition is.
+
+        ``end`` is how far the leader's log has come on disk. Conditional on the state it read and
+        on the topic's node, so two brokers never get the same epoch and a deleted topic gets no
+        leader.
         """
         path = paths.partition_state(tp)
         attempted: list[StatePayload] = []
         what = f"make broker {broker_id} the leader of {tp}"
 
         def step(deadline: Deadline) -> PartitionState:
-            topic_node, payload = self._alive(tp.topic, deadline)
-            if tp.partition not in payload.partitions:
-                raise UnknownTopicError(
-                    f"The topic {tp.topic!r} has {len(payload.partitions)} partitions and so no "
-                    f"partition {tp.partition}."
-                )
+            topic_node = self._alive_partition(tp, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
-            now = None if node is None else decode(StatePayload, node.data, path=path)
+            now = None if node is None else self._decode_state(node, path)
             if now is not None and now in attempted:
                 return state_of(now)  # done by an attempt whose reply was lost
             new = StatePayload(
                 leader=broker_id,
                 leader_epoch=0 if now is None else now.leader_epoch + 1,
                 in_sync=[broker_id],
+                end=_later(end, None if now is None else now.end),
             )
-            write: Operation = Create(path, encode(new))
-            if node is None:
-                self._make_partition(tp, topic_node, deadline)
-            else:
-                write = SetData(path, encode(new), node.version)
             attempted.append(new)
             try:
-                self._tree.transact(
-                    what,
-                    [Check(paths.topic(tp.topic), topic_node.version), write],
-                    deadline=deadline,
-                )
+                self._write_state(what, tp, topic_node, node, new, deadline)
             except ConflictError:
                 attempted.clear()  # certainly not done
                 raise
@@ -240,27 +295,153 @@ class TopicRegistry:
 
         return self._tree.repeat(what, step)
 
+    def refuse(
+        self, tp: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
+    ) -> None:
+        """Note that the broker does not serve the partition, and up to where its log is known to
+        have been on disk. UnknownTopicError."""
+        path = paths.partition_state(tp)
+        what = f"note that {tp} is not served"
+
+        def step(deadline: Deadline) -> None:
+            topic_node = self._alive_partition(tp, topic_id, deadline)
+            node = self._tree.get(path, deadline=deadline)
+            now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
+            if node is not None:
+                now = self._decode_state(node, path)
+            new = msgspec.structs.replace(now, refused=why, end=_later(end, now.end))
+            if node is None or new != now:
+                self._write_state(what, tp, topic_node, node, new, deadline)
+
+        self._tree.repeat(what, step)
+
+    def give_up(self, tp: TopicPartition, *, topic_id: str, go_on_at: int) -> None:
+        """Have the leader replace a log that it refuses by an empty one that starts at
+        ``go_on_at``. UnknownTopicError, InvalidRequestError when the partition is not refused."""
+        path = paths.partition_state(tp)
+        what = f"give up the log of {tp}"
+        written: list[StatePayload] = []
+
+        def step(deadline: Deadline) -> None:
+            topic_node = self._alive_partition(tp, topic_id, deadline)
+            node = self._tree.get(path, deadline=deadline)
+            now = None if node is None else decode(StatePayload, node.data, path=path)
+            if now is not None and now in written:
+                return  # done by an attempt whose reply was lost
+            if node is None or now is None or now.refused is None:
+                if written:
+                    return  # done, and followed already
+                raise InvalidRequestError(
+                    f"{tp} is not refused by its broker, so its log cannot be given up."
+                )
+            if go_on_at < (now.end or 0):
+                raise InvalidRequestError(
+                    f"{tp} cannot go on at {go_on_at}: its log has reached {now.end}."
+                )
+            new = msgspec.structs.replace(now, go_on_at=go_on_at)
+            written.append(new)
+            try:
+                self._write_state(what, tp, topic_node, node, new, deadline)
+            except ConflictError:
+                written.clear()  # certainly not done
+                raise
+
+        self._tree.repeat(what, step)
+
+    def note_ends(self, reached: Mapping[TopicPartition, Reached]) -> None:
+        """Note how far logs have come on disk, all in one transaction.
+
+        Passes over what is no longer led in that leader epoch: another broker or another topic of
+        that name has the partition now.
+        """
+        by_path = {
+            paths.partition_state(tp): (paths.topic(tp.topic), at) for tp, at in reached.items()
+        }
+        by_topic = {paths.topic(tp.topic): at.topic_id for tp, at in reached.items()}
+        what = f"note the ends of {len(reached)} logs"
+
+        def step(deadline: Deadline) -> None:
+            states = self._tree.get_many(by_path, deadline=deadline)
+            # Read after the states: those that were there before are of this topic, or an older.
+            topics = self._tree.get_many(by_topic, deadline=deadline)
+            alive = {path for path, id_ in by_topic.items() if _has_id(path, topics[path], id_)}
+            writes: list[Operation] = []
+            for path, (topic, at) in by_path.items():
+                node = states[path]
+                if node is None or topic not in alive:
+                    continue
+                try:
+                    now = decode(StatePayload, node.data, path=path)
+                except CorruptNodeError:
+                    continue  # told by whoever leads it
+                if now.leader_epoch == at.leader_epoch and (now.end or 0) < at.end:
+                    new = msgspec.structs.replace(now, end=at.end)
+                    writes.append(SetData(path, encode(new), node.version))
+            if writes:
+                self._tree.transact(what, writes, deadline=deadline)
+
+        self._tree.repeat(what, step)
+
+    def _write_state(
+        self,
+        what: str,
+        tp: TopicPartition,
+        topic: Node,
+        node: Node | None,
+        new: StatePayload,
+        deadline: Deadline,
+    ) -> None:
+        """Put ``new`` in the place of what was read, if its topic is as it was read too."""
+        path = paths.partition_state(tp)
+        write: Operation = Create(path, encode(new))
+        if node is None:
+            self._make_partition(tp, topic, deadline)
+        else:
+            write = SetData(path, encode(new), node.version)
+        self._tree.transact(
+            what, [Check(paths.topic(tp.topic), topic.version), write], deadline=deadline
+        )
+
+    def _alive_partition(
+        self, tp: TopicPartition, topic_id: str | None, deadline: Deadline
+    ) -> Node:
+        node, payload = self._alive(tp.topic, deadline)
+        if topic_id not in (None, payload.id):
+            raise UnknownTopicError(
+                f"The topic {tp.topic!r} with the id {topic_id} was deleted; the one of that name "
+                f"now has the id {payload.id}."
+            )
+        if tp.partition not in payload.partitions:
+            raise UnknownTopicError(
+                f"The topic {tp.topic!r} has {len(payload.partitions)} partitions and so no "
+                f"partition {tp.partition}."
+            )
+        return node
+
+    def _decode_state(self, node: Node, path: str) -> StatePayload:
+        try:
+            now = decode(StatePayload, node.data, path=path)
+        except CorruptNodeError as failure:
+            self._unreadable.met(path, failure, instead="Its partition is not led.")
+            raise
+        self._unreadable.in_order(path)
+        return now
+
     def _make_partition(self, tp: TopicPartition, topic: Node, deadline: Deadline) -> None:
-        if self._tree.get(paths.partition(tp), deadline=deadline) is None:
+        """With the node above it, which is missing where a topic's node was put back by hand."""
+        missing = [
+            path
+            for path in (paths.partitions(tp.topic), paths.partition(tp))
+            if self._tree.get(path, deadline=deadline) is None
+        ]
+        if missing:
             self._tree.transact(
                 f"create the node of {tp}",
-                [Check(paths.topic(tp.topic), topic.version), Create(paths.partition(tp))],
+                [Check(paths.topic(tp.topic), topic.version), *map(Create, missing)],
                 deadline=deadline,
             )
 
     # -- help ----------------------------------------------------------------------------
-
-    def _readable(self) -> list[TopicRecord]:
-        """All topics whose nodes are in order: one damaged node must not stop the others."""
-        names = self._tree.children(paths.TOPICS) or []
-        nodes = self._tree.get_many(f"{paths.TOPICS}/{name}" for name in names)
-        found = []
-        for name in names:
-            node = nodes[f"{paths.TOPICS}/{name}"]
-            with contextlib.suppress(CorruptNodeError):
-                record = None if node is None else decode_topic(name, node)
-                found.extend([] if record is None else [record])
-        return found
 
     def _alive(self, name: str, deadline: Deadline) -> tuple[Node, TopicPayload]:
         node = self._tree.get(paths.topic(name), deadline=deadline)
@@ -295,3 +476,15 @@ class TopicRegistry:
         operations.append(Delete(path, node.version))
         for part in in_parts(operations):
             self._tree.transact(f"remove the nodes of {name}", part, deadline=deadline)
+
+
+def _later(end: int | None, other: int | None) -> int | None:
+    return max((each for each in (end, other) if each is not None), default=None)
+
+
+def _has_id(path: str, node: Node | None, topic_id: str) -> bool:
+    try:
+        payload = None if node is None else payload_of(paths.name_of(path), node)
+    except CorruptNodeError:
+        return False
+    return payload is not None and payload.id == topic_id and not payload.deleted

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -30,8 +31,10 @@ from spark_logbus.coordination.operations import (
     SetData,
     size_of,
 )
+from spark_logbus.coordination.payloads import CorruptNodeError, foreign_node
 from spark_logbus.coordination.session import Session
-from spark_logbus.errors import CoordinationError, InvalidRequestError
+from spark_logbus.errors import CoordinationError, InvalidNameError, InvalidRequestError
+from spark_logbus.model import check_name
 
 _PIPELINE = 500  # requests sent before the first reply is awaited
 
@@ -48,10 +51,22 @@ class ConflictError(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    data: bytes
+    content: bytes | CorruptNodeError  # why it may not be read, if so; the rest is unknown then
     version: int
     owner: int  # session id of an ephemeral node's owner, 0 for others
     changed: tuple[int, int]  # ZooKeeper's transaction ids of creation and last change
+
+    @property
+    def data(self) -> bytes:
+        """CorruptNodeError when ZooKeeper does not let us read the node."""
+        if isinstance(self.content, CorruptNodeError):
+            raise self.content
+        return self.content
+
+    @property
+    def refused(self) -> bool:
+        """ZooKeeper does not let us read the node; no watch was set on it either."""
+        return isinstance(self.content, CorruptNodeError)
 
 
 class Tree:
@@ -76,9 +91,9 @@ class Tree:
         watch: Watch | None = None,
         deadline: Deadline | None = None,
     ) -> dict[str, Node | None]:
-        """All of them in a few round trips."""
+        """All of them in a few round trips. One that may not be read is among them all the same."""
         found = self._read_many(paths, lambda client, path: client.get_async(path, watch), deadline)
-        return {path: None if reply is None else _node(*reply) for path, reply in found.items()}
+        return {path: _node(path, reply) for path, reply in found.items()}
 
     def exists(
         self, path: str, *, watch: Watch | None = None, deadline: Deadline | None = None
@@ -107,6 +122,9 @@ class Tree:
         found = self._read_many(
             paths, lambda client, path: client.get_children_async(path, watch), deadline
         )
+        for path, names in found.items():
+            if isinstance(names, NoAuthError):
+                raise _not_ours(path)
         return {path: None if names is None else sorted(names) for path, names in found.items()}
 
     def sync(self, *, deadline: Deadline | None = None) -> None:
@@ -192,15 +210,21 @@ class Tree:
         ``step`` reads before it writes, so a repetition sees what the attempt before has done.
         """
         deadline = self.session.deadline()
+        last: CoordinationError | None = None
         while True:
             try:
                 return step(deadline)
             except (ConflictError, ReplyLostError) as again:
-                if deadline.expired:
-                    raise CoordinationError(
-                        f"It was not possible to {what} within {deadline.timeout_ms} ms: "
-                        f"{again.message} Try again."
-                    ) from again
+                last = again
+            except CoordinationError:
+                # Cut short by the time that was left: what used it up is the reason.
+                if last is None or not deadline.expired:
+                    raise
+            if deadline.expired:
+                raise CoordinationError(
+                    f"It was not possible to {what} within {deadline.timeout_ms} ms: "
+                    f"{last.message} Try again."
+                ) from last
 
     def _add(self, transaction: Any, operation: Operation) -> None:
         path = self._absolute(operation.path)
@@ -222,12 +246,26 @@ class Tree:
         return absolute.removeprefix(self._root)
 
 
+def own_names(tree: Tree, parent: str, kind: str, *, deadline: Deadline | None = None) -> list[str]:
+    """The children that a ``kind`` (topic, group) can be named after; others are reported."""
+    own = []
+    for name in tree.children(parent, deadline=deadline) or ():
+        path = f"{parent}/{name}"
+        try:
+            own.append(check_name(kind, name))
+        except InvalidNameError:
+            failure = foreign_node(path, kind)
+            tree.session.unreadable.met(path, failure, instead="It is passed over.")
+    return own
+
+
 def _submit_all(read: Callable[[Any, str], Any], absolute: list[str], client: Any) -> _Gathered:
     return _Gathered([read(client, path) for path in absolute])
 
 
 class _Gathered:
-    """Several of kazoo's async results as one; a missing node reads as None."""
+    """Several of kazoo's async results as one; a missing node reads as None, and one that may not
+    be read as its error, which is not that of the others."""
 
     def __init__(self, results: list[Any]) -> None:
         self._results = results
@@ -242,12 +280,26 @@ class _Gathered:
                 replies.append(result.get(timeout=timeout))
             except NoNodeError:
                 replies.append(None)
+            except NoAuthError as refused:
+                replies.append(refused)
         return replies
 
 
-def _node(data: bytes | None, stat: Any) -> Node:
+def _not_ours(path: str) -> CorruptNodeError:
+    return CorruptNodeError(
+        f"ZooKeeper does not let logbus read the node {path} (NoAuth). Give it the right to, "
+        "or remove the node by hand."
+    )
+
+
+def _node(path: str, reply: Any) -> Node | None:
+    if reply is None:
+        return None
+    if isinstance(reply, NoAuthError):
+        return Node(content=_not_ours(path), version=-1, owner=0, changed=(0, 0))
+    data, stat = reply
     return Node(
-        data=data or b"",
+        content=data or b"",
         version=stat.version,
         owner=stat.ephemeralOwner or 0,
         changed=(stat.czxid, stat.mzxid),

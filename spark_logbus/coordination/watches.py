@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from spark_logbus.errors import LogbusError
 logger = logging.getLogger(__name__)
 
 _RETRY_DELAY_MS = 1_000
+_UNWATCHED_DELAY_MS = 5_000
 T = TypeVar("T")
 
 
@@ -63,6 +64,7 @@ class Subscription:
         self._running = threading.RLock()  # held through a refresh
         self._lock = threading.Lock()
         self._stale = Change()
+        self._unwatched: set[str] = set()
         self._scheduled = False
         self._cancelled = False
 
@@ -90,6 +92,20 @@ class Subscription:
             self._invalidate(Change(everything=True))
         else:
             self._invalidate(Change(paths=frozenset([self._tree.relative(event.path)])))
+
+    def look_again(self, paths: Iterable[str]) -> None:
+        """Refresh these after a while: they could not be watched."""
+        with self._lock:
+            waiting = bool(self._unwatched)
+            self._unwatched.update(paths)
+        if not waiting:
+            self._session.worker.submit(self._look_again, delay_ms=_UNWATCHED_DELAY_MS)
+
+    def _look_again(self) -> None:
+        with self._lock:
+            change = Change(paths=frozenset(self._unwatched))
+            self._unwatched.clear()
+        self._invalidate(change)
 
     def _reconnected(self, lost: bool) -> None:
         self._invalidate(Change(everything=True, new_session=lost))
@@ -139,8 +155,9 @@ class ChildrenView(Generic[T]):
     ``decode`` gives the value of a child, or None for one that does not count. Reads only the
     children that are new or changed, except after a reconnection.
 
-    A child that cannot be decoded never looks like one that was removed: the first delivery
-    fails, a later one keeps the last good value.
+    A child that cannot be read or decoded costs nothing but itself: it is reported once, and its
+    last good value, or what ``outdated`` makes of that, stays in force; one that never had one is
+    left out.
     """
 
     def __init__(
@@ -150,11 +167,14 @@ class ChildrenView(Generic[T]):
         *,
         decode: Callable[[str, Node], T | None],
         deliver: Callable[[dict[str, T]], None],
+        outdated: Callable[[T], T] = lambda last: last,
     ) -> None:
         self._tree = tree
+        self._session = tree.session
         self._parent = parent
         self._decode = decode
         self._deliver = deliver
+        self._outdated = outdated
         self._names: list[str] = []
         self._values: dict[str, T | None] = {}
         self._seen: dict[str, tuple[int, int]] = {}
@@ -185,8 +205,14 @@ class ChildrenView(Generic[T]):
                 values.pop(name, None)
                 self._seen.pop(name, None)
             elif self._seen.get(name) != node.changed or name not in values:
-                values[name] = self._value(name, node, first=change.first)
+                values[name] = self._value(name, node)
                 self._seen[name] = node.changed
+        for name in self._names:
+            if name not in names:
+                self._session.unreadable.removed(f"{self._parent}/{name}")
+        refused = [path for path, node in nodes.items() if node is not None and node.refused]
+        if refused:
+            self._subscription.look_again(refused)
         self._names, self._values = names, values
         self._seen = {name: seen for name, seen in self._seen.items() if name in values}
         self._report(change)
@@ -198,14 +224,21 @@ class ChildrenView(Generic[T]):
                 return names
             self._tree.ensure(self._parent)
 
-    def _value(self, name: str, node: Node, *, first: bool) -> T | None:
+    def _value(self, name: str, node: Node) -> T | None:
+        path = f"{self._parent}/{name}"
         try:
-            return self._decode(name, node)
+            value = self._decode(name, node)
         except CorruptNodeError as failure:
-            if first:
-                raise
-            logger.error("%s Its last good content stays in force.", failure.message)
-            return self._values.get(name)
+            last = self._values.get(name)
+            instead = (
+                "Nothing is done about it."
+                if last is None
+                else ("Its last good content stays in force.")
+            )
+            self._session.unreadable.met(path, failure, instead=instead)
+            return None if last is None else self._outdated(last)
+        self._session.unreadable.in_order(path)
+        return value
 
     def _report(self, change: Change) -> None:
         current = {name: value for name, value in self._values.items() if value is not None}

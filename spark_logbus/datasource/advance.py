@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_logbus.datasource.stream_offset import StreamOffset
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
 from spark_logbus.offsets import (
     AboveEnd,
     BelowLogStart,
@@ -23,10 +23,10 @@ from spark_logbus.offsets import (
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What a stream knows of its group when it plans: how often it was rewound, and to where."""
+    """What a stream knows of its group when it plans: its last rewind, and to where."""
 
     group: str | None = None
-    generation: int = 0
+    mark: RewindMark = NEVER_REWOUND
     rewound: Mapping[TopicPartition, int] | None = None
     """Where rewinds set the group that the stream has not followed yet; None if there are none."""
 
@@ -80,7 +80,7 @@ def advance(
         to={tp: r.end for tp, r in ranges.items()},
         topic_ids=snapshot.topic_ids,
         group=view.group,
-        generation=view.generation,
+        mark=view.mark,
     )
     return Advance(end, findings, moved or bool(findings))
 

@@ -14,7 +14,6 @@ from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.read import read_partition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets import (
-    FIRST_CONTACT_S,
     Committed,
     DriverLink,
     Finding,
@@ -39,10 +38,9 @@ class LogbusBatchReader(DataSourceReader):
         """Resolve starts and ends and cut the ranges. Called once for each ``load``: what comes
         later is not seen, and all actions on the DataFrame read the same records."""
         link = DriverLink(self._options.zookeeper, group=self._options.group)
+        patience = Patience().at_first_contact()
         try:
-            return Patience(limit_s=FIRST_CONTACT_S).run(
-                "Planning the read", lambda: self._input_partitions(link)
-            )
+            return patience.run("Planning the read", lambda: self._input_partitions(link))
         finally:
             link.close()
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_logbus.client import Admin
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.read import RangesPartition
-from spark_logbus.errors import OffsetOutOfRangeError
+from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
 from spark_logbus.offsets import DriverLink, Share, SplitLimits, Splitter, split
 
@@ -48,10 +48,11 @@ def splitter(admin: Admin) -> Splitter:
     ) -> Mapping[OffsetRange, tuple[list[OffsetRange], int]]:
         try:
             return admin.split_many(list(wanted), target_bytes=wanted)
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, UnknownTopicError):
             if len(wanted) > 1:
                 return {one: cut({one: size})[one] for one, size in wanted.items()}
-            # Retention was faster. The tasks meet the gap and decide on it, each for its range.
+            # Retention or a deletion of the topic was faster. The tasks meet the gap and decide on
+            # it, each for its range.
             return {one: ([one], 0) for one in wanted}
 
     return cut

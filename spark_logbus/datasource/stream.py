@@ -23,7 +23,7 @@ from spark_logbus.datasource.driver_process import spark_driver
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.read import read_partition
 from spark_logbus.datasource.stream_driver import StreamDriver
-from spark_logbus.datasource.termination import call_on_sigterm
+from spark_logbus.datasource.termination import CleanUp
 from spark_logbus.errors import UnsupportedVersionError
 from spark_logbus.offsets import MAX_OFFSET, DriverLink
 
@@ -37,6 +37,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._driver: StreamDriver | None = None
+        self._clean_up: CleanUp | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._on_driver().prepare_available_now()
@@ -68,9 +69,9 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def stop(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()
+        clean_up, self._clean_up, self._driver = self._clean_up, None, None
+        if clean_up is not None:
+            clean_up()
 
     def _on_driver(self) -> StreamDriver:
         if self._driver is None:
@@ -82,8 +83,9 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 application=application,
             )
             self._driver = StreamDriver(self._options, link=link)
-            # Spark does not call stop() when a query ends; it terminates the process.
-            call_on_sigterm(self.stop)
+            # When a query ends, Spark terminates the process, whether or not it calls stop().
+            self._clean_up = CleanUp(self._driver.close)
+            self._clean_up.at_sigterm()
         return self._driver
 
 

@@ -18,9 +18,8 @@ from spark_logbus.datasource.advance import Advance, GroupView, advance, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions, splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.offsets import (
-    FIRST_CONTACT_S,
     NO_LIMITS,
     Committed,
     DriverLink,
@@ -116,7 +115,7 @@ class StreamDriver:
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
         patience = self._patience
         if not self._met:
-            patience = replace(patience, limit_s=min(patience.limit_s, FIRST_CONTACT_S))
+            patience = patience.at_first_contact()
         answer = patience.run(what, attempt)
         self._met = True
         return answer
@@ -128,21 +127,19 @@ class StreamDriver:
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
         progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
-        generation = progress.generation() if progress is not None else 0
-        view = GroupView(self._options.group, generation)
+        mark = progress.mark() if progress is not None else NEVER_REWOUND
+        view = GroupView(self._options.group, mark)
         first = None
         if not last.resolved:
             first = last = self._first(snapshot, progress, view)
-        elif progress is not None and self._follows(last, generation):
-            # A smaller generation: the group was deleted, and all its rewinds came after that.
-            after = last.generation if generation > last.generation else 0
-            rewound = progress.rewound(after=after, up_to=generation)
+        elif progress is not None and self._follows(last, mark):
+            rewound = progress.rewound(after=last.mark, up_to=mark)
             view = replace(view, rewound=rewound)
             if self._target is not None:  # a rewind that skips records also skips those to come
                 self._target = self._target.reaching(rewound)
                 snapshot = self._seen.capped(self._target)
         if progress is not None and view.rewound is None:
-            progress.commit(last.to, topic_ids=last.topic_ids, generation=generation)
+            progress.commit(last.to, topic_ids=last.topic_ids, mark=mark)
         plan = advance(last, snapshot, view=view)
         self._decide(plan.findings)
         if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
@@ -164,10 +161,10 @@ class StreamDriver:
             progress.hold(topics)
         return progress
 
-    def _follows(self, last: StreamOffset, generation: int) -> bool:
+    def _follows(self, last: StreamOffset, mark: RewindMark) -> bool:
         """Whether the group was rewound since ``last``. Rewinds that it had before the stream
         joined it are past: the stream started where its own options said."""
-        return last.group == self._options.group and generation != last.generation
+        return last.group == self._options.group and not mark.may_be(last.mark)
 
     def _first(
         self, snapshot: Snapshot, progress: GroupProgress | None, view: GroupView
@@ -190,7 +187,7 @@ class StreamDriver:
             to=resolved.offsets,
             topic_ids=snapshot.topic_ids,
             group=view.group,
-            generation=view.generation,
+            mark=view.mark,
         )
 
     def _input_partitions(self, planned: StreamOffset) -> list[InputPartition]:
@@ -207,7 +204,7 @@ class StreamDriver:
     def _commit(self, done: StreamOffset) -> None:
         progress = self._link.progress()
         if progress is not None:
-            progress.commit(done.to, topic_ids=done.topic_ids, generation=done.generation)
+            progress.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)
 
     def _decide(self, findings: list[Finding]) -> None:
         decide(

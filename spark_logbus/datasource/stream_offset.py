@@ -7,7 +7,8 @@
      "to":     {"orders": {"0": 120, "1": 95}},    where it ends, and the next one starts
      "topics": {"orders": "5f0c..."},              ids: a recreated topic is another topic
      "group": "loader",                            only with a group
-     "generation": 0}                              rewinds of the group that are followed
+     "generation": 1,                              rewinds of the group that are followed
+     "rewind": "9a41..."}                          the last one's token; only where it is known
 
 The offset before the first micro-batch is ``{"version": 1, "unresolved": true}``: where a query
 starts is looked up when its first micro-batch is planned, and stands in that one's ``from``.
@@ -29,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_logbus.errors import InvalidRequestError, UnsupportedVersionError
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
 
 VERSION = 1
 
@@ -42,7 +43,7 @@ class StreamOffset:
     to: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
     group: str | None = None
-    generation: int = 0
+    mark: RewindMark = NEVER_REWOUND
     resolved: bool = True
 
     def ranges(self) -> list[OffsetRange]:
@@ -71,7 +72,8 @@ class StreamOffset:
             "to": nest(self.to),
             "topics": dict(sorted(self.topic_ids.items())),
             **({} if self.group is None else {"group": self.group}),
-            "generation": self.generation,
+            "generation": self.mark.generation,
+            **({"rewind": self.mark.token} if self.mark.token else {}),
         }
 
     @classmethod
@@ -101,7 +103,7 @@ class StreamOffset:
                 to=flatten(value["to"]),
                 topic_ids={str(topic): str(id_) for topic, id_ in value["topics"].items()},
                 group=value.get("group"),
-                generation=int(value["generation"]),
+                mark=RewindMark(int(value["generation"]), str(value.get("rewind", ""))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidRequestError(

@@ -10,29 +10,56 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
+
+from spark_logbus.signals import call_at
 
 # Spark waits for nothing after SIGTERM; what has not been closed by then times out elsewhere.
 _LIMIT_S = 3.0
 
 
-def call_on_sigterm(cleanup: Callable[[], None]) -> bool:
-    """Call ``cleanup`` at SIGTERM, then end the process. False if that cannot be arranged.
+class CleanUp:
+    """What is closed once: when Spark says so, or at SIGTERM.
 
-    The handler runs in the middle of whatever the main thread does, which may hold any lock. So
-    the clean-up runs in a thread of its own, and the process ends after a bound in any case.
-    Nothing is arranged where another handler is installed, or outside of the main thread.
+    Spark often does both at a time. When it stops a query in the middle of a call, the connection
+    breaks, the source is told to stop, and while it closes its ZooKeeper session SIGTERM comes. A
+    process that ended then would leave the session, and the claims on its group, for others to
+    wait for.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return False
 
-    def terminate(signum: int, _frame: FrameType | None) -> None:
-        worker = threading.Thread(target=cleanup, name="logbus-clean-up", daemon=True)
-        worker.start()
-        worker.join(_LIMIT_S)
-        os._exit(128 + signum)
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self._begun = False
+        self._done = False
 
-    signal.signal(signal.SIGTERM, terminate)
-    return True
+    def __call__(self) -> None:
+        """Close, unless that was begun before."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            self._close()
+        finally:
+            self._done = True
+
+    def at_sigterm(self) -> bool:
+        """Close at SIGTERM, then end the process. False if that cannot be arranged.
+
+        A thread does it: the main thread may hold any lock when the signal comes, or wait for what
+        never comes. The process ends after a bound in any case. Nothing is arranged where another
+        handler or another wakeup descriptor is installed, or outside of the main thread.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return False
+        return call_at([signal.SIGTERM], self._end)
+
+    def _end(self) -> None:
+        if self._begun and not self._done:
+            # The main thread cleans up, and then ends by itself: its connection is broken.
+            threading.Event().wait(_LIMIT_S)
+        else:
+            worker = threading.Thread(target=self, name="logbus-clean-up", daemon=True)
+            worker.start()
+            worker.join(_LIMIT_S)
+        os._exit(128 + signal.SIGTERM)

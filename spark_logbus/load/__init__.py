@@ -3,6 +3,16 @@
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import WarehouseError
 from spark_logbus.load.load import LoadConfig, Loaded, run_load
-from spark_logbus.load.warehouse import Warehouse
+from spark_logbus.load.schema import IncompatibleSchemaError
+from spark_logbus.load.warehouse import SupersededError, Warehouse
 
-__all__ = ["Commit", "LoadConfig", "Loaded", "Warehouse", "WarehouseError", "run_load"]
+__all__ = [
+    "Commit",
+    "IncompatibleSchemaError",
+    "LoadConfig",
+    "Loaded",
+    "SupersededError",
+    "Warehouse",
+    "WarehouseError",
+    "run_load",
+]

@@ -1,10 +1,13 @@
-"""What one load's commit file holds: the offsets that are in, and the files that hold them."""
+"""What one load's commit file holds: the offsets that are in, the files that hold them, and the
+schema that the warehouse has with them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
 
 from spark_logbus.load.hadoop import WarehouseError
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -25,6 +28,9 @@ class Commit:
     ends: dict[int, int]  # of all partitions, also those that had nothing new
     records: int
     files: tuple[str, ...]  # relative to the topic's directory: date=.../part-...
+
+    schema: StructType | None = None
+    """Of this load and all before it, without the date. Earlier releases did not keep it."""
 
     def __post_init__(self) -> None:
         if self.number < 1:
@@ -53,6 +59,7 @@ class Commit:
                 "ends": {str(partition): end for partition, end in sorted(self.ends.items())},
                 "records": self.records,
                 "files": list(self.files),
+                "schema": None if self.schema is None else self.schema.jsonValue(),
             },
             indent=1,
         )
@@ -67,6 +74,7 @@ class Commit:
                     f"Load {data['number']} was committed in format {data['version']}, this "
                     f"release knows {COMMIT_VERSION}; use the newer one that wrote it."
                 )
+            schema = data.get("schema")
             return Commit(
                 data["number"],
                 data["staging"],
@@ -78,6 +86,7 @@ class Commit:
                 {int(partition): end for partition, end in data["ends"].items()},
                 data["records"],
                 tuple(data["files"]),
+                None if schema is None else StructType.fromJson(schema),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WarehouseError(

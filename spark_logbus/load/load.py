@@ -1,4 +1,4 @@
-"""One load of a topic's new records into a warehouse: read, stage, count, commit, publish."""
+"""One load of a topic's new records into a warehouse: read, stage, check, commit, publish."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
-from spark_logbus.coordination import GroupOffsets, Lock, Session
-from spark_logbus.errors import DataLossError
+from spark_logbus.coordination import GroupClaims, GroupOffsets, Lock, Session
+from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import translated
 from spark_logbus.load.reading import json_fields, parse_json, plan, read
-from spark_logbus.load.warehouse import Warehouse
+from spark_logbus.load.schema import merged
+from spark_logbus.load.tally import Observed, Tally, tally_of
+from spark_logbus.load.warehouse import Warehouse, without_date
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets import Snapshot, take_snapshot
 from spark_logbus.offsets.selection import Topics
@@ -30,12 +32,22 @@ class LoadConfig:
     topic: str
     warehouse: str  # a directory on any Hadoop filesystem
     zookeeper: str
-    #: DDL of fields in JSON values that become columns; None keeps values as they are.
+    #: DDL of fields in JSON values that become columns, beside the values as they are.
     json_schema: str | None = None
-    #: Go on after records that retention deleted before they were loaded.
+    #: Go on after records that retention deleted before they were loaded, and over offsets
+    #: without a record in a topic that is not compacted (any more).
     allow_gaps: bool = False
     #: Show the progress as this group's offsets in ZooKeeper.
     group: str | None = None
+    #: Keep of JSON values only the fields of ``json_schema``, and values that do not parse.
+    drop_value: bool = False
+
+    def __post_init__(self) -> None:
+        if self.drop_value and self.json_schema is None:
+            raise ConfigError(
+                "--drop-value without --json-schema would keep nothing of the values; name the "
+                "fields that are to become columns."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +62,33 @@ class Loaded:
 def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
     """Finish what an earlier load left, then load what is new.
 
-    Raises DataLossError, LockHeldError, ConfigError, WarehouseError, and what the client raises.
-    Whatever it raises, running it again is right: what was committed stays and is made visible,
-    everything else is discarded and read again.
+    Raises DataLossError, LockHeldError, GroupHeldError, ConfigError, WarehouseError, and what the
+    client raises. Whatever it raises, running it again is right: what was committed stays and is
+    made visible, everything else is discarded and read again.
     """
     started = time.monotonic()
-    fields = json_fields(config.json_schema) if config.json_schema is not None else None
+    fields = None
+    if config.json_schema is not None:
+        fields = json_fields(config.json_schema, drop_value=config.drop_value)
     warehouse = Warehouse(spark, config.warehouse, config.topic)
     with (
-        Session(config.zookeeper, client_name="load") as session,
+        Session(config.zookeeper, client_name="load", expects_cluster=True) as session,
         Lock(session, f"load {warehouse.path}", holder=_holder(config)) as lock,
     ):
+        claims = _claim(session, config)
         last = warehouse.recover()
-        with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
-            snapshot = take_snapshot(Admin(cluster), Topics((config.topic,)), missing_ok=False)
-        commit = _stage(spark, config, fields, warehouse, snapshot, last)
-        if commit is not None:
+        source = _look_up(config)
+        ranges = plan(source.snapshot, config.topic, last, allow_gaps=config.allow_gaps)
+        commit = None
+        if any(r.count for r in ranges):
+            commit = _Staging(spark, config, fields, warehouse, source).stage(ranges, last)
+            warehouse.prepare(commit)
             lock.check()
             warehouse.commit(commit)
             warehouse.publish(commit)
         newest = commit or last
         if config.group is not None and newest is not None:
-            _tell_group(session, config, newest, group=config.group)
+            _tell_group(session, config, newest, group=config.group, claims=claims)
     return Loaded(commit, warehouse.path, time.monotonic() - started)
 
 
@@ -79,66 +96,111 @@ def _holder(config: LoadConfig) -> str:
     return f"a load of {config.topic} on {platform.node()} (process {os.getpid()})"
 
 
-def _stage(
-    spark: SparkSession,
-    config: LoadConfig,
-    fields: StructType | None,
-    warehouse: Warehouse,
-    snapshot: Snapshot,
-    last: Commit | None,
-) -> Commit | None:
-    """Write what is new where nobody sees it; the commit that would publish it."""
-    ranges = plan(snapshot, config.topic, last, allow_gaps=config.allow_gaps)
-    expected = sum(r.count for r in ranges)
-    if expected == 0:
-        return None
-    number = last.number + 1 if last else 1
-    staging = Commit.staging_name(number, uuid.uuid4().hex)
-    path = warehouse.staging(staging)
-    with translated(f"stage load {number} in {path}"):
-        _write(spark, config, fields, ranges, path)
-    with translated(f"count what was staged in {path}"):
-        records, files = _look(spark, path)
-    if records != expected:
-        raise DataLossError(
-            f"Expected {expected:,} records in {', '.join(map(str, ranges))}, staged "
-            f"{records:,}; nothing was committed. Run the load again, and if it persists, check "
-            "the topic with `logbus dump`."
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The topic as it is when a load begins."""
+
+    snapshot: Snapshot
+    compacted: bool
+
+
+def _look_up(config: LoadConfig) -> _Source:
+    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
+        admin = Admin(cluster)
+        snapshot = take_snapshot(admin, Topics((config.topic,)), missing_ok=False)
+        topic = admin.describe([config.topic], ends=False)[config.topic]
+    return _Source(snapshot, "compact" in topic.config.get("cleanup.policy", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """Writes what is new where nobody sees it, and makes sure of it."""
+
+    spark: SparkSession
+    config: LoadConfig
+    fields: StructType | None
+    warehouse: Warehouse
+    source: _Source
+
+    def stage(self, ranges: list[OffsetRange], last: Commit | None) -> Commit:
+        """The commit that would publish ``ranges``, which hold an offset at least."""
+        observed = Observed(read(self.spark, ranges, self.config.zookeeper, self.config.topic))
+        frame = observed.frame
+        if self.fields is not None:
+            frame = parse_json(frame, self.fields, drop_value=self.config.drop_value)
+        before = self.warehouse.schema(last) or StructType()
+        schema = merged(before, without_date(frame.schema), where=self.warehouse.path)
+        number = last.number + 1 if last else 1
+        staging = Commit.staging_name(number, uuid.uuid4().hex)
+        path = self.warehouse.staging(staging)
+        with translated(f"stage load {number} in {path}"):
+            _write(frame, path)
+        with translated(f"count what was staged in {path}"):
+            staged, files = _look(self.spark, path)
+        self._check(ranges, observed.tally(), staged)
+        return Commit(
+            number,
+            staging,
+            self.source.snapshot.topic_ids[self.config.topic],
+            tuple(r for r in ranges if r.count),
+            {r.topic_partition.partition: r.end for r in ranges},
+            staged.records,
+            files,
+            schema,
         )
-    return Commit(
-        number,
-        staging,
-        snapshot.topic_ids[config.topic],
-        tuple(r for r in ranges if r.count),
-        {r.topic_partition.partition: r.end for r in ranges},
-        records,
-        files,
-    )
+
+    def _check(self, ranges: list[OffsetRange], handed_over: Tally, staged: Tally) -> None:
+        """DataLossError unless exactly what was read is staged, and all that had to be was read."""
+        where = ", ".join(map(str, ranges))
+        if staged != handed_over:
+            raise DataLossError(
+                f"Expected {handed_over.records:,} records, which were read of {where}, staged "
+                f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "
+                "nothing was committed. Run the load again, and if it persists, check the topic "
+                "with `logbus dump`."
+            )
+        offsets = sum(r.count for r in ranges)
+        with_gaps = self.source.compacted or self.config.allow_gaps
+        if staged.records > offsets or (staged.records < offsets and not with_gaps):
+            raise DataLossError(
+                f"Expected {offsets:,} records in {where}, found {staged.records:,}; nothing was "
+                f"committed. Topic {self.config.topic} is not compacted, so that each offset has "
+                "its record. If it was compacted at one time, use --allow-gaps; if not, check it "
+                "with `logbus verify`."
+            )
 
 
-def _write(
-    spark: SparkSession,
-    config: LoadConfig,
-    fields: StructType | None,
-    ranges: list[OffsetRange],
-    path: str,
-) -> None:
-    frame = read(spark, ranges, config.zookeeper, config.topic)
-    if fields is not None:
-        frame = parse_json(frame, fields)
+def _write(frame: DataFrame, path: str) -> None:
     # A date goes to one task and so to one file, unless it is so large that Spark splits it.
     frame.hint("rebalance", "date").write.partitionBy("date").parquet(path)
 
 
-def _look(spark: SparkSession, path: str) -> tuple[int, tuple[str, ...]]:
-    """How many records are really there, and in which files."""
-    staged = spark.read.schema("offset bigint, date date").parquet(path)
+def _look(spark: SparkSession, path: str) -> tuple[Tally, tuple[str, ...]]:
+    """Which records are really there, and in which files."""
+    staged = spark.read.schema("partition int, offset bigint, date date").parquet(path)
     # Spark gives whole URLs; the last two parts are date=... and the file's name.
     files = ("/".join(url.rsplit("/", 2)[-2:]) for url in staged.inputFiles())
-    return staged.count(), tuple(sorted(files))
+    return tally_of(staged), tuple(sorted(files))
 
 
-def _tell_group(session: Session, config: LoadConfig, commit: Commit, *, group: str) -> None:
+def _claim(session: Session, config: LoadConfig) -> GroupClaims | None:
+    """Hold the group's topic while the load runs, as a query does: GroupHeldError, with the
+    holder's name, when one reads it for that group."""
+    if config.group is None:
+        return None
+    claims = GroupClaims(session, config.group, pid=os.getpid(), application="load")
+    claims.hold([config.topic])
+    return claims
+
+
+def _tell_group(
+    session: Session,
+    config: LoadConfig,
+    commit: Commit,
+    *,
+    group: str,
+    claims: GroupClaims | None,
+) -> None:
     """Copy the warehouse's progress to the group, for lag and rewinds.
 
     The warehouse's own commit decides where the next load starts.
@@ -148,4 +210,5 @@ def _tell_group(session: Session, config: LoadConfig, commit: Commit, *, group: 
         {TopicPartition(config.topic, p): end for p, end in commit.ends.items()},
         by=f"load into {config.warehouse}",
         topic_ids={config.topic: commit.topic_id},
+        claims=claims,
     )

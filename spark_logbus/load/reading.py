@@ -20,6 +20,7 @@ COLUMNS = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
 )
+_VALUE = "value"
 _MALFORMED = "malformed_value"
 _RESERVED = ("key", "partition", "offset", "timestamp", "headers", "date", _MALFORMED)
 
@@ -52,8 +53,8 @@ def plan(
         if last is not None and start < span.start and not allow_gaps:
             raise DataLossError(
                 f"{tp}: load {last.number} ended at offset {start:,}, but the log now starts at "
-                f"{span.start:,}: {span.start - start:,} records were deleted by retention before "
-                "they were loaded. Use --allow-gaps to go on after them."
+                f"{span.start:,}: the offsets between were not loaded and are gone, deleted by "
+                "retention or given up with their log. Use --allow-gaps to go on after them."
             )
         ranges.append(OffsetRange(tp, max(start, span.start), span.end))
     return ranges
@@ -80,7 +81,7 @@ def read(spark: SparkSession, ranges: list[OffsetRange], zookeeper: str, topic: 
     )
 
 
-def json_fields(ddl: str) -> StructType:
+def json_fields(ddl: str, *, drop_value: bool) -> StructType:
     """The fields that ``--json-schema`` names. Raises ConfigError; needs a Spark session."""
     try:
         schema = DataType.fromDDL(ddl)
@@ -94,29 +95,41 @@ def json_fields(ddl: str) -> StructType:
             f"--json-schema is {ddl!r}, which is a single type; name fields and types, as in "
             '"carrier string, delay int".'
         )
-    taken = sorted({name.lower() for name in schema.names} & set(_RESERVED))
+    names = {name.lower() for name in schema.names}
+    taken = sorted(names & set(_RESERVED))
     if taken:
         raise ConfigError(
             f"--json-schema names {', '.join(taken)}, which the load adds itself "
             f"({', '.join(_RESERVED)}). Leave it out, or load values as they are and select the "
             "field with from_json when reading."
         )
+    if _VALUE in names and not drop_value:
+        raise ConfigError(
+            f"--json-schema names {_VALUE}, the column that keeps each value as it came. Leave it "
+            "out and select the field with from_json when reading, or give the column up with "
+            "--drop-value."
+        )
     return schema
 
 
-def parse_json(frame: DataFrame, fields: StructType) -> DataFrame:
-    """Add the fields of JSON values as columns; the value is kept only where it does not parse."""
+def parse_json(frame: DataFrame, fields: StructType, *, drop_value: bool) -> DataFrame:
+    """Add the fields of JSON values as columns, beside the values as they came.
+
+    ``malformed_value`` repeats those that do not parse. With ``drop_value`` they are all that is
+    kept of values: what the fields do not name is dropped.
+    """
     parsed = F.from_json(
-        F.col("value").cast("string"),
+        F.col(_VALUE).cast("string"),
         StructType(fields.fields).add(_MALFORMED, "string"),
         {"columnNameOfCorruptRecord": _MALFORMED},
     )
     frame = frame.withColumn("_parsed", parsed)
     bad = F.col("_parsed").isNull() | F.col("_parsed")[_MALFORMED].isNotNull()
-    kept = [c for c in frame.columns if c not in ("_parsed", "value", "date")]
+    apart = ("_parsed", "date", _VALUE) if drop_value else ("_parsed", "date")
+    kept = [name for name in frame.columns if name not in apart]
     return frame.select(
         *kept,
         *[F.col("_parsed")[name].alias(name) for name in fields.names],
-        F.when(bad, F.col("value")).alias(_MALFORMED),
+        F.when(bad, F.col(_VALUE)).alias(_MALFORMED),
         "date",
     )

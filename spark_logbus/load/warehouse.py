@@ -5,13 +5,20 @@ The warehouse is a directory on any Hadoop filesystem::
     <warehouse>/<topic>/date=2013-01-01/part-....parquet     what everyone reads
     <warehouse>/<topic>/_logbus/loads/<number>.json          one per load: offsets and files
     <warehouse>/<topic>/_logbus/staging/<number>-<id>/       files of a load under way
+    <warehouse>/<topic>/_logbus/fenced/<number>-<id>/        of one that the next load took over
 
-A load reads from where the last committed load ended, writes into staging, counts what is there,
+A load reads from where the last committed load ended, writes into staging, checks what is there,
 and then puts its ``loads/<number>.json`` in place by one rename. That is the commit: it names the
 offsets and the data files together. Moving the files to where readers look comes after it and can
 be repeated, so a load that is killed before the commit leaves nothing (its staging is discarded
 by the next run), and one that is killed after it is finished by the next run. No record is lost,
-none is there twice. A lock in ZooKeeper keeps two loads of one topic into one warehouse apart.
+none is there twice.
+
+A lock in ZooKeeper keeps two loads of one topic into one warehouse apart. A load that stands still
+for longer than its session cannot know that it lost the lock, so the next one fences it first: it
+moves away what is in staging, and only then looks which load committed last. The commit's rename
+begins in staging and is all that is done after the lock was checked. So it comes before the fence
+and is seen, or after it and finds nothing to rename.
 
 Readers skip ``_logbus``, as every name that begins with ``_`` or ``.``.
 """
@@ -20,21 +27,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from spark_logbus.load.commits import Commit, newest
 from spark_logbus.load.hadoop import HadoopDirectory, WarehouseError
 
 _LOADS = "_logbus/loads"
 _STAGING = "_logbus/staging"
+_FENCED = "_logbus/fenced"
 # Written beside the staged files, so that whatever discards those discards it too.
 _COMMIT = "_commit.json"
+_DATE = "date="
+
+
+class SupersededError(WarehouseError):
+    """Another load took the warehouse over while this one stood still."""
 
 
 class Warehouse:
     """The directory of one topic. Not thread-safe; only for the holder of the topic's lock."""
 
     def __init__(self, spark: SparkSession, root: str, topic: str) -> None:
+        self._spark = spark
         self._directory = HadoopDirectory(spark, f"{root.rstrip('/')}/{topic}")
         self.topic = topic
 
@@ -53,31 +69,107 @@ class Warehouse:
             return None
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
 
+    def schema(self, last: Commit | None) -> StructType | None:
+        """Of all columns that loads up to ``last`` have written; None before there are any.
+
+        Earlier releases did not keep it with the commit. It is looked up in the files then: in
+        all of them, or in the last load's where they no longer go together.
+        """
+        if last is None or last.schema is not None:
+            return None if last is None else last.schema
+        if not any(name.startswith(_DATE) for name in self._directory.names()):
+            return None
+        newest_files = [self._directory.absolute(name) for name in last.files]
+        for paths in ([self.path], newest_files):
+            try:
+                read = self._spark.read.option("mergeSchema", "true").parquet(*paths)
+                return without_date(read.schema)
+            except PySparkException:
+                continue
+        return None
+
     def recover(self) -> Commit | None:
-        """Finish a load that was committed and discard those that were not; the last commit."""
+        """Take over from all loads before: none of them can commit any more when this returns.
+
+        Finishes a load that was committed and discards those that were not; the last commit.
+        """
+        self._fence()
+        # In this order: what is listed was fenced before, so that the last commit is known of it.
+        fenced = self._directory.names(_FENCED)
         last = self.last_commit()
-        for name in self._directory.names(_STAGING):
+        for name in fenced:
             if last is not None and name == last.staging:
-                self.publish(last)
+                self._publish(last, f"{_FENCED}/{name}")
             else:
-                self._directory.delete(f"{_STAGING}/{name}")
+                self._directory.delete(f"{_FENCED}/{name}")
         return last
 
-    def commit(self, commit: Commit) -> None:
-        """Put the commit file in place, by one rename that fails if another load was faster."""
+    def _fence(self) -> None:
+        staged, fenced = self._directory.names(_STAGING), self._directory.names(_FENCED)
+        if staged:
+            self._directory.make_directory(_FENCED)
+        for name in staged:
+            if name in fenced:
+                # Tasks of a load that was fenced before have made its directory anew.
+                self._directory.delete(f"{_STAGING}/{name}")
+            else:
+                self._directory.rename(f"{_STAGING}/{name}", f"{_FENCED}/{name}")
+
+    def prepare(self, commit: Commit) -> None:
+        """All of a commit but its one rename: staged files are on disk, the commit file beside
+        them. Check the lock after this, and then ``commit``."""
         staging = f"{_STAGING}/{commit.staging}"
         directories = {name.rpartition("/")[0] for name in commit.files}
         self._directory.flush(f"{staging}/{name}" for name in (*commit.files, *directories, ""))
         self._directory.write(f"{staging}/{_COMMIT}", commit.to_json())
         self._directory.make_directory(_LOADS)
-        self._directory.claim(f"{staging}/{_COMMIT}", f"{_LOADS}/{commit.file_name}")
 
-    def publish(self, commit: Commit) -> None:
-        """Move a committed load's files to where readers look; repeating it is harmless.
+    def commit(self, commit: Commit) -> None:
+        """Put the commit file in place, by one rename that fails if another load was faster.
 
-        A date that is new to the warehouse is moved as a whole, by one rename.
+        SupersededError when one has taken over; nothing is left of this load then.
         """
         staging = f"{_STAGING}/{commit.staging}"
+        try:
+            self._directory.claim(f"{staging}/{_COMMIT}", f"{_LOADS}/{commit.file_name}")
+        except WarehouseError as error:
+            there = self._committed(commit.file_name)
+            if there is not None and there.staging == commit.staging:
+                return  # only the answer was lost
+            if there is None and self._directory.exists(staging):
+                raise
+            self._directory.delete(staging)
+            raise SupersededError(
+                f"Load {commit.number} stood still for longer than its ZooKeeper session lasts, "
+                "and another load has taken over meanwhile. Nothing of it was committed, and what "
+                "it had staged is discarded. Run it again for what is new by then."
+            ) from error
+
+    def _committed(self, file_name: str) -> Commit | None:
+        if file_name not in self._directory.names(_LOADS):
+            return None
+        return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{file_name}"))
+
+    def publish(self, commit: Commit) -> None:
+        """Move a committed load's files to where readers look.
+
+        SupersededError when another load has taken over, which moves them itself.
+        """
+        staging = f"{_STAGING}/{commit.staging}"
+        try:
+            self._publish(commit, staging)
+        except WarehouseError as error:
+            if self._directory.exists(staging):
+                raise
+            raise SupersededError(
+                f"Load {commit.number} is committed. It stood still for longer than its ZooKeeper "
+                "session lasts, and another load has taken over meanwhile: that one, or the next, "
+                "moves its files to where readers look."
+            ) from error
+
+    def _publish(self, commit: Commit, staging: str) -> None:
+        """Repeating it is harmless. A date that is new to the warehouse is moved as a whole, by
+        one rename."""
         by_date: dict[str, set[str]] = defaultdict(set)
         for name in commit.files:
             date, _, file = name.rpartition("/")
@@ -102,3 +194,8 @@ class Warehouse:
                 f"{commit.number} is missing, and so is its staged copy; restore the file before "
                 "loading on."
             )
+
+
+def without_date(schema: StructType) -> StructType:
+    """The columns that stand in the files; the date stands in their directory's name."""
+    return StructType([field for field in schema.fields if field.name != "date"])

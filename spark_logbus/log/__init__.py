@@ -12,7 +12,7 @@ from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.reading import LogSlice
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.retention import SteadyTime
+from spark_logbus.log.steady_time import SteadyTime
 from spark_logbus.log.swap import index_cleaned
 from spark_logbus.log.writer import Appended
 

@@ -2,14 +2,16 @@
 
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
 for none (see ``checked_text``). None of them is needed to read the data: without a checkpoint
-every segment is scanned, without the marker those behind the recovery point, and without its
-history a log is compacted from its start.
+every segment is scanned, without the marker those behind the recovery point, without its
+history a log is compacted from its start, and without its topic's configuration it is kept up by
+the broker's until ZooKeeper has told.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +19,12 @@ from typing import Final
 from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
 from spark_logbus.log.compaction_plan import Cleaning
-from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
+from spark_logbus.log.filesystem import (
+    FileSystem,
+    read_whole,
+    storage_errors,
+    write_atomically,
+)
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import format as fmt
 
@@ -27,6 +34,7 @@ CHECKPOINT_TITLE: Final = "logbus-checkpoint 1"
 _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
 _COMPACTION_TITLE: Final = "logbus-compaction 1"
+_TOPIC_CONFIG_TITLE: Final = "logbus-topic-config 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,12 @@ def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, 
     """What the checkpoint says; empty when there is none or it is damaged."""
     lines = read_checked_text(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
     return parse_checkpoint(lines or ())
+
+
+def is_checkpoint(files: FileSystem, path: Path) -> bool:
+    """Whether the file is one of logbus's, damaged or not. Raises OSError."""
+    title = f"{CHECKPOINT_TITLE}\n".encode()
+    return read_whole(files, path, limit_bytes=len(title)) == title
 
 
 def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint]:
@@ -122,6 +136,27 @@ def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMeta
         return None
     topic, partition, topic_id = lines
     return PartitionMetadata(TopicPartition(topic, int(partition)), topic_id)
+
+
+def write_topic_config(files: FileSystem, directory: Path, config: Mapping[str, str]) -> None:
+    """Raises StorageError; the old file is then still there, if there was one."""
+    lines = [f"{key} {json.dumps(value)}" for key, value in sorted(config.items())]
+    _write(files, directory / names.TOPIC_CONFIG, _TOPIC_CONFIG_TITLE, lines)
+
+
+def read_topic_config(files: FileSystem, directory: Path) -> dict[str, str]:
+    """The topic's own keys as they were last applied; empty when the file is missing or damaged.
+
+    Raises StorageError.
+    """
+    path = directory / names.TOPIC_CONFIG
+    lines = read_checked_text(files, path, _TOPIC_CONFIG_TITLE)
+    pairs = (line.partition(" ") for line in lines or ())
+    try:
+        return {key: str(json.loads(text)) for key, _, text in pairs}
+    except ValueError as error:
+        logger.warning("%s is not as logbus writes it and is ignored: %s.", path, error)
+        return {}
 
 
 def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleaning]) -> None:

@@ -37,11 +37,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
-    """Consecutive segments that become one, to be written to ``cleaned`` and indexed."""
+    """Consecutive segments that become one, to be written to ``cleaned`` and indexed; ``config``
+    is the one under which that was planned."""
 
     segments: tuple[SealedSegment, ...]
     cleaned: Path
     cleaned_index: Path
+    config: LogConfig
 
     @property
     def base_offset(self) -> int:
@@ -83,6 +85,7 @@ class LogCompaction:
         pool: OpenSegments,
         reshaping: threading.Lock,
         config: Callable[[], LogConfig],
+        held: Callable[[], bool],
     ) -> None:
         self._state = state
         self._directory = directory
@@ -90,6 +93,7 @@ class LogCompaction:
         self._pool = pool
         self._reshaping = reshaping
         self._config = config
+        self._held = held
         self._history: tuple[Cleaning, ...] | None = None
         self._said_damaged = False
         self._blocked = False
@@ -115,7 +119,7 @@ class LogCompaction:
         with storage_errors("prepare a compaction in", self._directory):
             swaps.remove_cleaned(self._files, self._directory)
         groups = tuple(
-            self._group(segments[run.start : run.stop])
+            self._group(segments[run.start : run.stop], config)
             for run in group(_facts(segments), segment_bytes=config.segment_bytes)
         )
         return CompactionPlan(
@@ -129,7 +133,9 @@ class LogCompaction:
         )
 
     def _look(self, view: View, config: LogConfig, now_us: int) -> Selection | None:
-        if not config.compacts or self._blocked or self._state.offline is not None:
+        if not config.compacts or self._held():
+            return None
+        if self._blocked or self._state.offline is not None:
             return None
         if not view.sealed or self._is_damaged(view):
             return None
@@ -141,13 +147,14 @@ class LogCompaction:
             max_lag_ms=config.max_compaction_lag_ms,
         )
 
-    def _group(self, segments: tuple[SealedSegment, ...]) -> CompactionGroup:
+    def _group(self, segments: tuple[SealedSegment, ...], config: LogConfig) -> CompactionGroup:
         path = self._directory / names.segment(segments[0].base_offset)
         index = index_path(path)
         return CompactionGroup(
             segments,
             path.with_name(names.cleaned(path.name)),
             index.with_name(names.cleaned(index.name)),
+            config,
         )
 
     def _is_damaged(self, view: View) -> bool:
@@ -179,9 +186,9 @@ class LogCompaction:
     def swap(self, compacted: CompactionGroup) -> bool:
         """Replace the group's segments by the new one that stands ready, for good.
 
-        False when it does not fit any more (retention or a deletion came first), or is not what
-        it should be; its files are then removed. Raises StorageError when the disk refuses; the
-        log is served on, from the old segments or the new one.
+        False when it does not fit any more (retention, a deletion or another configuration came
+        first), or is not what it should be; its files are then removed. Raises StorageError when
+        the disk refuses; the log is served on, from the old segments or the new one.
         """
         with self._reshaping:
             if self._blocked or self._state.offline is not None:
@@ -198,13 +205,12 @@ class LogCompaction:
                     swap=swap,
                 )
             except OSError as error:
-                self._pool.forget(new)
+                new.retire()
                 self._withdraw(swap)
                 raise storage_error("replace compacted segments by", swap, error) from error
             self._state.replace(compacted.segments, new)
             for old in compacted.segments:
-                old.retire()
-                self._pool.forget(old)
+                old.replace()
             try:
                 swaps.finish(self._files, new, [old.path for old in compacted.segments])
             except OSError as error:
@@ -257,10 +263,21 @@ class LogCompaction:
         )  # fmt: skip
 
     def fits(self, groups: Sequence[CompactionGroup]) -> bool:
-        """Whether the log still has all segments of the groups, and can take in new ones."""
+        """Whether the log still has all segments of the groups, and is to take in new ones."""
         there = set(self._state.view.sealed)
         return self._state.offline is None and all(
-            there.issuperset(each.segments) for each in groups
+            there.issuperset(each.segments) and self._still_asked_for(each.config)
+            for each in groups
+        )
+
+    def _still_asked_for(self, planned: LogConfig) -> bool:
+        """Whether the configuration of today removes all that the one of the plan did."""
+        now = self._config()
+        return (
+            not self._held()
+            and now.compacts
+            and now.min_compaction_lag_ms <= planned.min_compaction_lag_ms
+            and now.delete_retention_ms <= planned.delete_retention_ms
         )
 
     def finished(self, plan: CompactionPlan, *, end_offset: int, now_us: int) -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.times import US_PER_MS, parse_duration_us
 
 _DAY_MS: Final = 24 * 3600 * 1000
-_FOREVER: Final = (1 << 63) - 1  # Kafka's way to say "never"
+_LARGEST: Final = (1 << 63) - 1  # of a number in Kafka's topic configuration
+_FOREVER: Final = _LARGEST  # Kafka's way to say "never"
 
 # Topic key -> field, smallest value, and whether -1 (or Kafka's largest number) means none.
 _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
@@ -55,7 +57,8 @@ class LogConfig:
     segment_ms: int = 7 * _DAY_MS
     # One index entry at most every so many bytes: what a reader walks over at worst.
     index_interval_bytes: int = 4096
-    # Delete segments whose newest record is older; None keeps them.
+    # Delete segments whose newest record was appended longer ago, and is older by its own time
+    # too; None keeps them.
     retention_ms: int | None = 7 * _DAY_MS
     # Delete the oldest segments beyond this size of the log; None sets no bound.
     retention_bytes: int | None = None
@@ -87,10 +90,10 @@ class LogConfig:
             value = getattr(self, field)
             if value is None and optional:
                 continue
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, int) or not least <= value <= _LARGEST:
                 raise ConfigError(
                     f"{field} ({key} of a topic) is {value!r}; "
-                    f"set it to a whole number of at least {least}."
+                    f"set it to a whole number of at least {least}, which fits 64 bits."
                 )
         if self.flush_policy is FlushPolicy.OS and not self.flushes_at_once:
             raise ConfigError(
@@ -175,15 +178,29 @@ def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:
     if value < least:
         raise ConfigError(
             f"The topic configuration sets {key} to {text!r}; "
-            f"set it to a whole number of at least {least}{none_too}."
+            f"set it to a whole number of at least {least}{none_too}.{_meant(key, text)}"
+        )
+    if value > _LARGEST:
+        raise ConfigError(
+            f"The topic configuration sets {key} to {text!r}; {_LARGEST} is the largest number"
+            f"{' and means none' if optional else ''}."
         )
     return value
+
+
+def _meant(key: str, text: str) -> str:
+    """What ``7d`` is in milliseconds, where those are wanted; else nothing."""
+    try:
+        duration_us = parse_duration_us(text)
+    except ValueError:
+        return ""
+    return f" {text} is {duration_us // US_PER_MS} ms." if key.endswith(".ms") else ""
 
 
 def _policy(text: str) -> str:
     """In any order and with spaces, as Kafka takes them."""
     policy = ",".join(sorted({part.strip() for part in text.split(",")}))
-    _check_policy(policy, f"{_POLICY_KEY} {text!r}")
+    _check_policy(policy, f"The topic configuration's {_POLICY_KEY}")
     return policy
 
 

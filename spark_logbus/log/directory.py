@@ -3,13 +3,16 @@
 Order is what makes it crash-safe. At open the clean-shutdown marker goes, on disk, before
 anything else changes. At close the logs are flushed, then the checkpoint is written, then the
 marker. Retention writes the new log start offsets before it deletes the first file.
+
+A log that was found at open is held: until ``ensure`` has brought its topic's configuration, what
+is to be kept is not known, and nothing is deleted from it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -17,22 +20,27 @@ from typing import Final
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import (
     BrokerShuttingDownError,
+    ConfigError,
     DataDirectoryLockedError,
     InvalidRequestError,
     LogbusError,
+    LogMissingError,
     PartitionOfflineError,
     StorageError,
     UnknownTopicError,
 )
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import files as names
+from spark_logbus.log import ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
+from spark_logbus.log.clock_file import read_clock, take_accepted, write_clock
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import (
     OS_FILES,
     File,
     FileSystem,
+    is_for_want_of_descriptors,
     make_directories,
     storage_error,
     storage_errors,
@@ -40,12 +48,14 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.missing import missing, too_short
 from spark_logbus.log.producers import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.retention import SteadyTime
 from spark_logbus.log.segment import OpenSegments
 from spark_logbus.log.stats import LogStats
+from spark_logbus.log.steady_time import SteadyTime
 from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.times import US_PER_S, show_moment
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +79,22 @@ class LogDirectory:
         clock: Clock | None = None,
         files: FileSystem = OS_FILES,
         flusher: FlushScheduler | None = None,
+        known_files: Collection[str] = (),
     ) -> None:
+        """``known_files`` are names that the directory's user keeps beside the logs."""
         self._path = path
+        self._known_files = known_files
         self._defaults = defaults
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
+        #: The time by which records are deleted, by whoever deletes them.
+        self.time = SteadyTime(self._clock)
         environment = LogEnvironment(
             files,
             self._clock,
+            self.time,
             self._flusher,
             OpenSegments(_OPEN_SEALED_SEGMENTS),
             ProducerCount(),
@@ -89,32 +105,51 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._failed: dict[TopicPartition, StorageError] = {}
         self._checkpoints: dict[TopicPartition, LogCheckpoint] = {}
+        self._to_open_again: set[TopicPartition] = set()  # of those, for want of descriptors
+        # Of logs that the checkpoint knows, and whose directories are not there.
+        self._missing: dict[TopicPartition, LogCheckpoint] = {}
         self._lock_file: File | None = None
-        self._checkpointed_at = 0.0
-        self._time = SteadyTime(self._clock)
+        self._checkpointed_at = self._time_kept_at = 0.0
+        self._said_clock = False
         self.recovery = RecoveryProgress(self._clock)
         self._home = LogHome(path, environment, self.recovery)
 
     # -- opening ------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Lock the directory and recover every log in it.
+    def open(self, claim: Callable[[], None] = lambda: None) -> None:
+        """Lock the directory, ``claim`` it, and recover every log in it.
 
         A log that cannot be opened is reported and left out; the others are served. Raises
-        DataDirectoryLockedError, and StorageError if the directory itself cannot be used.
+        ConfigError for a directory that holds somebody else's files, DataDirectoryLockedError,
+        StorageError if the directory itself cannot be used, and what ``claim`` raises: then
+        nothing in it was changed.
         """
+        ownership.check_is_ours_or_empty(self._files, self._path, known_files=self._known_files)
         with storage_errors("open the data directory", self._path):
             make_directories(self._files, self._path)
         self._take_lock()
         try:
+            claim()
             clean = checkpoints.take_clean_marker(self._files, self._path)
             self._checkpoints = checkpoints.read_checkpoint(self._files, self._path)
+            self._resume_time()
             self._recover(clean=clean)
         except LogbusError:
             self._lock_file = None
             raise
         self._flusher.start()
         self._checkpoint_or_warn()
+        self._keep_time()
+
+    def _resume_time(self) -> None:
+        try:
+            last_seen_us = read_clock(self._files, self._path)
+        except StorageError as error:
+            logger.warning("%s The clock is taken at its word.", error)
+            return
+        if last_seen_us is not None:
+            self.time.resume(last_seen_us)
+        self._watch_clock()
 
     def _take_lock(self) -> None:
         path = self._path / names.LOCK
@@ -130,6 +165,7 @@ class LogDirectory:
 
     def _recover(self, *, clean: bool) -> None:
         partitions = self._home.find()
+        self._missing = {tp: at for tp, at in self._checkpoints.items() if tp not in partitions}
         self.recovery.logs_total = len(partitions)
         if partitions:
             logger.info(
@@ -148,8 +184,10 @@ class LogDirectory:
                     clean=clean,
                 )
             except StorageError as error:
-                logger.error("%s The other partitions are not affected.", error)
-                return error
+                logger.error("%s The other partitions are not affected.", error.message)
+                if is_for_want_of_descriptors(error):
+                    self._to_open_again.add(topic_partition)
+                return error.again()
             finally:
                 self.recovery.log_done()
 
@@ -173,52 +211,189 @@ class LogDirectory:
         return dict(self._failed)
 
     def ensure(
-        self, topic_partition: TopicPartition, *, topic_id: str, config: Mapping[str, str]
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        config: Mapping[str, str],
+        known_end: int | None = None,
     ) -> PartitionLog:
         """The log of the partition with the topic's configuration; created if need be.
 
+        From here on retention and compaction may delete from it. A configuration that cannot be
+        used takes that back: then it is not known what is to be kept.
+
         A log of another topic with that name (one that was deleted meanwhile) is set aside.
-        Raises ConfigError, StorageError, and PartitionOfflineError for a log that is there but
-        could not be opened.
+        ``known_end`` is an offset that this topic's log has reached on disk, and None if it is
+        not known to have had a log. Raises ConfigError, StorageError, PartitionOfflineError for a
+        log that is there but could not be opened, and LogMissingError for one that is known, by
+        ``known_end`` or the checkpoint, and is not there or ends earlier.
         """
         check_name("topic", topic_partition.topic)
         _check_topic_id(topic_id)
+        try:
+            log_config = LogConfig.from_topic_config(config, self._defaults)
+        except ConfigError:
+            self.hold(topic_partition, topic_id=topic_id)
+            raise
+        with self._changing:
+            self._check_open()
+            self._set_aside_other(topic_partition, topic_id)
+            self._open_again(topic_partition, log_config)
+            log = self._logs.get(topic_partition)
+            if log is None:
+                self._refuse_missing(topic_partition, topic_id, known_end)
+                if self._home.is_there(topic_partition):
+                    log = self._home.complete(topic_partition, log_config)
+                else:
+                    log = self._home.create(
+                        PartitionMetadata(topic_partition, topic_id), log_config
+                    )
+                self._add(log)
+            elif log.flushed_end < (known_end or 0):
+                raise too_short(
+                    topic_partition, log.directory, end=log.flushed_end, known_end=known_end or 0
+                )
+            if log.config != log_config:
+                log.configure(log_config)
+            log.release()
+            self._home.keep_config(log, config)
+            return log
+
+    def start_over(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        config: Mapping[str, str],
+        base_offset: int,
+    ) -> PartitionLog:
+        """An empty log in the place of one that ``ensure`` refuses, from ``base_offset`` on.
+
+        What is there of the old one is set aside. Raises ConfigError, StorageError.
+        """
         log_config = LogConfig.from_topic_config(config, self._defaults)
         with self._changing:
             self._check_open()
             log = self._logs.get(topic_partition)
-            if log is not None and log.topic_id == topic_id:
-                if log.config != log_config:
-                    log.configure(log_config)
-                return log
             if log is not None:
-                stray = self._move_away(log, names.stray_directory)
-                logger.warning(
-                    "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
-                    "moved to %s; delete that directory when its records are not needed.",
-                    topic_partition,
-                    log.topic_id,
-                    stray,
-                )
-            failure = self._failed.get(topic_partition)
-            if failure is not None:
-                raise PartitionOfflineError(
-                    f"Partition {topic_partition} is offline: its log could not be opened when "
-                    f"the broker started. {failure}"
-                )
-            log = self._home.create(PartitionMetadata(topic_partition, topic_id), log_config)
-            self._logs[topic_partition] = log
+                stray: Path | None = self._move_away(log, names.stray_directory)
+            elif self._home.is_there(topic_partition):
+                stray = self._home.set_aside(topic_partition, topic_id)
+            else:
+                stray = None
+            logger.warning(
+                "The log of %s was given up. Its offsets go on at %d%s.",
+                topic_partition,
+                base_offset,
+                f"; what there is of the old log was moved to {stray}" if stray else "",
+            )
+            metadata = PartitionMetadata(topic_partition, topic_id)
+            log = self._home.create(metadata, log_config, base_offset=base_offset)
+            self._add(log)
+            log.release()
+            self._home.keep_config(log, config)
             return log
+
+    def _add(self, log: PartitionLog) -> None:
+        self._logs[log.topic_partition] = log
+        self._failed.pop(log.topic_partition, None)
+        self._missing.pop(log.topic_partition, None)
+
+    def _set_aside_other(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        """Move what is there of another topic of that name, opened or not, out of the way."""
+        log = self._logs.get(topic_partition)
+        if log is not None and log.topic_id == topic_id:
+            return
+        if log is not None:
+            other: str | None = log.topic_id
+            stray = self._move_away(log, names.stray_directory)
+        elif self._home.is_there(topic_partition):
+            known = self._checkpoints.get(topic_partition)
+            other = self._home.topic_id_of(topic_partition, known)
+            if other is None or other == topic_id:
+                return
+            stray = self._home.set_aside(topic_partition, other)
+            self._failed.pop(topic_partition, None)
+        else:
+            return
+        logger.warning(
+            "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
+            "moved to %s; delete that directory when its records are not needed.",
+            topic_partition,
+            other,
+            stray,
+        )
+
+    def _open_again(self, topic_partition: TopicPartition, config: LogConfig) -> None:
+        """Open a log that could not be opened for want of descriptors; any other stays refused."""
+        if topic_partition in self._failed and topic_partition in self._to_open_again:
+            known = self._checkpoints.get(topic_partition)
+            try:
+                log = self._home.open(topic_partition, known, config=config, clean=False)
+            except StorageError as error:
+                if not is_for_want_of_descriptors(error):
+                    self._to_open_again.remove(topic_partition)
+                self._failed[topic_partition] = error.again()
+            else:
+                self._add(log)
+        failure = self._failed.get(topic_partition)
+        if isinstance(failure, LogMissingError):
+            raise failure.again()
+        if failure is not None:
+            raise PartitionOfflineError(
+                f"Partition {topic_partition} is offline: its log could not be opened when "
+                f"the broker started. {failure}"
+            )
+
+    def _refuse_missing(
+        self, topic_partition: TopicPartition, topic_id: str, known_end: int | None
+    ) -> None:
+        """Raise LogMissingError for a log that is known and not there.
+
+        A directory that is there by now was put back meanwhile, or is being copied: whether it is
+        whole shows at the next start only.
+        """
+        entry = self._missing.get(topic_partition)
+        if entry is not None and entry.topic_id != topic_id:
+            entry = None
+        if entry is not None or known_end is not None:
+            recovery_point = entry.recovery_point if entry is not None else 0
+            raise missing(
+                topic_partition,
+                self._home.directory(topic_partition),
+                known_end=max(known_end or 0, recovery_point),
+            )
+
+    def known_end(self, topic_partition: TopicPartition, *, topic_id: str) -> int:
+        """Up to where the checkpoint knew a log that is missing or too short; else 0."""
+        entry = self._missing.get(topic_partition) or self._checkpoints.get(topic_partition)
+        return entry.recovery_point if entry is not None and entry.topic_id == topic_id else 0
+
+    def hold(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
+        """Delete nothing more from the log until ``ensure``, for ZooKeeper does not know its topic
+        any more; nothing if the log is not there, or of another topic."""
+        log = self._logs.get(topic_partition)
+        if log is not None and log.topic_id == topic_id:
+            log.hold()
 
     def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
         """Delete the log of a deleted topic; nothing if it is not there, or of another topic."""
         with self._changing:
             self._check_open()
+            entry = self._missing.get(topic_partition)
+            if entry is not None and entry.topic_id == topic_id:
+                del self._missing[topic_partition]
             log = self._logs.get(topic_partition)
-            if log is None or log.topic_id != topic_id:
-                return
-            doomed = self._move_away(log, names.deleted_directory)
-        self._home.delete(doomed)
+            if log is None:
+                doomed = self._move_failed_away(topic_partition, topic_id)
+            elif log.topic_id == topic_id:
+                log.abandon(_deleted(log))
+                doomed = self._move_away(log, names.deleted_directory)
+            else:
+                doomed = None
+        if doomed is not None:
+            self._home.delete(doomed)
 
     def _check_open(self) -> None:
         if self._lock_file is None:
@@ -228,11 +403,21 @@ class LogDirectory:
 
     def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
         """Take the log out of the set and its directory out of the way."""
-        reason = UnknownTopicError(
-            f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
-        )
-        target = self._home.move_away(log, reason, name)
+        target = self._home.move_away(log, _deleted(log), name)
         del self._logs[log.topic_partition]
+        return target
+
+    def _move_failed_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
+        """The same for a log of that topic that could not be opened; None if there is none."""
+        known = self._checkpoints.get(topic_partition)
+        if (
+            topic_partition not in self._failed
+            or not self._home.is_there(topic_partition)
+            or self._home.topic_id_of(topic_partition, known) != topic_id
+        ):
+            return None
+        target = self._home.set_aside(topic_partition, topic_id, names.deleted_directory)
+        del self._failed[topic_partition]
         return target
 
     # -- upkeep -------------------------------------------------------------------------
@@ -245,7 +430,7 @@ class LogDirectory:
         with self._maintaining:
             if self._lock_file is None:
                 return  # closed: the directory may be another process's by now
-            now_us = self._time.now_us()
+            now_us = self._watch_clock()
             retired = False
             for log in self.logs():
                 try:
@@ -253,8 +438,10 @@ class LogDirectory:
                     retired |= log.retire(now_us)
                 except LogbusError as error:
                     logger.error("%s", error)
-            due = self._clock.monotonic() - self._checkpointed_at >= _CHECKPOINT_EVERY_S
-            if retired or due:
+            now = self._clock.monotonic()
+            if now - self._time_kept_at >= _CHECKPOINT_EVERY_S:
+                self._keep_time()
+            if retired or now - self._checkpointed_at >= _CHECKPOINT_EVERY_S:
                 # Deletion goes on though this fails, or a full disk could never be emptied: it
                 # goes oldest first, each on disk before the next, so no gap can come of it.
                 self._checkpoint_or_warn()
@@ -264,17 +451,59 @@ class LogDirectory:
                 except StorageError as error:
                     logger.error("%s It is tried again later.", error)
 
+    def _watch_clock(self) -> int:
+        """The time by which ages count now; hears what an operator says of the clock."""
+        now_us = self.time.now_us()
+        if self.time.jump is None:
+            if self._said_clock:
+                logger.info("The clock shows what is expected again: ages count by it.")
+            self._said_clock = False
+            return now_us
+        if take_accepted(self._files, self._path, self._clock.now_us()):
+            self.time.accept()
+            self._keep_time()
+            self._said_clock = False
+            logger.info("The clock was accepted by an operator: ages count by it from now on.")
+            return self.time.now_us()
+        if not self._said_clock:
+            logger.warning("%s", self.clock_problem())
+        self._said_clock = True
+        return now_us
+
+    def clock_problem(self) -> str | None:
+        """What is wrong with the machine's clock, and what to do; None while it is believed."""
+        jump = self.time.jump
+        if jump is None:
+            return None
+        shown, expected = (show_moment(us // US_PER_S * US_PER_S) for us in jump)
+        return (
+            f"The machine's clock shows {shown}, and by the time that was seen last it is about "
+            f"{expected}. A clock that is more than a day off is not believed: until it comes "
+            "back, records are deleted by age late rather than early. If it is right, because "
+            "the broker was stopped for so long, say, tell the broker: "
+            f"logbus accept-clock {self._path} --execute"
+        )
+
+    def _keep_time(self) -> None:
+        self._time_kept_at = self._clock.monotonic()
+        try:
+            write_clock(self._files, self._path, self.time.trusted_us)
+        except StorageError as error:
+            logger.warning("%s The next start goes by an earlier time.", error)
+
     def _checkpoint_or_warn(self) -> bool:
         """Write the checkpoint; False, and a warning, when that failed."""
         entries = [log.checkpoint() for log in self.logs()]
-        # Logs that could not be opened keep what is known of them.
-        entries += [self._checkpoints[tp] for tp in self._failed if tp in self._checkpoints]
+        # Logs that are missing or could not be opened keep what is known of them.
+        entries += [self._checkpoints[tp] for tp in self.failed() if tp in self._checkpoints]
+        entries += list(self._missing.values())
+        # A disk that refuses is not asked more often.
+        self._checkpointed_at = self._clock.monotonic()
         try:
             checkpoints.write_checkpoint(self._files, self._path, entries)
         except StorageError as error:
             logger.warning("%s After a crash now, recovery would take longer.", error)
             return False
-        self._checkpointed_at = self._clock.monotonic()
         return True
 
     # -- closing ------------------------------------------------------------------------
@@ -288,6 +517,8 @@ class LogDirectory:
             with self._maintaining:
                 stopped = [log.stop(stopping) for log in self.logs()]
                 self._flusher.stop()
+                self.time.now_us()
+                self._keep_time()
                 clean = self._checkpoint_or_warn() and all(stopped) and not self._failed
                 if clean:
                     try:
@@ -295,6 +526,12 @@ class LogDirectory:
                     except StorageError as error:
                         logger.warning("%s The next start will scan the logs.", error)
                 self._lock_file = None
+
+
+def _deleted(log: PartitionLog) -> UnknownTopicError:
+    return UnknownTopicError(
+        f"{log.topic_partition} with topic id {log.topic_id} was deleted; refresh the metadata."
+    )
 
 
 def _check_topic_id(topic_id: str) -> None:

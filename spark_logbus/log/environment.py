@@ -10,6 +10,7 @@ from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.producers import ProducerCount
 from spark_logbus.log.segment import OpenSegments
 from spark_logbus.log.stats import LogStats
+from spark_logbus.log.steady_time import SteadyTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class LogEnvironment:
 
     files: FileSystem
     clock: Clock
+    time: SteadyTime
     flusher: FlushScheduler
     pool: OpenSegments
     producers: ProducerCount

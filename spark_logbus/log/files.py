@@ -6,8 +6,11 @@
       .lock                                held by the one process that uses the directory
       checkpoint                           recovery points and log start offsets
       clean-shutdown                       present only after an orderly stop
+      clock                                the time that the broker has seen last
+      clock-accepted                       an operator's word that the clock is right
       <topic>-<partition>/                 the log of one partition
         partition                          its topic id, topic and partition
+        topic-config                       the topic's configuration as it was last applied
         flush-failed                       present after a failed flush, see failed_flush.py
         00000000000000000000.log           a segment, named by its base offset
         00000000000000000000.index         its index
@@ -35,7 +38,10 @@ from spark_logbus.record import format as fmt
 LOCK: Final = ".lock"
 CHECKPOINT: Final = "checkpoint"
 CLEAN_SHUTDOWN: Final = "clean-shutdown"
+CLOCK: Final = "clock"
+CLOCK_ACCEPTED: Final = "clock-accepted"
 PARTITION_METADATA: Final = "partition"
+TOPIC_CONFIG: Final = "topic-config"
 FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -52,6 +58,9 @@ _SWAP_SUFFIX: Final = ".swap"
 _SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.(swap|index)")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
+_REMOVABLE_DIRECTORY = re.compile(
+    r"[A-Za-z0-9._-]{1,64}-(0|[1-9][0-9]*)(\.[1-9][0-9]*)?\.(creating|deleted)"
+)
 
 
 def log_directory(topic_partition: TopicPartition) -> str:
@@ -74,6 +83,11 @@ def deleted_directory(topic_id: str, partition: int, attempt: int) -> str:
 
 def stray_directory(topic_id: str, partition: int, attempt: int) -> str:
     return f"{_set_aside(topic_id, partition, attempt)}{STRAY_SUFFIX}"
+
+
+def is_removable_directory(name: str) -> bool:
+    """Whether a directory of that name is not yet a log, or no longer one."""
+    return _REMOVABLE_DIRECTORY.fullmatch(name) is not None
 
 
 def _set_aside(topic_id: str, partition: int, attempt: int) -> str:
@@ -143,3 +157,14 @@ def is_leftover(name: str) -> bool:
         return True
     match = _SWAP.fullmatch(name)
     return match is not None and match[3] == "index"
+
+
+def is_of_a_log(name: str) -> bool:
+    """Whether ``name`` is one of the files that the directory of a log may hold."""
+    for suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
+        name = name.removesuffix(suffix)
+    return (
+        name in (PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION)
+        or _SWAP.fullmatch(name) is not None
+        or any(parse(name) is not None for parse in (parse_segment, parse_index, parse_producers))
+    )

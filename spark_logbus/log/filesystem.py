@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,11 @@ from spark_logbus.log import files as names
 Buffer = bytes | bytearray | memoryview
 
 _O_COMMON = os.O_CLOEXEC
+
+
+class NotOpenedError(OSError):
+    """A directory that was to be synced could not be opened: no ``fsync`` was tried, so none
+    failed, and what it was to make last can be tried again."""
 
 
 class File(Protocol):
@@ -89,7 +94,10 @@ class FileSystem(Protocol):
 
     def remove_directory(self, path: Path) -> None: ...
 
-    def sync_directory(self, path: Path) -> None: ...
+    def sync_directory(self, path: Path) -> None:
+        """Return once all names in it are on disk. NotOpenedError when it did not come to that,
+        for want of a descriptor, say."""
+        ...
 
 
 class OSFile:
@@ -180,7 +188,10 @@ class OSFileSystem:
         os.rmdir(path)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _O_COMMON)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _O_COMMON)
+        except OSError as error:
+            raise NotOpenedError(error.errno, error.strerror, str(path)) from error
         try:
             os.fsync(fd)
         finally:
@@ -191,6 +202,7 @@ OS_FILES: FileSystem = OSFileSystem()
 
 _fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
+_WANTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDIES = {
     errno.ENOSPC: "free space on that disk; appends resume by themselves",
     errno.EDQUOT: "raise the quota or free space; appends resume by themselves",
@@ -199,6 +211,7 @@ _REMEDIES = {
     errno.EPERM: "let the broker's user read and write there",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the machine's limit of open files",
+    errno.ENOMEM: "free memory on that machine",
     errno.EIO: "check the disk and the kernel's log; move the data if it is failing",
     errno.ENOENT: "something outside of logbus moved or deleted it; restart the broker",
 }
@@ -211,6 +224,12 @@ def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
     return StorageError(f"Could not {doing} {path}: {reason}; {remedy}.")
 
 
+def is_for_want_of_descriptors(error: BaseException) -> bool:
+    """Whether the process or machine had no descriptor, or memory, to spare: it may have later."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(cause, OSError) and cause.errno in _WANTS
+
+
 @contextmanager
 def storage_errors(doing: str, path: Path) -> Iterator[None]:
     """Translate any ``OSError`` inside; for paths where a context manager's cost is nothing."""
@@ -221,15 +240,29 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
 
 
 def write_atomically(files: FileSystem, path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` on disk: after a crash the old or the new content is there."""
+    """Put ``data`` at ``path`` on disk: after a crash the old or the new content is there.
+
+    After a failure too, and no half of a file beside it, if the disk removes that.
+    """
     temporary = path.with_name(names.temporary(path.name))
     if files.exists(temporary):
         files.remove(temporary)
-    file = files.open(temporary, create=True)
-    file.pwrite(data, 0)
-    file.sync()
-    files.rename(temporary, path)
+    try:
+        file = files.open(temporary, create=True)
+        file.pwrite(data, 0)
+        file.sync()
+        files.rename(temporary, path)
+    except OSError:
+        remove_if_possible(files, temporary)
+        raise
     files.sync_directory(path.parent)
+
+
+def remove_if_possible(files: FileSystem, path: Path) -> None:
+    """Remove what a failed write left; if that fails too, whoever comes next finds it."""
+    with suppress(OSError):
+        if files.exists(path):
+            files.remove(path)
 
 
 def read_whole(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:

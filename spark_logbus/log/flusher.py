@@ -11,11 +11,14 @@ import itertools
 import logging
 import threading
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from spark_logbus.clock import Clock
 
 logger = logging.getLogger(__name__)
+
+# The longest sleep of the thread. A timer may lie further off than a system can count to.
+_LONGEST_WAIT_S: Final = 3600.0
 
 
 class Flushable(Protocol):
@@ -94,7 +97,7 @@ class Flusher:
     def _wait_s(self) -> float | None:
         if not self._timers:
             return None
-        return max(0.0, self._timers[0][0] - self._clock.monotonic())
+        return min(max(0.0, self._timers[0][0] - self._clock.monotonic()), _LONGEST_WAIT_S)
 
     def _serve_timers(self) -> None:
         now = self._clock.monotonic()

@@ -28,6 +28,7 @@ _TEXT_LIMIT_BYTES: Final = 256 << 20
 _WALK_BYTES: Final = 4096
 _TEXT_FILES: Final = (
     names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA, names.COMPACTION,
+    names.TOPIC_CONFIG, names.CLOCK, names.CLOCK_ACCEPTED,
 )  # fmt: skip
 
 

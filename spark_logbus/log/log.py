@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -68,12 +68,14 @@ class PartitionLog:
         self.topic_id = topic_id
         self.directory = directory
         self._files = environment.files
-        self._pool = environment.pool
         self._stats = environment.stats
         self._state = LogState(topic_partition, view)
         self._writer = LogWriter(
             self._state, producers, directory=directory, config=config, environment=environment
         )
+        #: The topic's own configuration as it stands beside the log; the log directory's to set.
+        self.kept_config: Mapping[str, str] = {}
+        self._held = True  # changed with _reshaping held
         self._doomed: list[SealedSegment] = []
         self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
         self.compaction = LogCompaction(
@@ -83,6 +85,7 @@ class PartitionLog:
             pool=environment.pool,
             reshaping=self._reshaping,
             config=lambda: self._writer.config,
+            held=lambda: self._held,
         )
 
     # -- state --------------------------------------------------------------------------
@@ -121,9 +124,31 @@ class PartitionLog:
         )
 
     def configure(self, config: LogConfig) -> None:
-        """Use ``config`` from the next append on; a new index interval from the next segment."""
-        self._writer.config = config
+        """Use ``config`` from the next append on; a new index interval from the next segment.
+
+        When it returns, nothing is deleted any more by the configuration before.
+        """
+        with self._reshaping:
+            self._writer.config = config
         self._writer.request_flush()  # what waited for the old interval
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is deleted from the log, neither by retention nor by compaction.
+
+        So it is from its opening on: that its configuration is its topic's has to be known first.
+        """
+        return self._held
+
+    def hold(self) -> None:
+        """Delete nothing more, from the return of this on."""
+        with self._reshaping:
+            self._held = True
+
+    def release(self) -> None:
+        """The configuration is the topic's: what it does not keep may go."""
+        with self._reshaping:
+            self._held = False
 
     # -- appending ----------------------------------------------------------------------
 
@@ -141,6 +166,11 @@ class PartitionLog:
         it is.
         """
         return self._writer.append(data, leader_epoch)
+
+    @property
+    def flushed_end(self) -> int:
+        """All before it is on disk."""
+        return self._state.flushed_end
 
     def flushed(self, end_offset: int) -> bool:
         return self._state.flushed_end >= end_offset
@@ -244,16 +274,19 @@ class PartitionLog:
     def retire(self, now_us: int) -> bool:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
-        Producers that have been silent for too long are forgotten as well.
+        Producers that have been silent for too long are forgotten as well. Nothing of that while
+        the log is held.
 
         The files stay until ``delete_retired``: first the new log start offset must be on disk.
         """
-        self._writer.forget_silent_producers(now_us)
         with self._reshaping:
+            if self._held:
+                return False
+            self._writer.forget_silent_producers(now_us)
             return self._retire(now_us)
 
     def _retire(self, now_us: int) -> bool:
-        tail, view = self._writer.tail, self._state.view
+        tail, view, config = self._writer.tail, self._state.view, self.config
         summaries = [segment.summary for segment in view.segments]
         facts = [
             SegmentFacts(summary.size_bytes, summary.max_timestamp_us, summary.last_append_us)
@@ -262,8 +295,8 @@ class PartitionLog:
         count = expired_segments(
             facts,
             now_us=now_us,
-            retention_ms=self.config.retention_ms if self.config.deletes else None,
-            retention_bytes=self.config.retention_bytes if self.config.deletes else None,
+            retention_ms=config.retention_ms if config.deletes else None,
+            retention_bytes=config.retention_bytes if config.deletes else None,
         )
         if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
             count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
@@ -309,7 +342,7 @@ class PartitionLog:
                     self._files.sync_directory(self.directory)
                 except OSError as error:
                     raise storage_error("delete", segment.path, error) from error
-                self._pool.forget(segment)
+                segment.retire()
                 del self._doomed[0]
 
     def stop(self, error: LogbusError) -> bool:
@@ -325,3 +358,20 @@ class PartitionLog:
         if active.contents.size_bytes:
             save_index(self._files, active.path, active.contents, active.holes)
         return True
+
+    def abandon(self, error: LogbusError) -> None:
+        """Refuse appends with ``error``, and flush nothing: the log is about to be deleted."""
+        with self._reshaping:
+            self._writer.abandon(error)
+
+    def let_go(self) -> None:
+        """Close the files of a stopped log, so that they take no space once they are deleted.
+
+        Slices that were handed out stay readable, and their files open until those are done.
+        """
+        with self._reshaping:
+            view = self._state.view
+            for sealed in (*self._doomed, *view.sealed):
+                sealed.replace()  # a topic made anew takes over the paths
+            self._doomed.clear()  # and its files are not to be deleted in their place
+            view.active.retire()

@@ -123,9 +123,13 @@ class LogCheck:
             if name == names.PARTITION_METADATA:
                 self._check_metadata(path)
             elif names.parse_producers(name) is not None:
-                self._check_text(path, self._torn, "It will be rebuilt")
+                # Also after an orderly stop: it is not synced then, and a full disk may refuse it.
+                self._check_text(path, Severity.NOTE, "It is rebuilt from the log")
             elif name == names.COMPACTION:
                 self._check_text(path, Severity.DAMAGE, "Compaction starts over without it")
+            elif name == names.TOPIC_CONFIG:
+                message = "The broker's defaults count until ZooKeeper has told"
+                self._check_text(path, Severity.DAMAGE, message)
             elif names.parse_swap(name) is not None:
                 message = "A compacted segment; the next start puts it in its place."
                 self._note_at_rest(path, message)

@@ -5,6 +5,8 @@ What a crash can leave, and what is done about it:
 * The last segment ends in a torn or lost write: it is cut back to its last whole record batch,
   unless valid record batches follow or the damage lies before the recovery point. Then it is
   not a crash's doing, so nothing is cut and the range becomes a ``Hole``.
+* No crash leaves a log that ends, undamaged, before the recovery point: that is an older copy,
+  or one without its last segments. It is refused, not continued (see ``missing``).
 * Files of an interrupted deletion (``.deleted``) or replacement (``.tmp``) are removed, and so
   are segments before the log start offset, which was on disk before their deletion began.
 * A compaction that was decided (``.swap``) is completed; one that was not (``.cleaned``) goes.
@@ -38,6 +40,7 @@ from spark_logbus.log.index import (
     decode_summary,
 )
 from spark_logbus.log.lookup import Lookup
+from spark_logbus.log.missing import EndsTooEarlyError
 from spark_logbus.log.reading import View, make_view
 from spark_logbus.log.scan import ScanResult
 from spark_logbus.log.segment import (
@@ -105,12 +108,22 @@ class LogRecovery:
     progress: RecoveryProgress
 
     def run(self) -> View:
-        """The log, all of it flushed and visible. Raises OSError."""
+        """The log, all of it flushed and visible. Raises OSError, and EndsTooEarlyError when it
+        is not the whole log that the checkpoint knows; no record of it was touched then."""
         bases = self._tidy_up()
         if not bases:
-            return self._begin((), max(self.log_start_offset, self.recovery_point))
-        sealed = [self._open_sealed(base, end) for base, end in itertools.pairwise(bases)]
-        return self._open_last(tuple(sealed), bases[-1])
+            if self.recovery_point > self.log_start_offset:
+                raise EndsTooEarlyError(0, self.recovery_point)
+            return self._begin((), self.log_start_offset)
+        sealed: list[SealedSegment] = []
+        try:
+            for base, end in itertools.pairwise(bases):
+                sealed.append(self._open_sealed(base, end))
+            return self._open_last(tuple(sealed), bases[-1])
+        except (OSError, EndsTooEarlyError):
+            for segment in sealed:
+                segment.retire()
+            raise
 
     def _tidy_up(self) -> list[int]:
         """Remove leftovers and what lies before the log start; the remaining base offsets."""
@@ -168,6 +181,9 @@ class LogRecovery:
         contents, result = self._scan(file, base_offset, None)
         holes = result.holes
         if contents.end_offset < self.recovery_point:
+            if contents.size_bytes == result.file_bytes:
+                # Whole up to its end: not damaged, but an older copy, or segments are missing.
+                raise EndsTooEarlyError(contents.end_offset, self.recovery_point)
             return self._keep_damaged_end(sealed, path, file, contents, result)
         log_damage(path, holes)
         cut = result.file_bytes - contents.size_bytes

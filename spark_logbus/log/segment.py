@@ -3,6 +3,9 @@
 The active segment holds its file and its index open. A sealed segment opens both at the first
 read and may be told to let go of them again (``OpenSegments``), so that a broker with thousands
 of segments needs neither thousands of descriptors nor gigabytes of indexes.
+
+A deleted file takes up its space for as long as anybody has it open. So a segment that is deleted
+or replaced is told to let go for good (``retire``): from then on only readers under way hold it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from pathlib import Path
 
 from spark_logbus.log import files as names
 from spark_logbus.log.contents import Contents, scan_contents
-from spark_logbus.log.filesystem import File, FileSystem, read_whole, storage_error
+from spark_logbus.log.filesystem import (
+    File,
+    FileSystem,
+    read_whole,
+    remove_if_possible,
+    storage_error,
+)
 from spark_logbus.log.index import ENTRY_SIZE, HEADER_SIZE, MAX_ENTRIES, Index, Summary
 from spark_logbus.log.lookup import Lookup
 from spark_logbus.log.scan import Hole, ScanResult
@@ -55,27 +64,43 @@ class ActiveSegment:
         self.path = path
         self.base_offset = contents.base_offset
         self.contents = contents
-        self.file = file
-        self._lookup = Lookup(file, contents.index, holes)
+        self.holes = holes
+        self._changing = threading.Lock()
+        self._lookup: Lookup | None = Lookup(file, contents.index, holes)
 
     @property
     def summary(self) -> Summary:
         return self.contents.summary()
 
     @property
-    def holes(self) -> tuple[Hole, ...]:
-        return self._lookup.holes
+    def file(self) -> File:
+        """Raises FileNotFoundError once the segment is retired."""
+        return self.lookup().file
 
     def lookup(self) -> Lookup:
-        return self._lookup
+        """Raises FileNotFoundError once the segment is retired."""
+        lookup = self._lookup
+        if lookup is None:
+            raise _gone(self.path)
+        return lookup
+
+    def retire(self) -> None:
+        """Let go of the file for good; it is deleted, or somebody else's now."""
+        with self._changing:
+            self._lookup = None
 
     def inspect(self, limit: int, end: int) -> None:
         """Scan up to ``limit``, where offset ``end`` begins, for damage. Raises OSError."""
+        file = self.file
         _, result = scan_contents(
-            self.file, base_offset=self.base_offset, index_interval_bytes=1 << 20, limit=limit
+            file, base_offset=self.base_offset, index_interval_bytes=1 << 20, limit=limit
         )
         holes = tail_hole(result, end=end, end_position=limit)
-        self._lookup = Lookup(self.file, self.contents.index, holes)
+        with self._changing:
+            if self._lookup is None:
+                raise _gone(self.path)
+            self._lookup = Lookup(file, self.contents.index, holes)
+            self.holes = holes
         log_damage(self.path, holes)
 
 
@@ -116,7 +141,8 @@ class SealedSegment:
             with self._loading:
                 lookup = self._lookup or self._load()
                 self._lookup = lookup
-            self._pool.admit(self)
+                self._pool.admit(self)
+            self._let_go_if_retired()
         return lookup
 
     def release(self) -> None:
@@ -124,14 +150,23 @@ class SealedSegment:
         self._lookup = None
 
     def retire(self) -> None:
-        """Another segment takes over, also the path: never open that again.
+        """Let go of the file for good, for it is deleted, and never open its path again.
 
-        Who comes for a look-up with an old view gets FileNotFoundError, as if the segment had
-        been deleted.
+        Who comes for a look-up with an old view gets FileNotFoundError.
         """
+        self._retired = True
+        self._pool.forget(self)
+
+    def replace(self) -> None:
+        """Retire; on return nobody is opening the path, which another segment takes over."""
+        self.retire()
         with self._loading:
-            self._retired = True
-            self._lookup = None
+            pass
+
+    def _let_go_if_retired(self) -> None:
+        """Said after each opening: a segment may be retired in the middle of it."""
+        if self._retired:
+            self._pool.forget(self)
 
     def move_to(self, path: Path) -> None:
         """Rename the segment and its index. Raises OSError."""
@@ -145,10 +180,11 @@ class SealedSegment:
         """Scan the segment for damage and remember it. Raises OSError."""
         with self._loading:
             self._lookup = self._scanned(self._open())
+        self._let_go_if_retired()
 
     def _open(self) -> File:
         if self._retired:
-            raise FileNotFoundError(errno.ENOENT, "Replaced by compaction", str(self.path))
+            raise _gone(self.path)
         return self._files.open_read_only(self.path)
 
     def _load(self) -> Lookup:
@@ -180,8 +216,13 @@ class SealedSegment:
         if holes != self._holes:
             log_damage(self.path, holes)
             self._holes = holes
-        save_index(self._files, self.path, contents, holes)
+        if not self._retired:
+            save_index(self._files, self.path, contents, holes)
         return Lookup(file, contents.index, holes)
+
+
+def _gone(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "Deleted or replaced", str(path))
 
 
 class OpenSegments:
@@ -227,6 +268,7 @@ def save_index(
         if not holes:
             files.open(path, create=True).pwrite(contents.index.encode(contents.summary()), 0)
     except OSError as error:
+        remove_if_possible(files, path)
         logger.warning(
             "%s The index will be rebuilt from its segment when that is opened next.",
             storage_error("write the index", path, error),

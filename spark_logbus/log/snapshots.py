@@ -14,7 +14,7 @@ from typing import Final
 from spark_logbus.errors import StorageError
 from spark_logbus.log import files as names
 from spark_logbus.log.checked_text import checked_text, read_checked_text
-from spark_logbus.log.filesystem import FileSystem, storage_error
+from spark_logbus.log.filesystem import FileSystem, remove_if_possible, storage_error
 from spark_logbus.log.lookup import DamageFoundError, Lookup, Place, walk
 from spark_logbus.log.producers import Producer, ProducerStates, Run
 from spark_logbus.log.reading import View
@@ -43,10 +43,14 @@ def save_producers(
     try:
         if files.exists(path):
             files.remove(path)
-        file = files.open(path, create=True)
-        file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
-        if sync:
-            file.sync()
+        try:
+            file = files.open(path, create=True)
+            file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
+            if sync:
+                file.sync()
+        except OSError:
+            remove_if_possible(files, path)
+            raise
         remove_producers(files, directory, keep=(offset, keep))
     except OSError as error:
         logger.warning(

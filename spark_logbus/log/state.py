@@ -35,7 +35,7 @@ class LogState:
 
     def raise_if_offline(self) -> None:
         if self.offline is not None:
-            raise self.offline
+            raise self.offline.again()
 
     # -- changes of the view ------------------------------------------------------------
 
@@ -96,17 +96,16 @@ class LogState:
 
     # -- going offline ------------------------------------------------------------------
 
-    def fail(self, why: str, cause: OSError) -> PartitionOfflineError:
+    def fail(self, why: str) -> PartitionOfflineError:
         """Take the log offline for good; ``tell`` then passes it on to those who wait."""
         error = PartitionOfflineError(
             f"Partition {self.topic_partition} is offline. {why} Records before offset "
             f"{self.view.high_watermark} stay readable; mend the disk and restart the broker."
         )
-        error.__cause__ = cause
         if self.stop(error):
             where = self.topic_partition
             logger.critical("%s", error, extra={"topic": where.topic, "partition": where.partition})
-        return error
+        return error.again()
 
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error`` from now on; False if something else does already."""

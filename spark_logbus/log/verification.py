@@ -115,7 +115,7 @@ def _check_others(
         result.findings.append(Finding(severity, listing.path / name, message))
 
     for name in listing.others:
-        if name in (names.CHECKPOINT, names.CLEAN_SHUTDOWN):
+        if name in (names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.CLOCK, names.CLOCK_ACCEPTED):
             problem = text_problem(files, listing.path / name)
             if problem is not None:
                 note(Severity.DAMAGE, name, f"It counts as missing: {problem}.")

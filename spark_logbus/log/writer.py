@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_logbus.errors import LogbusError, PartitionOfflineError
+from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
 from spark_logbus.log import failed_flush
 from spark_logbus.log.age import Age
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import storage_error, storage_errors
+from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
 from spark_logbus.log.flush_plan import FlushPlan
 from spark_logbus.log.incoming import Incoming, check_incoming
 from spark_logbus.log.producers import ProducerStates
@@ -86,6 +86,7 @@ class LogWriter:
         self._directory = directory
         self._files = environment.files
         self._clock = environment.clock
+        self._time = environment.time
         self._pool = environment.pool
         self._stats = environment.stats
         self.config = config
@@ -143,7 +144,7 @@ class LogWriter:
         tail = self.tail
         if tail.position and self._must_roll(tail, len(data)):
             tail = self._roll()
-        now_us = self._clock.now_us()
+        now_us = self._time.stamp_us()
         offset = tail.end_offset
         for header, batch in batches:
             stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
@@ -171,16 +172,17 @@ class LogWriter:
         try:
             file.pwrite(data, tail.position)
         except OSError as error:
-            partition = self._state.topic_partition
-            failure = storage_error(f"append to {partition} in", tail.segment.path, error)
-            try:
-                file.truncate(tail.position)
-            except OSError:
-                why = f"{failure} What was written of the append could not be removed."
-                offline = self._state.fail(why, error)
-                self.request_flush()
-                raise offline from error
-            raise failure from error
+            raise self._withdrawn(tail, file, error) from error
+
+    def _withdrawn(self, tail: Tail, file: File, error: OSError) -> StorageError:
+        """Remove what was written of an append that failed with ``error``; what to raise."""
+        partition = self._state.topic_partition
+        failure = storage_error(f"append to {partition} in", tail.segment.path, error)
+        try:
+            file.truncate(tail.position)
+        except OSError:
+            return self._fail(f"{failure} What was written of the append could not be removed.")
+        return failure
 
     # -- rolling ------------------------------------------------------------------------
 
@@ -246,7 +248,15 @@ class LogWriter:
                 base_offset=base_offset,
                 index_interval_bytes=self.config.index_interval_bytes,
             )
-        self._flush_or_fail(self._directory, lambda: self._files.sync_directory(self._directory))
+        try:
+            self._flush_or_fail(
+                self._directory, lambda: self._files.sync_directory(self._directory)
+            )
+        except NotOpenedError as error:
+            with storage_errors("remove what was begun,", segment.path):
+                self._files.remove(segment.path)  # the next append starts it again
+            doing = f"start a segment of {partition} in"
+            raise storage_error(doing, self._directory, error) from error
         return segment
 
     def _save_producers(self, offset: int, *, sync: bool, keep: int | None = None) -> None:
@@ -265,10 +275,19 @@ class LogWriter:
                 self._save_producers(end, sync=False, keep=base)
             except LogbusError:
                 flushed = False
-            self._producers.forget_all()
-            self._state.stop(error)
+            self._end(error)
         self._state.tell()
         return flushed
+
+    def abandon(self, error: LogbusError) -> None:
+        """Refuse appends with ``error``; those that wait for their flush get it too."""
+        with self._writing, self._flushing:
+            self._end(error)
+        self._state.tell()
+
+    def _end(self, error: LogbusError) -> None:
+        self._producers.forget_all()
+        self._state.stop(error)
 
     # -- flushing -----------------------------------------------------------------------
 
@@ -309,10 +328,17 @@ class LogWriter:
             self._state.flushed(end_offset, position)
 
     def _flush_or_fail(self, path: Path, sync: Callable[[], None]) -> None:
+        """PartitionOfflineError when ``sync`` failed, NotOpenedError when it began nothing."""
         try:
             sync()
+        except NotOpenedError:
+            raise
         except OSError as error:
             failed_flush.remember(self._files, self._directory)
-            offline = self._state.fail(f"{storage_error('flush', path, error)}", error)
-            self.request_flush()
-            raise offline from error
+            raise self._fail(f"{storage_error('flush', path, error)}") from error
+
+    def _fail(self, why: str) -> PartitionOfflineError:
+        """Take the log offline, and have those who wait told; what to raise."""
+        failure = self._state.fail(why)
+        self.request_flush()
+        return failure

@@ -67,7 +67,8 @@ class LagListener(StreamingQueryListener):
         return None if self._server is None else self._server.server_port
 
     def close(self) -> None:
-        """Stop serving, and leave the registry. Call it after ``spark.streams.removeListener``."""
+        """Stop serving, and leave the registry. Call it when Spark calls no more: after
+        ``spark.streams.removeListener``, or ``spark.stop`` with Connect (see docs/spark.md)."""
         with self._lock:
             closed, self._closed = self._closed, True
             server, self._server = self._server, None

@@ -20,7 +20,7 @@ from spark_logbus.offsets.loss import (
     decide,
     explained,
 )
-from spark_logbus.offsets.patience import FIRST_CONTACT_S, Patience
+from spark_logbus.offsets.patience import Patience
 from spark_logbus.offsets.ranges import (
     DEFAULT_MAX_BYTES,
     Share,
@@ -43,6 +43,7 @@ from spark_logbus.offsets.rewind import (
     apply,
     plan,
     prepare,
+    require_rows,
 )
 from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
@@ -64,7 +65,6 @@ from spark_logbus.offsets.worker_process import freeze_what_is_loaded
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "DEFAULT_MAX_DELAY_MS",
-    "FIRST_CONTACT_S",
     "MAX_OFFSET",
     "NO_LIMITS",
     "AboveEnd",
@@ -119,6 +119,7 @@ __all__ = [
     "parse_timestamp",
     "plan",
     "prepare",
+    "require_rows",
     "resolve",
     "shared_cluster",
     "split",

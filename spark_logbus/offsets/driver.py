@@ -77,7 +77,7 @@ class DriverLink:
                 Session,
             )
 
-            session = Session(self._zookeeper, client_name="spark-driver")
+            session = Session(self._zookeeper, client_name="spark-driver", expects_cluster=True)
             try:
                 session.start()
             except BaseException:

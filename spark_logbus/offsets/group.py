@@ -2,7 +2,7 @@
 
 The group says how far processing has got, for people and tools; Spark's checkpoint says where a
 query goes on. The two agree after each micro-batch, but only the checkpoint decides, unless the
-group is rewound: then the generation of the group rises, and the reader follows (see
+group is rewound: then the group has another last rewind, and the reader follows (see
 ``rewound``).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_logbus.errors import ClaimLostError, StaleOwnerError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.offsets.loss import Finding, TopicRecreated
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
@@ -45,22 +45,27 @@ class GroupProgress:
         self._claims = claims
         self._group = group
         self._by = by
-        self._written: tuple[int, dict[str, str], dict[TopicPartition, int]] | None = None
+        self._written: tuple[RewindMark, dict[str, str], dict[TopicPartition, int]] | None = None
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
         """Everything that the group has committed, as it is in ZooKeeper now."""
         return self._offsets.committed(self._group)
 
-    def generation(self) -> int:
-        """How many times the group has been rewound."""
-        return self._rewinds.generation(self._group)
+    def mark(self) -> RewindMark:
+        """The group's last rewind."""
+        return self._rewinds.mark(self._group)
 
-    def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
-        """Where the rewinds of the generations ``after`` < g <= ``up_to`` set the group, the
-        latest for each partition."""
+    def rewound(self, *, after: RewindMark, up_to: RewindMark) -> dict[TopicPartition, int]:
+        """Where the rewinds behind ``after`` up to ``up_to`` set the group, the latest for each
+        partition. When the group was deleted since ``after``, all that it had are behind it."""
+        history = sorted(self._rewinds.history(self._group), key=lambda r: r.generation)
+        first = after.generation + 1
+        known = [each.mark for each in history if each.generation == after.generation]
+        if after.generation > up_to.generation or any(not each.may_be(after) for each in known):
+            first = 1
         positions: dict[TopicPartition, int] = {}
-        for rewind in sorted(self._rewinds.history(self._group), key=lambda r: r.generation):
-            if after < rewind.generation <= up_to:
+        for rewind in history:
+            if first <= rewind.generation <= up_to.generation:
                 positions.update(rewind.positions)
         return positions
 
@@ -74,16 +79,16 @@ class GroupProgress:
         positions: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[str, str],
-        generation: int,
+        mark: RewindMark,
     ) -> bool:
         """Record that everything below ``positions`` is processed; False if the group was rewound.
 
         Never moves a committed offset back: a query that starts over from an old checkpoint or
         from earliest repeats records, but takes nothing back from the group. A rewind is the one
-        way back, and after one the positions of an older generation count for nothing.
+        way back, and after one the positions of an older ``mark`` count for nothing.
         ClaimLostError when another query has taken over.
         """
-        wanted = (generation, dict(topic_ids), dict(positions))
+        wanted = (mark, dict(topic_ids), dict(positions))
         if wanted == self._written:
             return True  # an idle query is asked over and over
         self.hold({tp.topic for tp in positions})
@@ -94,7 +99,8 @@ class GroupProgress:
                 by=self._by,
                 topic_ids=topic_ids,
                 allow_backward=False,
-                expected_generation=generation,
+                expected_generation=mark.generation,
+                expected_token=mark.token,
                 claims=self._claims,
             )
         except ClaimLostError:

@@ -69,7 +69,8 @@ class Deselected:
 
 @dataclass(frozen=True, slots=True)
 class BelowLogStart:
-    """Records from ``wanted`` to the log start offset have been deleted by retention."""
+    """Records from ``wanted`` to the log start offset are gone, by retention or with a log that was
+    given up."""
 
     topic_partition: TopicPartition
     wanted: int

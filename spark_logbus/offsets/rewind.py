@@ -7,14 +7,16 @@ had to be cut to what the log still holds. Nothing changes before ``apply``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import AtTimestamp, TopicPartition
+from spark_logbus.offsets.group import of_current_topics
+from spark_logbus.offsets.loss import TopicRecreated
 from spark_logbus.offsets.snapshot import Snapshot, Span
+from spark_logbus.times import show_moment
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
     from spark_logbus.coordination import GroupOffsets, GroupRewinds, Rewind
@@ -56,8 +58,7 @@ class ToTime:
     timestamp_us: int
 
     def __str__(self) -> str:
-        moment = datetime.fromtimestamp(self.timestamp_us / 1_000_000, UTC)
-        return f"to time {moment.isoformat(timespec='milliseconds')}"
+        return f"to time {show_moment(self.timestamp_us, timespec='milliseconds')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ class RewindPlan:
     target: Target
     rows: tuple[RewindRow, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    recreated: tuple[str, ...] = ()
+    """Topics that were deleted and created again since the group committed: what it committed
+    says nothing about them."""
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -191,24 +195,33 @@ def prepare(
 ) -> RewindPlan:
     """Look up what ``plan`` needs, and plan. Changes nothing."""
     partitions: Iterable[TopicPartition] = sorted(snapshot.spans)
-    committed = {
-        tp: position.offset for tp, position in groups.committed(group, partitions).items()
-    }
+    committed, recreated = of_current_topics(
+        groups.committed(group, partitions), snapshot.topic_ids
+    )
     at_time: dict[TopicPartition, int | None] = {}
     if isinstance(target, ToTime | ByDuration):
         moment = (
             target.timestamp_us if isinstance(target, ToTime) else now_us() - target.duration_us
         )
         at_time = admin.list_offsets({tp: AtTimestamp(moment) for tp in partitions})
-    return plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
+    made = plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
+    planned = {row.topic_partition.topic for row in made.rows}
+    found = {finding.topic for finding in recreated if isinstance(finding, TopicRecreated)}
+    return replace(made, recreated=tuple(sorted(found & planned)))
+
+
+def require_rows(rewind_plan: RewindPlan) -> None:
+    """InvalidRequestError for a plan that would change nothing."""
+    if not rewind_plan.rows:
+        raise InvalidRequestError(
+            f"The rewind of group {rewind_plan.group} covers no partition; nothing was changed. "
+            "A group whose topics were all deleted is cleared by `logbus groups delete`."
+        )
 
 
 def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str, why: str = "") -> Rewind:
     """Record the rewind: a new generation of the group, and its offsets set, in one transaction."""
-    if not rewind_plan.rows:
-        raise InvalidRequestError(
-            f"The rewind of group {rewind_plan.group} covers no partition; nothing was changed."
-        )
+    require_rows(rewind_plan)
     return rewinds.record(
         rewind_plan.group,
         rewind_plan.positions,

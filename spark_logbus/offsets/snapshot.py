@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.client import Admin, TopicDescription
+from spark_logbus.client import Admin, PartitionDescription, TopicDescription
 from spark_logbus.errors import BrokerUnavailableError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets.selection import (
@@ -115,12 +115,18 @@ def _spans_of(description: TopicDescription, selection: Selection) -> dict[Topic
         if not includes(selection, tp):
             continue
         if partition.ends is None:
-            raise BrokerUnavailableError(
-                f"The broker that leads {tp} does not answer; its offsets are not known now. "
-                f"`logbus topics describe {tp.topic}` shows which one that is: start it."
-            )
+            raise _not_served(tp, partition)
         spans[tp] = Span(partition.ends.log_start_offset, partition.ends.high_watermark)
     return spans
+
+
+def _not_served(tp: TopicPartition, partition: PartitionDescription) -> BrokerUnavailableError:
+    if partition.problem is not None:
+        return BrokerUnavailableError(f"The offsets of {tp} are not known: {partition.problem}")
+    return BrokerUnavailableError(
+        f"{partition.leader} does not serve {tp} yet: the topic is new, or the broker has just "
+        "started. If that lasts, its log is missing or cannot be opened: see the broker's /healthz."
+    )
 
 
 def _require_topics(

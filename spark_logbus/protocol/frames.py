@@ -9,7 +9,9 @@ record batches. A response repeats api, version and correlation of its request.
 
 ``FrameReader`` is the receiving end for both sides. It hands out the buffer to receive into, so
 that a payload goes from the kernel into its final place in one copy, and it refuses a frame by
-its announced lengths before any memory is taken for it.
+its announced lengths before any memory is taken for it. Memory for a header is taken as the
+header comes, a piece at a time; that for a payload is taken whole, so ``allocate`` should give
+memory that costs nothing before it is written to.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from spark_logbus.errors import FrameTooLargeError, ProtocolError
 
 PRELUDE: Final = struct.Struct("<IHHII")
 PRELUDE_SIZE: Final = PRELUDE.size  # 16
-_AFTER_LENGTH: Final = PRELUDE_SIZE - 4
+_LENGTH_SIZE: Final = 4
+_AFTER_LENGTH: Final = PRELUDE_SIZE - _LENGTH_SIZE
+_HEADER_PIECE: Final = 64 << 10
 
 DEFAULT_MAX_HEADER_BYTES: Final = 1 << 20  # a metadata response of about 10,000 partitions
 
@@ -66,6 +70,7 @@ class FrameReader:
     ``reader.advance(n)``, which returns a frame when one is complete. A buffer never reaches
     past the current frame, so nothing is read ahead. Memory for a header or a payload is taken
     when ``buffer`` is called for it: one that holds back after ``advance`` has taken none yet.
+    After ``abandon`` it is used no more.
     """
 
     def __init__(
@@ -74,9 +79,11 @@ class FrameReader:
         self.limits = limits
         self._allocate = allocate
         self._view: memoryview | None = None
+        self._pieces = bytearray()  # of a header that is too large to be received at once
         self._reset()
 
     def _reset(self) -> None:
+        self._filled = self._before = 0
         self._enter(0, PRELUDE_SIZE)
         self._prelude = (0, 0, 0, 0, 0)
         self._header = b""
@@ -88,15 +95,26 @@ class FrameReader:
 
     @property
     def announced(self) -> tuple[int, int] | None:
-        """(length, header length) of the frame that has begun, once it has told and passed the
-        limits."""
-        return (self._prelude[0], self._prelude[4]) if self._part else None
+        """Bytes of the frame that has begun, of all of it and of its header, once it has told
+        and passed the limits."""
+        length, _, _, _, header_length = self._prelude
+        return (length + _LENGTH_SIZE, header_length) if self._part else None
+
+    @property
+    def received(self) -> int:
+        """Bytes of the frame that has begun that have come."""
+        return self._before + self._filled
 
     def buffer(self) -> memoryview:
         if self._view is None:
             payload = self._part == 2
             self._view = self._allocate(self._size) if payload else _new_buffer(self._size)
         return self._view[self._filled :]
+
+    def abandon(self) -> memoryview | None:
+        """The memory of a payload that has begun to come and now never will, if there is any."""
+        view, self._view = self._view, None
+        return view if self._part == 2 else None
 
     def advance(self, received: int) -> Frame | None:
         """Account for ``received`` bytes; raises FrameTooLargeError or ProtocolError."""
@@ -106,8 +124,7 @@ class FrameReader:
         if self._part == 0:
             self._start_frame(self._view)
         elif self._part == 1:
-            self._header = bytes(self._view)
-            self._enter(2, self._payload_length())
+            self._add_to_header(self._view)
         if self._part == 2 and self._filled == self._size:
             return self._finish(self._view)
         return None
@@ -129,14 +146,27 @@ class FrameReader:
                 f"A frame of {length} bytes announces a header of {header_length} bytes; "
                 "the other end does not speak the logbus protocol."
             )
-        self._enter(1, header_length)
+        self._enter(1, min(header_length, _HEADER_PIECE))
+
+    def _add_to_header(self, piece: memoryview) -> None:
+        header_length = self._prelude[4]
+        if len(piece) == header_length:
+            self._header = bytes(piece)
+        else:
+            self._pieces += piece
+            if rest := header_length - len(self._pieces):
+                self._enter(1, min(rest, _HEADER_PIECE))
+                return
+            self._header, self._pieces = bytes(self._pieces), bytearray()
+        self._enter(2, self._payload_length())
 
     def _payload_length(self) -> int:
         length, _, _, _, header_length = self._prelude
         return length - _AFTER_LENGTH - header_length
 
     def _enter(self, part: int, size: int) -> None:
-        self._part = part  # 0 prelude, 1 header, 2 payload
+        self._before += self._filled
+        self._part = part  # 0 prelude, 1 header or a piece of it, 2 payload
         self._size = size
         self._view = None
         self._filled = 0

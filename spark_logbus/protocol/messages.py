@@ -213,12 +213,16 @@ class FetchResponse(Message):
 
 
 class ListOffsetsPartition(Message):
-    """``at``: "earliest", "latest" or "timestamp" (then ``timestamp_us``)."""
+    """``at``: "earliest", "latest" or "timestamp" (then ``timestamp_us``).
+
+    ``topic_id``, if given, is of the topic that is meant, and of no later one of its name.
+    """
 
     topic: str
     partition: int
     at: str
     timestamp_us: int = 0
+    topic_id: str | None = None
 
 
 class ListOffsetsRequest(Message):

@@ -31,6 +31,7 @@ __all__ = [
     "ProducerStamp",
     "canonical",
     "decode",
+    "decoded_size",
     "encode",
     "payload_schema",
 ]
@@ -190,6 +191,22 @@ def _time_bounds(timestamps: pa.Array) -> tuple[int, int]:
 
 def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
+
+
+def decoded_size(header: RecordBatchHeader, record_batch: Buffer) -> int:
+    """Bytes that the compressed buffers of a record batch claim to take when decoded; 0 when it is
+    not compressed, for then they are views of it. Nothing is decoded.
+
+    Raises CorruptRecordBatchError when the payload is not what the header says.
+    """
+    columns = _BY_ATTRIBUTES[header.attributes & _COLUMN_BITS]
+    payload = memoryview(record_batch)[fmt.HEADER_SIZE :]
+    try:
+        return check_envelope(payload, compression=header.compression, nodes=columns.nodes)
+    except EnvelopeError as error:
+        raise CorruptRecordBatchError(
+            f"Record batch at offset {header.base_offset}: its payload cannot be decoded ({error})."
+        ) from error
 
 
 def decode(

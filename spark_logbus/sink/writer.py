@@ -22,7 +22,6 @@ from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets import (
-    FIRST_CONTACT_S,
     DriverLink,
     Patience,
     freeze_what_is_loaded,
@@ -63,7 +62,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         return link.bootstrap()
 
     try:
-        bootstrap = Patience(limit_s=FIRST_CONTACT_S).run("Looking up the topic", look_up)
+        bootstrap = Patience().at_first_contact().run("Looking up the topic", look_up)
     finally:
         link.close()
     return WritePlan(parsed, columns, bootstrap)
@@ -140,9 +139,13 @@ def _totals(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
 
 def _warn_of_leftovers(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     records, partitions = _totals(messages)
+    if not records:
+        # What a task appended before it failed is not known here; usually it was refused.
+        logger.info("The %s failed before any of its tasks had appended all of its records.", what)
+        return
     logger.warning(
-        "The %s failed, but %d records or more of it are appended already, in %d partitions or "
-        "more; a repetition appends them again.",
+        "The %s failed, but tasks of it that ended have appended %d records to %d partitions, and "
+        "those that failed may have appended some; a repetition appends them again.",
         what,
         records,
         partitions,

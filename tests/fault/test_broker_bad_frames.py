@@ -44,7 +44,7 @@ from spark_logbus.protocol import (
 )
 from tests.fault.broker_peers import good_frames, resident_mib, sockets_of, works
 from tests.fault.log.material import record_batch
-from tests.helpers import wait_until
+from tests.helpers import paths_below, wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic, failure
 from tests.unit.broker.wire import EndedError, Wire
 from tests.unit.record.forge import body_start, encoded, forge, message, reseal, timestamps
@@ -252,7 +252,7 @@ def test_topic_names_that_could_be_paths_are_refused_by_every_request(
     broker: BrokerProcess,
 ) -> None:
     parent = broker.directory.parent
-    before = sorted(parent.rglob("*"))
+    before = sorted(paths_below(parent))
     with connect(broker) as wire:
         for name in BAD_NAMES:
             with pytest.raises(InvalidNameError):
@@ -269,4 +269,4 @@ def test_topic_names_that_could_be_paths_are_refused_by_every_request(
             with pytest.raises(NotLeaderError):
                 raise failure(wire.fetch(name, 0, 0).results[0].error)
         assert works(broker, wire)
-        assert sorted(parent.rglob("*")) == before
+        assert sorted(paths_below(parent)) == before

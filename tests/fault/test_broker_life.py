@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.coordination import EmbeddedZooKeeper
-from spark_logbus.errors import CoordinationError, LogbusError
+from spark_logbus.errors import CoordinationError, EmbeddedServerError, LogbusError
 from spark_logbus.processes import stop
 from spark_logbus.protocol import (
     Api,
@@ -23,7 +24,7 @@ from spark_logbus.protocol import (
     MetadataResponse,
 )
 from tests.fault.log.material import record_batch
-from tests.helpers import wait_until
+from tests.helpers import process_is_stopped, wait_until
 from tests.integration.broker_tools import (
     broker_process,
     connect,
@@ -192,3 +193,29 @@ def test_appends_and_fetches_go_on_while_zookeeper_is_away(tmp_path: Path) -> No
                 return [each.broker_id for each in response.brokers] == [1]
 
             wait_until(registered)
+
+
+def test_a_broker_refuses_a_directory_of_somebody_elses(tmp_path: Path, chroot: str) -> None:
+    data = tmp_path / "data"
+    (data / "thesis.deleted").mkdir(parents=True)
+    (data / "thesis.deleted" / "chapter.txt").write_text("years of work")
+    with (
+        pytest.raises(EmbeddedServerError, match="not empty and not a data directory"),
+        broker_process(tmp_path, chroot),
+    ):
+        pass
+    assert [path.name for path in data.rglob("*")] == ["thesis.deleted", "chapter.txt"]
+    assert (data / "thesis.deleted" / "chapter.txt").read_text() == "years of work"
+
+
+def test_a_broker_that_goes_on_after_a_stop_hears_sigterm(tmp_path: Path, chroot: str) -> None:
+    """The system gives a signal to any thread that can take it, and that is often another one than
+    the main thread, which still stands."""
+    with broker_process(tmp_path, chroot) as broker:
+        for _ in range(5):
+            os.kill(broker.pid, signal.SIGSTOP)
+            wait_until(lambda: process_is_stopped(broker.pid))
+            os.kill(broker.pid, signal.SIGCONT)
+            broker.ask_to_stop()
+            wait_until(lambda: not broker.running, deadline_s=20, message="the broker's end")
+            broker.start()

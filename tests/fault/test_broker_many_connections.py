@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,16 +16,17 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import ClientConfig, Cluster
+from spark_logbus.client.dial import dial
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.processes import spawn, stop
-from spark_logbus.protocol import Api, MetadataRequest, MetadataResponse
-from tests.fault.broker_peers import resident_mib, sockets_of, works
+from spark_logbus.protocol import Api, AppendResponse, MetadataRequest, MetadataResponse
+from tests.fault.broker_peers import ROOT, resident_mib, sockets_of, works
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic, offsets_in
-from tests.unit.broker.wire import Wire, request
+from tests.unit.broker.wire import Wire, append_request, request
 
 
 @contextmanager
@@ -195,6 +197,62 @@ def works_now(broker: BrokerProcess) -> bool:
             return True
     except LimitExceededError:
         return False
+
+
+@contextmanager
+def idle_process(address: BrokerAddress, count: int) -> Iterator[int]:
+    """A process that holds idle connections to the UNIX socket; with how many it was let in."""
+    assert address.local_socket is not None
+    program = [sys.executable, "-m", "tests.fault.idle_program", address.local_socket, str(count)]
+    with subprocess.Popen(
+        program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def is_served(cluster: Cluster, address: BrokerAddress) -> bool:
+    """Whether a new connection gets an append through; and whether it is a local one."""
+    deadline = cluster.deadline_ms(20_000)
+    connection = dial(address, cluster.config, deadline)
+    try:
+        data = record_batch()
+        pending = connection.send(Api.APPEND, append_request("t", 0, data), [data])
+        assert pending.result(AppendResponse, deadline).results[0].error is None
+        return connection.takes_files
+    finally:
+        connection.close()
+
+
+def test_idle_local_connections_of_one_process_do_not_shut_out_another(
+    tmp_path: Path, chroot: str
+) -> None:
+    with serving(tmp_path, chroot) as broker, Cluster.from_zookeeper(chroot) as cluster:
+        (address,) = cluster.brokers
+        assert isinstance(address, BrokerAddress)
+        with idle_process(address, 1_024) as admitted:
+            assert is_served(cluster, address), "over the UNIX socket"
+            assert admitted == 256
+            wait_until(lambda: "max_connections_per_process" in broker.log_file.read_text())
+
+
+def test_a_client_that_is_turned_away_at_the_local_socket_goes_on_over_tcp(
+    tmp_path: Path, chroot: str
+) -> None:
+    with (
+        serving(tmp_path, chroot, max_connections_per_address=200) as broker,
+        Cluster.from_zookeeper(chroot) as cluster,
+    ):
+        (address,) = cluster.brokers
+        assert isinstance(address, BrokerAddress)
+        with idle_process(address, 250) as admitted:
+            assert admitted >= 190, "but for those that the test has itself"
+            assert not is_served(cluster, address)
+            wait_until(lambda: "200 of this machine are open" in broker.log_file.read_text())
+        wait_until(lambda: is_served(cluster, address))
 
 
 @pytest.mark.parametrize("local", [False, True])

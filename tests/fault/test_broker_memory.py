@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LogbusError
-from spark_logbus.protocol import Api, AppendResponse, MetadataRequest, MetadataResponse
+from spark_logbus.protocol import (
+    PROTOCOL_VERSION,
+    Api,
+    AppendResponse,
+    MetadataRequest,
+    MetadataResponse,
+    encode_request,
+    frame_head,
+)
 from spark_logbus.record import format as fmt
 from tests.fault.broker_peers import resident_mib, works
 from tests.fault.log.material import record_batch
@@ -106,16 +116,22 @@ def test_the_broker_process_holds_neither_arrow_nor_spark(tmp_path: Path, chroot
 
 # -- what many connections send at once ---------------------------------------------------
 
-LARGE = record_batch(payload=bytes(8 * MIB))
-SHARED = {
-    "network": {
-        "max_frame_bytes": 9 * MIB,
-        "max_header_bytes": 64 << 10,
-        "max_buffered_bytes": 20 * MIB,  # two of LARGE
-        "stall_timeout_ms": 60_000,
-    },
-    "log": {"max_record_batch_bytes": 8 * MIB + 4096},
-}
+# So large that the kernel cannot buffer what the broker does not take, which is 10 MiB or so.
+LARGE_MIB = 24
+LARGE = record_batch(payload=bytes(LARGE_MIB * MIB))
+
+
+def shared(*, stall_timeout_ms: int = 60_000) -> dict[str, dict[str, int]]:
+    """Settings with memory for one of LARGE, and for parts of others."""
+    return {
+        "network": {
+            "max_frame_bytes": (LARGE_MIB + 1) * MIB,
+            "max_header_bytes": 64 << 10,
+            "max_buffered_bytes": (2 * LARGE_MIB + 12) * MIB,
+            "stall_timeout_ms": stall_timeout_ms,
+        },
+        "log": {"max_record_batch_bytes": LARGE_MIB * MIB + 4096},
+    }
 
 
 class SlowSender(threading.Thread):
@@ -143,31 +159,30 @@ class SlowSender(threading.Thread):
 def test_large_requests_share_a_bounded_memory_and_all_get_through(
     tmp_path: Path, chroot: str
 ) -> None:
-    with broker_process(tmp_path, chroot, settings=SHARED) as broker, connect(broker) as good:
+    with broker_process(tmp_path, chroot, settings=shared()) as broker, connect(broker) as good:
         create_topic(good, "t")
         good.append("t", 0, LARGE, acks="written")
         before = resident_mib(broker.pid)
         senders = [SlowSender(broker) for _ in range(16)]
-        wait_until(lambda: sum(sender.almost.is_set() for sender in senders) >= 2)
+        wait_until(lambda: any(sender.almost.is_set() for sender in senders))
         for _ in range(10):
             assert works(broker, good), "small requests pass"
-        assert sum(sender.almost.is_set() for sender in senders) == 2, "the others wait"
+        assert sum(sender.almost.is_set() for sender in senders) <= 2, "the others wait"
         grown = resident_mib(broker.pid) - before
         for sender in senders:
             sender.finish.set()
         for sender in senders:
             sender.join(60)
         assert all(sender.done for sender in senders), "none is dropped, none waits for ever"
-        assert grown < 30, f"{grown:.0f} MiB for 16 requests of 8 MiB"
+        assert grown < 90, f"{grown:.0f} MiB for 16 requests of {LARGE_MIB} MiB"
 
 
 def test_who_stalls_or_goes_gives_its_memory_back(tmp_path: Path, chroot: str) -> None:
-    network = {**SHARED["network"], "stall_timeout_ms": 1_500}
-    settings = {**SHARED, "network": network}
+    settings = shared(stall_timeout_ms=1_500)
     with broker_process(tmp_path, chroot, settings=settings) as broker, connect(broker) as wire:
         create_topic(wire, "t")
         stalling, going = SlowSender(broker), SlowSender(broker)
-        wait_until(lambda: stalling.almost.is_set() and going.almost.is_set())
+        wait_until(lambda: stalling.almost.is_set() or going.almost.is_set())
         waiting = [SlowSender(broker) for _ in range(2)]
         for sender in waiting:
             sender.finish.set()
@@ -176,6 +191,86 @@ def test_who_stalls_or_goes_gives_its_memory_back(tmp_path: Path, chroot: str) -
             sender.join(60)
             assert sender.done
         assert stalling.wire.is_ended()
+
+
+class Drippers(threading.Thread):
+    """Connections that each announce a large append, and send a byte of it now and then."""
+
+    def __init__(self, broker: BrokerProcess, count: int, *, at_once: int) -> None:
+        super().__init__(daemon=True)
+        length = 60 * MIB
+        head = frame_head(
+            api=Api.APPEND, version=PROTOCOL_VERSION, correlation=1,
+            header=encode_request(append_request("t", 0, memoryview(bytes(length)))),
+            payload_length=length,
+        )  # fmt: skip
+        self._over = threading.Event()
+        self._socks = [connect(broker).sock for _ in range(count)]
+        for sock in self._socks:
+            sock.sendall(head)
+            sock.setblocking(False)
+            with suppress(BlockingIOError):  # the broker receives what it has memory for
+                sock.send(bytes(at_once))
+
+    @property
+    def connected(self) -> int:
+        ended, _, _ = select.select(self._socks, [], [], 0)
+        return len(self._socks) - len(ended)
+
+    def run(self) -> None:
+        while not self._over.wait(0.1):
+            for sock in self._socks:
+                with suppress(OSError):
+                    sock.send(b"x")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+        for sock in self._socks:
+            sock.close()
+
+
+CUT_OFF = "which is less than 8192 bytes a second"
+
+
+def appended_while(drippers: Drippers, wire: Wire) -> None:
+    """They come from the same address."""
+    data = record_batch(payload=bytes(200_000))
+    before = drippers.connected
+    for _ in range(5):
+        assert wire.append("t", 0, data).results[0].error is None
+    assert drippers.connected == before > 0, "none of them was cut off by then"
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_requests_that_drip_in_hold_up_no_append_and_are_cut_off(
+    tmp_path: Path, chroot: str, count: int
+) -> None:
+    settings = {"network": {"stall_timeout_ms": 6_000}}
+    with broker_process(tmp_path, chroot, settings=settings) as broker, connect(broker) as good:
+        create_topic(good, "t")
+        with Drippers(broker, count, at_once=0) as drippers:
+            appended_while(drippers, good)
+            wait_until(lambda: drippers.connected == 0, deadline_s=60)
+        assert works(broker, good)
+        assert broker.log_file.read_text().count(CUT_OFF) == count
+
+
+def test_requests_that_hold_all_they_can_and_drip_hold_up_no_append_and_are_cut_off(
+    tmp_path: Path, chroot: str
+) -> None:
+    settings = {"network": {"stall_timeout_ms": 6_000}}
+    with broker_process(tmp_path, chroot, settings=settings) as broker, connect(broker) as good:
+        create_topic(good, "t")
+        with Drippers(broker, 40, at_once=3 * MIB) as drippers:
+            appended_while(drippers, good)
+            wait_until(lambda: drippers.connected < 40, deadline_s=60)
+            assert good.append("t", 0, record_batch()).results[0].error is None
+        assert CUT_OFF in broker.log_file.read_text()
 
 
 def test_answers_that_nobody_reads_are_bounded(tmp_path: Path, chroot: str) -> None:

@@ -21,7 +21,7 @@ from spark_logbus.broker.appends import AppendHandler
 from spark_logbus.broker.config import BrokerConfig, NetworkConfig
 from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
 from spark_logbus.broker.metadata import ClusterImage
-from spark_logbus.broker.network import Connection, Deferred, NoReply, Reply
+from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, NotYet
 from spark_logbus.broker.offload import Offload
 from spark_logbus.broker.requests import RequestHandler
 from spark_logbus.coordination import TopicRecord, TopicRegistry
@@ -33,7 +33,7 @@ from tests.fault.broker_peers import resident_mib, works
 from tests.fuzz.requests import TOPIC, nearly_valid
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic
-from tests.unit.broker.tools import TOPIC_ID, Logs, logs_in
+from tests.unit.broker.tools import TOPIC_ID, Logs, held_lease, logs_in
 
 SECONDS = float(os.environ.get("LOGBUS_FUZZ_SECONDS", "600"))
 FIRST = int(os.environ.get("LOGBUS_FUZZ_SEED", random.SystemRandom().randrange(1 << 40)))
@@ -82,7 +82,9 @@ class Target:
             partitions=partitions,
             image=cast(ClusterImage, NoZooKeeper()),
             topics=cast(TopicRegistry, NoZooKeeper()),
-            appends=AppendHandler(partitions, clock=logs.clock, max_wait_ms=60_000),
+            appends=AppendHandler(
+                partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=60_000
+            ),
             fetches=FetchHandler(
                 partitions, WaitingFetches(), clock=logs.clock, max_wait_ms=60_000,
                 max_fetch_bytes=1 << 20,
@@ -108,7 +110,8 @@ class Target:
                 outcome = self._outcome(frame.api, answer)
         return outcome
 
-    def _outcome(self, api: int, answer: Reply | Deferred | NoReply) -> str:
+    def _outcome(self, api: int, answer: Answer) -> str:
+        assert not isinstance(answer, NotYet), "the lease is current"
         if isinstance(answer, NoReply):
             return "no reply"
         if isinstance(answer, Deferred):

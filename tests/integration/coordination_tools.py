@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 from spark_logbus.coordination import Session, SessionState
 from spark_logbus.coordination.tree import Tree
@@ -17,6 +18,7 @@ from spark_logbus.coordination.tree import Tree
 MULTI = 14  # ZooKeeper's number for a transaction
 CREATE = 1
 READ = 4
+_OWNER = ("owner", "secret")
 
 
 @contextlib.contextmanager
@@ -43,6 +45,34 @@ def put(connect: str, path: str, data: bytes) -> None:
         tree = Tree(opened)
         tree.ensure(path)
         opened.call("set", lambda c: c.set_async(tree._absolute(path), data), opened.deadline())
+
+
+def read(connect: str, path: str) -> bytes:
+    with session(connect, name="by-hand") as opened:
+        node = Tree(opened).get(path)
+        assert node is not None
+        return node.data
+
+
+def forbid(connect: str, path: str) -> None:
+    """Let nobody but an owner that logbus is not read or change a node."""
+    _set_acls(connect, path, [make_digest_acl(*_OWNER, all=True)])
+
+
+def allow(connect: str, path: str) -> None:
+    """Undo ``forbid``."""
+    _set_acls(connect, path, OPEN_ACL_UNSAFE)
+
+
+def _set_acls(connect: str, path: str, acls: list[ACL]) -> None:
+    servers, _, chroot = connect.partition("/")
+    owner = KazooClient(hosts=servers, auth_data=[("digest", ":".join(_OWNER))])
+    owner.start(timeout=30)
+    try:
+        owner.set_acls(f"/{chroot}{path}", acls)
+    finally:
+        owner.stop()
+        owner.close()
 
 
 class States:

@@ -1,4 +1,4 @@
-"""A load in a process of its own that SIGKILLs itself at a step; the hooks are all in here."""
+"""A load in a process of its own that kills or stops itself at a step; the hooks are in here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_logbus.errors import LogbusError
 from spark_logbus.load import LoadConfig, run_load
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.load.warehouse import Warehouse
@@ -27,7 +28,10 @@ def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
         .getOrCreate()
     )
     _arm(step)
-    run_load(spark, LoadConfig(topic, warehouse, zookeeper))
+    try:
+        run_load(spark, LoadConfig(topic, warehouse, zookeeper))
+    except LogbusError as error:
+        sys.exit(error.message)
 
 
 def _arm(step: str) -> None:
@@ -47,7 +51,19 @@ def _arm(step: str) -> None:
         rename(self, source, target)
         moved += 1
 
+    def stopping(method: str) -> None:
+        original = getattr(HadoopDirectory, method)
+
+        def stop(self: HadoopDirectory, *arguments: Any) -> None:
+            setattr(HadoopDirectory, method, original)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            original(self, *arguments)
+
+        setattr(HadoopDirectory, method, stop)
+
     match step:
+        case "write" | "claim":
+            stopping(step)
         case "before the commit":
             warehouse.commit = die
         case "before publishing":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -36,6 +36,7 @@ def environment(java_home: str | None = None) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "JAVA_HOME": java_home or os.environ["JAVA_HOME"],
+        "PYTHONFAULTHANDLER": "1",  # for ``hanging.stacks``
     }
 
 
@@ -74,11 +75,14 @@ class Server:
 
 
 @dataclass
-class Standalone:
-    """A master and its workers."""
+class Spark:
+    """Where a session finds it, and the JVMs that it is."""
 
     url: str
-    workers: list[Server] = field(default_factory=list)
+    servers: list[Server]
+
+    def pids(self) -> list[int]:
+        return [server.process.pid for server in self.servers]
 
 
 @contextmanager
@@ -92,9 +96,7 @@ def server(name: str, *arguments: str, directory: Path, env: Mapping[str, str]) 
 
 
 @contextmanager
-def standalone(
-    directory: Path, env: Mapping[str, str], *, workers: int = 2
-) -> Iterator[Standalone]:
+def standalone(directory: Path, env: Mapping[str, str], *, workers: int = 2) -> Iterator[Spark]:
     """A master and workers of one core each."""
     loopback = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as running:
@@ -103,24 +105,24 @@ def standalone(
                    directory=directory, env=env)
         )  # fmt: skip
         url = master.told(r"Starting Spark master at (spark://\S+)")
-        made = Standalone(url)
+        made = Spark(url, [master])
         for number in range(workers):
             size = ("--cores", "1", "--memory", "1g")
             work = ("--work-dir", str(directory / f"work-{number}"))
-            made.workers.append(
+            made.servers.append(
                 running.enter_context(
                     server(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *loopback,
                            *size, *work, url, directory=directory, env=env)
                 )
             )  # fmt: skip
-        for worker in made.workers:
+        for worker in made.servers[1:]:
             worker.told(r"(Successfully registered with master)")
         yield made
 
 
 @contextmanager
-def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[str]:
-    """Where a Spark Connect server with two cores is, as for ``SparkSession.builder.remote``."""
+def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[Spark]:
+    """A Spark Connect server with two cores; its URL is for ``SparkSession.builder.remote``."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
@@ -136,4 +138,4 @@ def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[str]:
     roomy = {**env, "SPARK_DAEMON_MEMORY": "768m"}  # this "daemon" is a driver, too
     with server("connect", *arguments, directory=directory, env=roomy) as connect:
         port = connect.told(r"Spark Connect server started at: \S*:(\d+)")
-        yield f"sc://127.0.0.1:{port}"
+        yield Spark(f"sc://127.0.0.1:{port}", [connect])

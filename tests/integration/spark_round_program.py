@@ -48,15 +48,17 @@ def jvm_of_this_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
         yield pa.RecordBatch.from_pydict({"jvm": [jvm] * batch.num_rows})
 
 
-def wait_for_lag(registry: CollectorRegistry, query: str, query_id: str, source: str) -> float:
-    labels = {"query": query, "id": query_id, "source": source}
+def wait_for_lag(
+    registry: CollectorRegistry, labels: dict[str, str], wanted: float | None
+) -> float | None:
+    """Until the listener has been told of such a lag, or of the query's end if it is None."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         value = registry.get_sample_value("logbus_query_bytes_behind", labels)
-        if value == 0:
+        if value == wanted:
             return value
         threading.Event().wait(0.05)
-    raise TimeoutError("The listener was not told of the query's progress.")
+    raise TimeoutError(f"The listener has not been told of a lag of {wanted} bytes, but {value}.")
 
 
 def main(where: str, zookeeper: str, topic: str, target: str, directory: str) -> None:
@@ -87,9 +89,12 @@ def main(where: str, zookeeper: str, topic: str, target: str, directory: str) ->
         .option("checkpointLocation", f"{directory}/checkpoint")
         .start()
     )
-    told["bytesBehind"] = wait_for_lag(registry, "round", str(query.id), "0")
+    labels = {"query": "round", "id": str(query.id), "source": "0"}
+    told["bytesBehind"] = wait_for_lag(registry, labels, 0)
     query.processAllAvailable()
     query.stop()
+    # Through Connect, an event that comes while the listener is removed stops both for good.
+    wait_for_lag(registry, labels, None)
     spark.streams.removeListener(listener)
     told["streamed"] = sorted(row.value for row in spark.read.parquet(f"{directory}/out").collect())
 

@@ -51,12 +51,12 @@ def high_watermarks(admin: Admin) -> list[int]:
     return [part.ends.high_watermark for part in parts if part.ends is not None]
 
 
-@pytest.mark.parametrize("retention", [{"retention.bytes": "5000"}, {"retention.ms": "60000"}])
+@pytest.mark.parametrize("retention", [{"retention.bytes": "5000"}, {"retention.ms": "1"}])
 def test_retention_that_is_lowered_deletes_segments_of_the_live_topic(
     broker: BrokerProcess, admin: Admin, retention: dict[str, str]
 ) -> None:
     admin.create_topic("t", partitions=1, config={"retention.ms": "-1"})
-    old = record_batch(payload=bytes(2000), timestamps=(1, 1))
+    old = record_batch(payload=bytes(2000), timestamps=(1, 1))  # of 1970
     with connect(broker) as wire:
         for data in [old] * 10 + [BATCH]:
             wire.append("t", 0, data)

@@ -226,7 +226,7 @@ def test_a_broker_whose_id_was_taken_serves_nothing(broker: Broker, wire: Wire) 
         broker._lost_identity(BrokerIdInUseError("Broker id 1 is taken."))
         reader.answer(Api.FETCH, FetchResponse)
     data = record_batch()
-    with pytest.raises(NotLeaderError, match="serves nothing any more"):
+    with pytest.raises(NotLeaderError, match="serves nothing while another one has its id"):
         wire.append("t", 0, data)
 
 

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import pytest
 from spark_logbus.cli import main
 from spark_logbus.coordination import GroupClaims, GroupOffsets, Session
 from spark_logbus.model import TopicPartition
+from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus
 
 
@@ -117,7 +120,9 @@ def test_a_topic_from_creation_to_deletion(command: Command) -> None:
     assert "exists already, with 3 partitions" in command("topics", "create", "t1").refusal
     again = command("topics", "create", "t1", "--partitions", "5", "--if-not-exists")
     assert again.out == "Topic t1 is ready with 3 partitions.\n"  # not with 5
-    assert re.search(r"t1 +│ +3 │ +0 │ +0 B │ +- │", command("topics", "list").out)
+    listed = command("topics", "list").out
+    assert re.search(r"t1 +│ +3 │ +0 │ +0 B │ +- │", listed)
+    assert re.search(r"topic +┃ partitions ┃ offsets ┃ +size ┃ offline ┃", listed)  # not records
     described = command("topics", "describe", "t1").out
     assert len(re.findall(r"broker [12] at 127\.0\.0\.1:\d+ │ +0 │ +0 │ +0 B", described)) == 3
     assert "  retention.ms = -1\n" in described
@@ -134,6 +139,7 @@ def test_a_topic_from_creation_to_deletion(command: Command) -> None:
         (["x", "--config", "retention.ms"], "--config takes key=value, got 'retention.ms'"),
         (["x", "--config", "no.such=1"], "no key 'no.such'; use "),
         (["x", "--config", "retention.ms=soon"], "retention.ms to 'soon'; set it to"),
+        (["x", "--config", "retention.ms=7d"], "(or -1 for none). 7d is 604800000 ms."),
     ],
 )
 def test_topics_that_cannot_be_created(command: Command, words: list[str], named: str) -> None:
@@ -149,7 +155,11 @@ def test_lines_with_keys_from_a_file(command: Command, logbus: Logbus, tmp_path:
     lines.write_bytes(b"k=1\nno key\r\n\n=x=y\nlast")
     done = command("produce", name, str(lines), "--key-separator", "=")
     assert done.out == ""
-    assert re.fullmatch(rf"Published 5 records to {name} in \d+\.\d s\.\n", done.err)
+    assert re.fullmatch(
+        rf"Published 5 records to {name} in \d+\.\d s\.\n"
+        r"3 of 5 lines do not have the key separator '=', and no key: the first is line 2\.\n",
+        done.err,
+    )
     shown = command("consume", name, "--metadata").out.splitlines()
     columns = [line.split("\t") for line in shown]
     assert [(c[0], c[1], c[3], c[4]) for c in columns] == [
@@ -160,6 +170,45 @@ def test_lines_with_keys_from_a_file(command: Command, logbus: Logbus, tmp_path:
         ("0", "4", "-", "last"),
     ]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", columns[0][2])
+
+
+def test_separators_as_people_type_them(command: Command, logbus: Logbus) -> None:
+    name = logbus.topic()
+    pairs = (("\\t", b"a\tb"), ("\t", b"c\td"), ("\\x7c", b"e|f"), ("\\\\", b"g\\h"))
+    for typed, line in (*pairs, ("\\xff", b"i\xffj")):  # a byte, not a letter
+        assert command("produce", name, "--key-separator", typed, stdin=line).code == 0
+    shown = command("consume", name, "--metadata").out.splitlines()
+    assert [line.split("\t")[3:] for line in shown] == [[*"ab"], [*"cd"], [*"ef"], [*"gh"], [*"ij"]]
+    for typed in ("", "\\q", "\\x4", "\\", "\\x0a"):
+        refused = command("produce", name, "--key-separator", typed, stdin=b"x\n").refusal
+        assert f"--key-separator is {typed!r}; " in refused
+
+
+def test_a_separator_that_no_line_has(command: Command, logbus: Logbus) -> None:
+    name = logbus.topic()
+    done = command("produce", name, "--key-separator", "\\t", stdin=b"a:1\nb:2\n")
+    assert done.code == 1
+    published, error = done.err.splitlines()
+    assert published.startswith("Published 2 records")
+    assert error.startswith(r"Error: No line has the key separator '\t'")
+    assert command("produce", name, "--key-separator", ":").code == 0, "there was no line"
+
+
+def test_an_interrupted_producer_tells_what_was_published(logbus: Logbus) -> None:
+    name = logbus.topic()
+    command = [sys.executable, "-m", "spark_logbus.cli", "produce", name, "-z", logbus.zookeeper]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"a\nb\nc\n")
+        process.stdin.flush()
+        wait_until(lambda: sum(logbus.ends(name).values()) == 3, message="three records")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        told = process.stderr.read().decode()
+    assert re.fullmatch(rf"Interrupted: published 3 records to {name} in \d+\.\d s\.\n", told)
 
 
 def test_lines_from_standard_input(command: Command, logbus: Logbus) -> None:
@@ -201,6 +250,7 @@ def test_wrong_input_of_consume(command: Command, topic: str) -> None:
 
 def test_wrong_input_of_produce(command: Command, topic: str, tmp_path: Path) -> None:
     assert "no topic 'no-such'; create it" in command("produce", "no-such", stdin=b"x\n").refusal
+    assert "no topic 'no-such'; create it" in command("produce", "no-such").refusal
     missing = tmp_path / "missing"
     assert f"Cannot read {missing}: No such file" in command("produce", topic, str(missing)).refusal
     assert "Is a directory" in command("produce", topic, str(tmp_path)).refusal
@@ -311,6 +361,40 @@ def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
     assert re.search(rf"{topic} +│ +0 │ +2 │ +3 │ +1 │", described)
 
 
+def test_a_rewind_counts_the_records_that_are_there_and_passes_over_deleted_topics(
+    command: Command, logbus: Logbus, topic: str
+) -> None:
+    """A topic of 3 and 1 records, made anew after the group had committed 9, and one that is
+    gone."""
+    tp, gone, group = TopicPartition(topic, 0), TopicPartition("gone", 0), f"clear-{topic}"
+    with Session(logbus.zookeeper, client_name="test") as session:
+        ids = {topic: "earlier", "gone": "gone"}
+        GroupOffsets(session).commit(group, {tp: 9, gone: 7}, by="x", topic_ids=ids)
+    done = command("groups", "rewind", group, "--to-earliest")
+    assert "Dry run: 4 records will be read again." in done.out
+    assert f"Topic {topic} was deleted and created again since" in " ".join(done.out.split())
+    assert "Topic gone was deleted and is left out" in " ".join(done.out.split())
+    done = command("groups", "rewind", group, "--to-earliest", "--execute")
+    assert "4 records will be read again." in done.out
+    assert logbus.committed(group) == {tp: 0, TopicPartition(topic, 1): 0, gone: 7}
+    command("groups", "forget", group, "--topic", "gone", "--yes")
+    assert set(logbus.committed(group)) == {tp, TopicPartition(topic, 1)}
+    assert "had committed no" in command("groups", "forget", group, "--topic", "gone", "--yes").out
+    assert f"Group {group} is deleted." in command("groups", "delete", group, "--yes").out
+    assert logbus.committed(group) == {}
+    assert "has committed no offsets" in command("groups", "delete", group, "--yes").refusal
+
+
+def test_a_rewind_of_deleted_topics_only_is_refused(command: Command, logbus: Logbus) -> None:
+    gone = TopicPartition("gone", 0)
+    with Session(logbus.zookeeper, client_name="test") as session:
+        GroupOffsets(session).commit("all-gone", {gone: 7}, by="x", topic_ids={"gone": "gone"})
+    for execute in ([], ["--execute"]):
+        done = command("groups", "rewind", "all-gone", "--to-earliest", *execute)
+        assert "covers no partition" in done.refusal
+    assert logbus.committed("all-gone") == {gone: 7}
+
+
 def test_wrong_input_of_groups(command: Command, topic: str) -> None:
     assert (
         "'nobody' has committed no offsets; groups that have: "
@@ -358,6 +442,29 @@ def test_usage_errors(command: Command, words: list[str]) -> None:
 @pytest.mark.parametrize("address", ["", "a b", "host:port", "localhost:2181/../x"])
 def test_addresses_that_are_none(command: Command, address: str) -> None:
     assert repr(address) in command("topics", "list", "--zookeeper", address).refusal
+
+
+def test_an_address_without_a_cluster_is_told_at_once(
+    command: Command, logbus: Logbus, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as placeholder:
+        placeholder.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{placeholder.getsockname()[1]}"
+        for words in (["topics", "list"], ["groups", "list"], ["produce", "t"], ["consume", "t"]):
+            told = command(*words, "-z", address).refusal
+            assert f"Nothing listens at {address} (connection refused)." in told
+        monkeypatch.setattr(
+            "spark_logbus.coordination.connect.DEFAULT_CONNECT", address + "/logbus"
+        )
+        monkeypatch.setenv("LOGBUS_ZOOKEEPER", address)
+        assert (
+            "'logbus up', and use the line 'export LOGBUS_ZOOKEEPER=...'"
+            in command("topics", "list").refusal
+        )
+    assert (
+        f"no such chroot: /{chroot.partition('/')[2]}/typo."
+        in command("topics", "list", "-z", f"{chroot}/typo").refusal
+    )
 
 
 def test_a_chroot_without_brokers(command: Command, chroot: str) -> None:

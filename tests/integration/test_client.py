@@ -22,13 +22,16 @@ from spark_logbus.client import (
 )
 from spark_logbus.clock import SystemClock
 from spark_logbus.cluster import EmbeddedCluster
-from spark_logbus.coordination import GroupRewinds, Session
+from spark_logbus.coordination import GroupClaims, GroupOffsets, GroupRewinds, Session
 from spark_logbus.errors import (
+    BrokerUnavailableError,
+    GroupHeldError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RecordBatchTooLargeError,
     StaleOwnerError,
     TopicExistsError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
 from spark_logbus.model import (
@@ -40,6 +43,8 @@ from spark_logbus.model import (
     OffsetRange,
     TopicPartition,
 )
+from spark_logbus.offsets import Pattern, take_snapshot
+from spark_logbus.protocol import Api, CreateTopicRequest, CreateTopicResponse
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -221,6 +226,160 @@ def test_a_group_resumes_and_follows_a_rewind(
         assert next(consumer).offset == 10
         consumer.commit()
         assert consumer.committed([tp]) == {tp: 11}
+
+
+def test_a_consumer_does_not_commit_over_a_rewind_of_the_same_number_in_a_group_made_anew(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    fill(cluster, topic, b"", 20)
+    tp, group = TopicPartition(topic, 0), f"g-{topic}"
+    config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
+    with Session(brokers.zookeeper, client_name="operator") as session:
+        rewinds, offsets = GroupRewinds(session), GroupOffsets(session)
+        assert rewinds.record(group, {tp: 4}, why="test", by="operator").generation == 1
+        with Consumer(cluster, config) as consumer:
+            consumer.assign([tp])
+            assert next(consumer).offset == 4
+            consumer.commit()
+            offsets.delete(group)
+            assert rewinds.record(group, {tp: 2}, why="test", by="operator").generation == 1
+            with pytest.raises(StaleOwnerError, match="was rewound"):
+                consumer.commit()
+            assert offsets.committed(group)[tp].offset == 2
+            consumer.resume_from_committed()
+            assert next(consumer).offset == 2
+
+
+def make_anew(admin: Admin, topic: str) -> None:
+    admin.delete_topic(topic)
+    admin.create_topic(topic, partitions=2)
+
+
+def fill(cluster: Cluster, topic: str, prefix: bytes, count: int) -> None:
+    with Producer(cluster) as producer:
+        for number in range(count):
+            producer.send(topic, prefix + b"%d" % number, partition=0)
+
+
+@pytest.mark.parametrize("when", ["between polls", "during a poll", "with records received"])
+def test_a_position_does_not_outlive_its_topic(
+    brokers: EmbeddedCluster, cluster: Cluster, admin: Admin, topic: str, when: str
+) -> None:
+    """The new topic has records at the old position and behind it; none is passed over."""
+    tp = TopicPartition(topic, 0)
+    config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=20_000)
+    fill(cluster, topic, b"old", 20)
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as own, Consumer(own, config) as reader:
+        reader.assign([tp])
+        taken = [next(reader).value for _ in range(5)]  # all 20 are received with the first
+        if when != "with records received":
+            taken += [next(reader).value for _ in range(15)]
+        reader.commit()
+        refusals: list[UnknownTopicError] = []
+
+        def read_to_the_end() -> None:
+            try:
+                while True:
+                    taken.append(next(reader).value)
+            except UnknownTopicError as error:  # it was deleted, and maybe not yet made anew
+                refusals.append(error)
+
+        if when == "during a poll":
+            assert reader.poll_arrow(0) == []  # its fetch is under way from now on
+            thread = threading.Thread(target=read_to_the_end)
+            thread.start()
+            make_anew(admin, topic)
+            fill(cluster, topic, b"new", 50)
+            thread.join(30)
+        else:
+            make_anew(admin, topic)
+            fill(cluster, topic, b"new", 50)
+            with pytest.raises(TopicRecreatedError, match="deleted"):
+                reader.commit()
+            read_to_the_end()
+        assert taken == [b"old%d" % number for number in range(20)]
+        assert len(refusals) == 1
+        with pytest.raises(TopicRecreatedError, match="deleted"):
+            reader.commit()
+        with pytest.raises(TopicRecreatedError):  # again, until the caller has chosen
+            reader.poll_arrow(5)
+        assert reader.committed([tp]) == {}  # what was committed in the old topic
+        reader.seek(tp, Earliest())
+        assert [next(reader).value for _ in range(3)] == [b"new0", b"new1", b"new2"]
+        reader.commit()
+        assert reader.committed([tp]) == {tp: 3}
+
+
+def test_out_of_range_says_where_to_go_on_in_the_new_topic(
+    cluster: Cluster, admin: Admin, topic: str
+) -> None:
+    config = ConsumerConfig(out_of_range="earliest", max_wait_ms=50)
+    fill(cluster, topic, b"old", 20)
+    with Consumer(cluster, config) as consumer:
+        consumer.assign_topics(topic)
+        assert [record.offset for record in islice(consumer, 20)] == list(range(20))
+        make_anew(admin, topic)
+        fill(cluster, topic, b"new", 30)
+        assert [record.value for record in islice(consumer, 30)] == [
+            b"new%d" % number for number in range(30)
+        ]
+
+
+def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    """Two consumers that share partitions by hand do not disturb each other; a query ends both."""
+    tps = [TopicPartition(topic, number) for number in (0, 1)]
+    fill(cluster, topic, b"", 20)
+    with Producer(cluster) as producer:
+        producer.send(topic, b"x", partition=1).result(30)
+    config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=50)
+    with Consumer(cluster, config) as first, Consumer(cluster, config) as second:
+        for consumer, tp in zip((first, second), tps, strict=True):
+            consumer.assign([tp])
+            next(consumer)
+            consumer.commit()
+        with Session(brokers.zookeeper, client_name="query") as session:
+            GroupClaims(session, f"g-{topic}", pid=77, application="nightly").hold([topic])
+            next(first)
+            with pytest.raises(GroupHeldError, match=r"application nightly, process 77"):
+                first.commit()
+            with Consumer(cluster, config) as late:
+                late.assign(tps)
+                with pytest.raises(GroupHeldError, match="process 77"):
+                    late.poll_arrow(5)
+                assert late.committed(tps) == dict.fromkeys(tps, 1)  # to look is free
+        first.commit()
+        assert first.committed(tps) == {tps[0]: 2, tps[1]: 1}
+
+
+def test_a_pattern_that_meets_new_topics_blames_no_broker(cluster: Cluster, admin: Admin) -> None:
+    """They are described before their leaders serve them."""
+    prefix = f"new-{uuid.uuid4().hex[:8]}"
+    done = threading.Event()
+
+    def create() -> None:
+        for number in range(20):
+            request = CreateTopicRequest(f"{prefix}-{number}", 8, {})
+            cluster.ask_any(
+                Api.CREATE_TOPIC, request, CreateTopicResponse, deadline=cluster.retry_deadline()
+            )
+        done.set()
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    said: set[str] = set()
+    while True:
+        last = done.is_set()
+        try:
+            found = take_snapshot(admin, Pattern(f"{prefix}.*"), missing_ok=True)
+        except BrokerUnavailableError as error:
+            said.add(str(error))
+            continue
+        if last and len(found.topic_ids) == 20:
+            break
+    thread.join()
+    assert [message for message in said if "does not serve" not in message] == []
 
 
 def test_many_producers_and_readers_at_once(cluster: Cluster, topic: str) -> None:

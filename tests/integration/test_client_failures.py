@@ -128,6 +128,32 @@ def test_readers_go_on_after_their_leader_has_moved_to_another_port(
     assert consumed == expected
 
 
+def test_a_commit_needs_no_broker(brokers: EmbeddedCluster, cluster: Cluster) -> None:
+    Admin(cluster).create_topic("uncommitted", partitions=1)
+    tp = TopicPartition("uncommitted", 0)
+    with Producer(cluster) as producer:
+        for number in range(10):
+            producer.send("uncommitted", b"%d" % number)
+    config = ConsumerConfig(group="alone", zookeeper=brokers.zookeeper, max_wait_ms=100)
+    with Consumer(cluster, config) as consumer:
+        consumer.assign([tp])
+        assert [record.offset for record in islice(consumer, 7)] == list(range(7))
+        for broker in brokers.brokers:
+            broker.kill()
+        try:
+            assert consumer.poll_arrow(0) != []  # the rest, as received
+            consumer.commit({tp: 7})
+            assert consumer.poll_arrow(0.2) == []  # notices that the leader is away
+            assert consumer.committed([tp]) == {tp: 7}
+            consumer.commit()
+            assert consumer.committed([tp]) == {tp: 10}
+        finally:
+            for broker in brokers.brokers:
+                broker.launch()
+            for broker in brokers.brokers:
+                broker.wait_until_ready()
+
+
 def test_all_brokers_restart_elsewhere_and_are_found_through_zookeeper(
     brokers: EmbeddedCluster, cluster: Cluster
 ) -> None:

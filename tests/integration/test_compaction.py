@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +24,10 @@ from spark_logbus.client import (
 from spark_logbus.client.records import records_of
 from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.coordination import Session, TopicRegistry
-from spark_logbus.errors import ConfigError, InvalidRequestError
+from spark_logbus.errors import ConfigError, DataLossError, InvalidRequestError
+from spark_logbus.load import LoadConfig, run_load
 from spark_logbus.model import AtTimestamp, Compression, Latest, OffsetRange, TopicPartition
-from tests.helpers import process_is_gone, wait_until
+from tests.helpers import paths_below, process_is_gone, wait_until
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 SETTINGS = {"compaction": {"check_interval_ms": 100}}
@@ -176,6 +179,47 @@ def test_a_topic_is_compacted_by_itself_and_reads_right(
     assert frame.where(f"offset >= {gone}").count() == sum(offset >= gone for offset in found)
 
 
+@pytest.mark.spark
+def test_a_compacted_topic_is_loaded_into_a_warehouse(
+    brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each load brings the records that are left of its offsets, and is checked all the same."""
+    topic, broker = "loaded", brokers.brokers[0]
+    config = LoadConfig(topic, str(tmp_path), brokers.zookeeper)
+
+    def load(*, allow_gaps: bool = False) -> int:
+        commit = run_load(spark, replace(config, allow_gaps=allow_gaps)).commit
+        assert commit is not None
+        return commit.records
+
+    def loaded() -> list[int]:
+        table = spark.read.parquet(str(tmp_path / topic))
+        return sorted(row["offset"] for row in table.select("offset").collect())
+
+    Admin(cluster).create_topic(topic, partitions=1, config=TOPIC)
+    sent = produce(cluster, topic, 1000)
+    first = sorted(wait_until_compacted(broker, cluster, topic, sent))
+    assert len(first) < 1000
+    assert load() == len(first)
+    assert loaded() == first
+
+    sent += produce(cluster, topic, 700, start=1000)
+    second = wait_until_compacted(broker, cluster, topic, sent)
+    new = sorted(offset for offset in second if offset >= 1000)
+    assert load() == len(new) < 700
+    assert loaded() == [*first, *new]
+
+    # Whose policy is another by now cannot be told from one that lost records.
+    sent += produce(cluster, topic, 700, start=1700)
+    third = wait_until_compacted(broker, cluster, topic, sent)
+    Admin(cluster).alter_topic(topic, put={"cleanup.policy": "delete"})
+    with pytest.raises(DataLossError, match=r"not compacted.* use --allow-gaps"):
+        load()
+    new += sorted(offset for offset in third if offset >= 1700)
+    load(allow_gaps=True)
+    assert loaded() == [*first, *new]
+
+
 def test_records_without_a_key_are_refused_with_the_remedy(cluster: Cluster) -> None:
     Admin(cluster).create_topic("keys-only", partitions=1, config=TOPIC)
     with Producer(cluster) as producer:
@@ -228,7 +272,7 @@ def lone(tmp_path: Path) -> Iterator[EmbeddedCluster]:
 
 
 def leftovers(broker: BrokerProcess) -> list[str]:
-    names = [path.name for path in (broker.directory / "data").rglob("*")]
+    names = [path.name for path in paths_below(broker.directory / "data")]
     return [n for n in names if n.endswith((".cleaned", ".swap", ".job", ".reports", ".deleted"))]
 
 
@@ -272,3 +316,16 @@ def test_a_broker_that_stops_ends_its_compaction_first(lone: EmbeddedCluster) ->
         assert (broker.directory / "data" / "clean-shutdown").exists()
         broker.start()
         wait_until_compacted(broker, cluster, "t", sent)
+
+
+def test_a_deleted_topic_ends_its_compaction(lone: EmbeddedCluster) -> None:
+    """The process would keep the files open that it reads, and their space with them."""
+    broker = lone.brokers[0]
+    with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:
+        Admin(cluster).create_topic("t", partitions=1, config=TOPIC)
+        produce(cluster, "t", 2000)
+        child = wait_until(lambda: compacting_child(broker))
+        os.kill(child, signal.SIGSTOP)  # busy for long with a large log
+        Admin(cluster).delete_topic("t")
+        wait_until(partial(process_is_gone, child), message="the child to be ended")
+        wait_until(lambda: not leftovers(broker))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_logbus.coordination import EmbeddedZooKeeper, GroupClaims, GroupOffsets, Session, paths
+from spark_logbus.coordination import (
+    EmbeddedZooKeeper,
+    GroupClaims,
+    GroupOffsets,
+    Session,
+    Unclaimed,
+    paths,
+)
 from spark_logbus.coordination.tree import Tree
 from spark_logbus.errors import (
     ClaimLostError,
@@ -18,7 +28,7 @@ from spark_logbus.errors import (
     StaleOwnerError,
 )
 from spark_logbus.model import TopicPartition
-from tests.helpers import wait_until
+from tests.helpers import process_is_gone, process_is_stopped, wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, expire, session
 
 A0 = TopicPartition("a", 0)
@@ -86,6 +96,43 @@ def test_the_second_gets_it_as_soon_as_the_first_has_ended(chroot: str, opened: 
         waiting.result(8)  # before the 15 s that a dead holder would be waited for
         assert watched.exists(paths.claim("g", "a"))
     commit(opened, mine, 1)
+
+
+HOLDER = """
+import sys
+from spark_logbus.coordination import GroupClaims, Session
+
+with Session(sys.argv[1], client_name="holder") as session:
+    GroupClaims(session, "g", pid=7, application="nightly").hold(["a"])
+    sys.stdout.write("held\\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_process_is_followed_at_once_and_a_stopped_one_is_not(
+    chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the session of either has expired."""
+    command = [sys.executable, "-c", HOLDER, chroot]
+    mine = quick(claims(opened, pid=8), monkeypatch)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            holder.send_signal(signal.SIGSTOP)
+            wait_until(lambda: process_is_stopped(holder.pid))
+            with pytest.raises(GroupHeldError, match="nightly, process 7"):
+                mine.hold(["a"])
+        finally:
+            holder.kill()
+        wait_until(lambda: process_is_gone(holder.pid))  # and yet to be reaped
+        mine.hold(["a"])
+    assert GroupOffsets(opened).holders("g")["a"].pid == 8
+    commit(opened, mine, 1)
+    assert offset_of(opened) == 1
 
 
 def test_an_expired_session_alone_changes_nothing(opened: Session) -> None:
@@ -214,3 +261,35 @@ def test_a_group_in_use_is_not_deleted(chroot: str, opened: Session) -> None:
             offsets.delete("g")
     offsets.delete("g")
     assert offsets.groups() == []
+
+
+def test_who_claims_nothing_commits_only_while_no_query_holds_the_group(
+    chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = GroupOffsets(opened)
+    unclaimed = Unclaimed(opened, "g")
+    unclaimed.require(["a"])  # of a group that is not there yet
+    offsets.commit("g", {A0: 1}, by="x", claims=unclaimed)
+    offsets.commit("g", {A0: 2}, by="another consumer", claims=Unclaimed(opened, "g"))
+    with session(chroot) as other:
+        query = claims(other)
+        real = unclaimed.checks
+
+        def checks_then_claim(*args: object, **how: object) -> object:
+            """A query starts between a commit's check and its write."""
+            found = real(*args, **how)  # type: ignore[arg-type]
+            monkeypatch.setattr(unclaimed, "checks", real)
+            query.hold(["a"])
+            return found
+
+        monkeypatch.setattr(unclaimed, "checks", checks_then_claim)
+        held = r"'g' is held for topic a by a query or load \(.*nightly, process 7"
+        with pytest.raises(GroupHeldError, match=held):
+            offsets.commit("g", {A0: 3}, by="x", claims=unclaimed)
+        with pytest.raises(GroupHeldError, match=held):
+            unclaimed.require(["b", "a"])
+        offsets.commit("g", {B0: 3}, by="x", claims=unclaimed)  # another topic
+        commit(other, query, 7)
+    assert offset_of(opened) == 7
+    offsets.commit("g", {A0: 8}, by="x", claims=unclaimed)
+    assert offset_of(opened) == 8

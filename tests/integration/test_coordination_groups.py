@@ -24,7 +24,7 @@ from spark_logbus.coordination.operations import (
 )
 from spark_logbus.coordination.tree import Tree
 from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwnerError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import RewindMark, TopicPartition
 from tests.integration.coordination_tools import MULTI, Proxy, put, session
 
 A0 = TopicPartition("a", 0)
@@ -201,6 +201,18 @@ class TestCommit:
         with pytest.raises(InvalidRequestError, match=r"1 live members \(reader-1\)"):
             offsets.delete("g")
 
+    def test_one_topic_is_forgotten_and_the_rest_stays(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds
+    ) -> None:
+        offsets.commit("g", {A0: 1, A1: 2, B0: 3}, by="q")
+        rewinds.record("g", {A0: 0}, why="w", by="ann")
+        assert offsets.forget("g", "a")
+        assert not offsets.forget("g", "a")
+        assert plain(offsets) == {B0: 3}
+        assert rewinds.generation("g") == 1
+        offsets.commit("g", {A0: 4}, by="q", expected_generation=1)
+        assert plain(offsets) == {A0: 4, B0: 3}
+
 
 class TestRewinds:
     def test_a_rewind_sets_offsets_and_is_remembered(
@@ -231,6 +243,34 @@ class TestRewinds:
         offsets.commit("g", {A0: 20}, by="q", expected_generation=1)
         offsets.commit("g", {A1: 1}, by="q")
         assert {c.generation for c in offsets.committed("g").values()} == {1}
+
+    def test_a_rewind_of_the_same_number_is_another_one_when_the_group_was_made_anew(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds
+    ) -> None:
+        first = rewinds.record("g", {A0: 10}, why="w", by="ann").mark
+        assert rewinds.mark("g") == first
+        offsets.commit("g", {A0: 50}, by="q", expected_generation=1, expected_token=first.token)
+        offsets.delete("g")
+        second = rewinds.record("g", {A0: 7}, why="w", by="ann").mark
+        assert second.generation == first.generation == 1
+        with pytest.raises(StaleOwnerError, match="was rewound"):
+            offsets.commit("g", {A0: 60}, by="q", expected_generation=1, expected_token=first.token)
+        assert plain(offsets) == {A0: 7}
+        offsets.commit("g", {A0: 8}, by="q", expected_generation=1)  # of an earlier release
+
+    def test_a_rewind_of_an_earlier_release_has_no_token(
+        self, offsets: GroupOffsets, rewinds: GroupRewinds, chroot: str
+    ) -> None:
+        put(chroot, "/consumers/g/rewinds", b'{"generation":1}')
+        put(
+            chroot,
+            "/consumers/g/rewinds/0000000001",
+            b'{"positions":{"a":{"0":3}},"why":"w","when_us":5,"by":"ann"}',
+        )
+        assert rewinds.mark("g") == RewindMark(1)
+        assert [each.mark for each in rewinds.history("g")] == [RewindMark(1)]
+        offsets.commit("g", {A0: 5}, by="q", expected_generation=1)
+        assert rewinds.record("g", {A0: 1}, why="w", by="ann").mark.token
 
     def test_no_commit_slips_past_a_rewind(self, offsets: GroupOffsets, chroot: str) -> None:
         """While a consumer commits as fast as it can, the rewind's offset stays the last word

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from spark_logbus.coordination import (
     BrokerRegistry,
-    CorruptNodeError,
     EmbeddedZooKeeper,
     Session,
     SessionState,
@@ -115,8 +115,35 @@ class TestRegister:
         put(chroot, "/brokers/ids/1", b"garbage")
         with pytest.raises(BrokerIdInUseError, match="not readable"):
             BrokerRegistry(opened).register(ONE, version="1")
-        with pytest.raises(CorruptNodeError, match="/brokers/ids/1"):
-            BrokerRegistry(opened).live()
+        with pytest.raises(BrokerIdInUseError, match="/brokers/ids/1 is not readable"):
+            BrokerRegistry(opened).register(ONE, version="1")
+
+    def test_nodes_that_are_no_brokers_are_passed_over_and_told_once(
+        self, opened: Session, chroot: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        registry = BrokerRegistry(opened)
+        registry.register(ONE, version="1")
+        for name in ("2", "readme", "01", "-1"):
+            put(chroot, f"/brokers/ids/{name}", b"garbage")
+        seen: list[list[BrokerAddress]] = []
+        with caplog.at_level(logging.ERROR):
+            registry.watch(seen.append)
+            assert seen == [[ONE]]
+            for _ in range(3):
+                assert registry.live() == [ONE]
+        for name in ("2", "readme", "01", "-1"):
+            path = f"/brokers/ids/{name}"
+            assert path in opened.unreadable.messages
+            assert caplog.text.count(f"node {path} ") == 1
+
+    def test_a_node_that_was_overwritten_is_set_right(
+        self, opened: Session, chroot: str, observer: BrokerRegistry
+    ) -> None:
+        conflicts: list[BrokerIdInUseError] = []
+        BrokerRegistry(opened).register(ONE, version="1", on_conflict=conflicts.append)
+        put(chroot, "/brokers/ids/1", b"garbage")
+        wait_until(lambda: observer.live() == [ONE])
+        assert conflicts == []
 
     def test_a_registration_whose_reply_was_lost_is_ours(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, observer: BrokerRegistry
@@ -185,6 +212,24 @@ class TestSessionLoss:
             path = Tree(other)._absolute("/brokers/ids/1")
             other.call("delete", lambda c: c.delete_async(path), other.deadline())
             wait_until(lambda: _created(other, 1) not in (None, created))
+
+    def test_it_comes_back_in_a_zookeeper_that_lost_its_data(
+        self, opened: Session, chroot: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing is left that its node could be put under."""
+        BrokerRegistry(opened).register(ONE, version="1")
+        with session(chroot, name="by-hand") as other:
+            created = _created(other, 1)
+
+            def wipe(client: Any) -> Any:
+                transaction = client.transaction()
+                for path in ("/brokers/ids/1", "/brokers/ids", "/brokers"):
+                    transaction.delete(Tree(other)._absolute(path))
+                return transaction.commit_async()
+
+            other.call("wipe", wipe, other.deadline())
+            wait_until(lambda: _created(other, 1) not in (None, created))
+        assert "could not be refreshed" not in caplog.text
 
     def test_a_broker_that_lost_its_id_meanwhile_is_told_and_gets_it_back(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, observer: BrokerRegistry

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,13 @@ class TestConnectionLoss:
             assert opened.session_id not in (0, before)
             assert TopicRegistry(opened).all() == {}
 
+    def test_it_tells_what_zookeeper_granted(self, chroot: str) -> None:
+        told: list[tuple[SessionState, int]] = []
+        opened = Session(chroot, client_name="greedy", session_timeout_ms=90_000)
+        opened.set_state_hook(lambda state, granted_ms: told.append((state, granted_ms)))
+        with opened:
+            assert told == [(CONNECTED, 60_000)]
+
     def test_calls_made_meanwhile_wait(self, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
         tp = TopicPartition("t", 0)
         with (
@@ -233,11 +241,11 @@ class TestOutage:
 
 
 def _all_threads_stand_still(pid: int) -> bool:
-    states = [
-        (task / "stat").read_text().rpartition(")")[2].split()[0]
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
-    return set(states) == {"T"}
+    states = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}
 
 
 def _kill(server: EmbeddedZooKeeper) -> None:

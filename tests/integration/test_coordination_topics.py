@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_logbus.coordination import (
     CorruptNodeError,
     EmbeddedZooKeeper,
     PartitionState,
+    Reached,
     Session,
     TopicRecord,
     TopicRegistry,
@@ -21,12 +23,13 @@ from spark_logbus.coordination.tree import Tree
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
+    InvalidRequestError,
     TopicExistsError,
     UnknownTopicError,
 )
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import MULTI, Proxy, expire, put, session
+from tests.integration.coordination_tools import MULTI, Proxy, allow, expire, forbid, put, session
 
 
 @pytest.fixture
@@ -173,10 +176,28 @@ class TestTopics:
         self, topics: TopicRegistry, chroot: str
     ) -> None:
         put(chroot, "/brokers/topics/orders", b"\xff{nonsense")
-        for read in (lambda: topics.get("orders"), topics.all):
+        for read in (topics.get, lambda name: topics.some([name])):
             with pytest.raises(CorruptNodeError, match="/brokers/topics/orders"):
-                read()
-        create(topics, "others")  # is not held up by it
+                read("orders")
+        others = create(topics, "others")
+        assert topics.all() == {"others": others}
+        assert topics.some(["others", "unknown"]) == {"others": others}
+
+    def test_a_state_that_is_garbage_costs_its_partition(
+        self, topics: TopicRegistry, chroot: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        create(topics, "orders", 2)
+        led = [topics.lead(TopicPartition("orders", number), broker_id=1) for number in (0, 1)]
+        path = "/brokers/topics/orders/partitions/1/state"
+        put(chroot, path, b"garbage")
+        for _ in range(2):
+            assert topics.states("orders") == {0: led[0]}
+        with pytest.raises(CorruptNodeError, match=path):
+            topics.lead(TopicPartition("orders", 1), broker_id=1)
+        assert caplog.text.count(path) == 1
+        put(chroot, path, b'{"leader":1,"leader_epoch":4,"in_sync":[1]}')
+        assert topics.lead(TopicPartition("orders", 1), broker_id=1).leader_epoch == 5
+        assert topics._unreadable.messages == {}
 
     def test_unknown_fields_are_ignored(self, topics: TopicRegistry, chroot: str) -> None:
         data = b'{"id":"a","partitions":{"0":[1]},"config":{},"from_the_future":[1]}'
@@ -313,9 +334,37 @@ class TestWatch:
         put(chroot, "/brokers/topics/orders", b"garbage")
         put(chroot, "/brokers/topics/bad", b"garbage")
         others = create(topics, "others")
-        wait_until(lambda: seen.last == {"orders": orders, "others": others})
-        with pytest.raises(CorruptNodeError):
-            Snapshots(topics)
+        as_it_was = replace(orders, readable=False)
+        wait_until(lambda: seen.last == {"orders": as_it_was, "others": others})
+        assert Snapshots(topics).last == {"others": others}
+        assert set(topics._unreadable.messages) == {
+            f"/brokers/topics/{n}" for n in ("orders", "bad")
+        }
+        put(chroot, "/brokers/topics/bad", b'{"id":"a","partitions":{"0":[1]},"config":{}}')
+        wait_until(lambda: "bad" in seen.last)
+        assert set(topics._unreadable.messages) == {"/brokers/topics/orders"}
+
+    def test_a_topic_that_may_not_be_read_costs_itself_and_comes_when_it_may(
+        self, topics: TopicRegistry, chroot: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("spark_logbus.coordination.watches._UNWATCHED_DELAY_MS", 20)
+        others = create(topics, "others")
+        create(topics, "secret", 3)
+        forbid(chroot, "/brokers/topics/secret")
+        seen = Snapshots(topics)
+        assert seen.last == topics.all() == {"others": others}
+        with pytest.raises(CorruptNodeError, match=r"/brokers/topics/secret \(NoAuth\)"):
+            topics.get("secret")
+        allow(chroot, "/brokers/topics/secret")
+        wait_until(lambda: "secret" in seen.last)
+        below = "/brokers/topics/others/partitions"
+        forbid(chroot, below)
+        with pytest.raises(CorruptNodeError, match=below):
+            topics.states("others")
+        assert set(topics._unreadable.messages) == {below}
+        allow(chroot, below)
+        assert topics.states("others") == {}
+        assert topics._unreadable.messages == {}
 
     def test_a_failing_callback_does_not_end_the_watch(self, topics: TopicRegistry) -> None:
         seen: list[set[str]] = []
@@ -357,3 +406,71 @@ class TestWatch:
         create(topics, "d")
         wait_until(lambda: "d" in seen.last)
         assert set(read) == {"b", "d"}
+
+
+class TestKnownEnds:
+    TP = TopicPartition("orders", 0)
+
+    def reached(self, topics: TopicRegistry, end: int, *, epoch: int = 0) -> None:
+        topic = topics.get("orders")
+        assert topic is not None
+        topics.note_ends({self.TP: Reached(topic.topic_id, epoch, end)})
+
+    def end(self, topics: TopicRegistry) -> int | None:
+        return topics.states("orders")[0].end
+
+    def test_an_end_only_rises_and_only_in_its_leader_epoch(self, topics: TopicRegistry) -> None:
+        topic = create(topics, "orders")
+        assert topics.lead(self.TP, broker_id=1, end=3).end == 3
+        self.reached(topics, 7)
+        self.reached(topics, 5)
+        assert self.end(topics) == 7
+        assert topics.lead(self.TP, broker_id=1, end=6).end == 7
+        self.reached(topics, 99)  # of the epoch before
+        topics.note_ends({self.TP: Reached("another id", 1, 99)})
+        topics.note_ends({TopicPartition("gone", 0): Reached(topic.topic_id, 1, 99)})
+        assert self.end(topics) == 7
+        self.reached(topics, 8, epoch=1)
+        assert self.end(topics) == 8
+
+    def test_only_what_is_refused_is_given_up(self, topics: TopicRegistry) -> None:
+        topic = create(topics, "orders", 2)
+        id_ = topic.topic_id
+        with pytest.raises(InvalidRequestError, match="not refused"):
+            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+        topics.lead(self.TP, broker_id=1, end=40)
+        with pytest.raises(InvalidRequestError, match="not refused"):
+            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+        with pytest.raises(UnknownTopicError, match="was deleted"):
+            topics.refuse(self.TP, broker_id=1, topic_id="another", why="away", end=0)
+        topics.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
+        with pytest.raises(InvalidRequestError, match="its log has reached 50"):
+            topics.give_up(self.TP, topic_id=id_, go_on_at=49)
+        topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+        state = topics.states_of([self.TP, TopicPartition("orders", 1)])
+        assert state == {
+            self.TP: PartitionState(1, 0, [1], 50, "away", 100),
+            TopicPartition("orders", 1): None,
+        }
+        assert topics.lead(self.TP, broker_id=1, end=100) == PartitionState(1, 1, [1], 100)
+
+    def test_a_lost_reply_gives_up_once(self, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            topics = TopicRegistry(unlucky)
+            id_ = create(topics, "orders").topic_id
+            topics.refuse(self.TP, broker_id=1, topic_id=id_, why="away", end=50)
+            proxy.lose_reply(MULTI)
+            topics.give_up(self.TP, topic_id=id_, go_on_at=100)
+            assert proxy.lost == 1
+            assert topics.states("orders")[0].go_on_at == 100
+
+    def test_a_state_of_an_older_release_has_no_end(
+        self, topics: TopicRegistry, chroot: str
+    ) -> None:
+        create(topics, "orders")
+        topics.lead(self.TP, broker_id=1)
+        path = "/brokers/topics/orders/partitions/0/state"
+        put(chroot, path, b'{"leader":1,"leader_epoch":4,"in_sync":[1]}')
+        assert self.end(topics) is None
+        put(chroot, path, b"not ours")
+        assert isinstance(topics.states_of([self.TP])[self.TP], CorruptNodeError)

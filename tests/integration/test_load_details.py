@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_logbus.coordination import Lock, Session
 from spark_logbus.errors import ConfigError, DataLossError, LockHeldError
-from spark_logbus.load import Commit, LoadConfig, Warehouse, WarehouseError, run_load
+from spark_logbus.load import (
+    Commit,
+    IncompatibleSchemaError,
+    LoadConfig,
+    SupersededError,
+    Warehouse,
+    WarehouseError,
+    run_load,
+)
 from spark_logbus.load.hadoop import HadoopDirectory
 from tests.integration.spark_fixtures import Logbus
 
@@ -43,9 +53,17 @@ class Topic:
         config = LoadConfig(self.name, root or str(self._root), self._logbus.zookeeper, **more)
         return run_load(self._spark, config).commit
 
-    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        table = self._spark.read.parquet(str(self.directory))
+    def rows(self, *columns: str, merge: bool = False) -> list[tuple[Any, ...]]:
+        table = self._spark.read.option("mergeSchema", merge).parquet(str(self.directory))
         return [tuple(row) for row in table.orderBy("offset").selectExpr(*columns).collect()]
+
+    @property
+    def columns(self) -> list[str]:
+        return self._spark.read.parquet(str(self.directory)).columns
+
+    def everything(self) -> list[Path]:
+        """All files and directories."""
+        return sorted(self.directory.rglob("*"))
 
     @property
     def commits(self) -> list[Path]:
@@ -54,6 +72,10 @@ class Topic:
     @property
     def staged(self) -> list[Path]:
         return list((self.directory / "_logbus" / "staging").glob("*"))
+
+    @property
+    def fenced(self) -> list[Path]:
+        return list((self.directory / "_logbus" / "fenced").glob("*"))
 
 
 @pytest.fixture
@@ -97,6 +119,95 @@ def test_json_that_does_not_fit_is_kept_as_it_came(topic: Topic) -> None:
     assert rows[7] == (None, None, None)
 
 
+NOT_NAMED = ['{"n": 1, "more": 2}', '{"N": 1}', '{"n": 1} and so on', '{"n": 1, "n": 2}', "\xff"]
+
+
+def test_of_json_nothing_is_dropped_unless_told(topic: Topic) -> None:
+    """What no field names, keys in another case, text behind the object: all stay in the value."""
+    topic.produce(*NOT_NAMED, None)
+    topic.load(json_schema="n int")
+    rows = topic.rows("value")
+    assert rows == [*((value.encode(),) for value in NOT_NAMED), (None,)]
+
+
+def test_values_are_dropped_when_told(topic: Topic) -> None:
+    topic.produce('{"n": 1, "more": 2}', "{")
+    topic.load(json_schema="n int", drop_value=True)
+    columns = ["key", "partition", "offset", "timestamp", "headers", "n", "malformed_value", "date"]
+    assert topic.columns == columns
+    assert topic.rows("n", "malformed_value") == [(1, None), (None, b"{")]
+    with pytest.raises(ConfigError, match="--drop-value without --json-schema"):
+        topic.load(drop_value=True)
+
+
+def test_a_field_may_take_the_place_of_the_value(topic: Topic) -> None:
+    topic.produce('{"value": 5}')
+    with pytest.raises(ConfigError, match="names value, the column that keeps each value"):
+        topic.load(json_schema="value int")
+    topic.load(json_schema="value int", drop_value=True)
+    assert topic.rows("value") == [(5,)]
+
+
+def test_columns_may_be_added_and_left_out(topic: Topic) -> None:
+    """After each load the whole can be read, with one schema for all and with each file's own."""
+    schemas = [None, "a int", "b string, s struct<x: int>", "a int, s struct<y: string, x: int>"]
+    for day, schema in enumerate(schemas):
+        topic.produce('{"a": 1, "b": "b", "s": {"x": 2, "y": "z"}}', at_us=day * DAY_US)
+        topic.load(json_schema=schema)
+        assert topic.rows("offset") == [(number,) for number in range(day + 1)]
+    rows = topic.rows("a", "b", "s.x", "s.y", "value is null", merge=True)
+    assert rows == [
+        (None, None, None, None, False),
+        (1, None, None, None, False),
+        (None, "b", 2, None, False),
+        (1, None, 2, "z", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "keeps_schema", [pytest.param(True, id="kept"), pytest.param(False, id="of an earlier release")]
+)
+def test_a_type_that_changed_is_refused_before_anything_is_written(
+    topic: Topic, keeps_schema: bool
+) -> None:
+    topic.produce('{"delay": 5, "carrier": "UA"}')
+    topic.load(json_schema="delay int", drop_value=not keeps_schema)
+    if not keeps_schema:
+        forget_schema(topic.commits[-1])
+    topic.produce('{"delay": 7.5, "carrier": "AA"}', at_us=DAY_US)
+    before = topic.everything()
+    with pytest.raises(IncompatibleSchemaError) as refused:
+        topic.load(json_schema="carrier string, delay double")
+    message = refused.value.message
+    for word in ("Field delay", "int", "double", "as int and convert it when reading", "directory"):
+        assert word in message
+    with pytest.raises(IncompatibleSchemaError, match=r"Field delay .* is written Delay"):
+        topic.load(json_schema="Delay int")
+    assert topic.everything() == before
+    topic.load(json_schema="carrier string, delay int")
+    assert topic.rows("delay", "carrier", merge=True) == [(5, None), (None, "AA")]
+    assert topic.rows("delay", "cast(date as string)") == [(5, "1970-01-01"), (None, "1970-01-02")]
+
+
+def test_a_column_that_one_load_left_out_keeps_its_type(topic: Topic) -> None:
+    for schema in ("delay int", "carrier string"):
+        topic.produce('{"delay": 5, "carrier": "UA"}')
+        topic.load(json_schema=schema)
+    topic.produce('{"delay": 5, "carrier": "UA"}')
+    with pytest.raises(
+        IncompatibleSchemaError, match=r"Field delay .* has the type int, and string"
+    ):
+        topic.load(json_schema="delay string")
+
+
+def forget_schema(commit: Path) -> None:
+    """As earlier releases committed."""
+    data = json.loads(commit.read_text())
+    assert data.pop("schema") is not None
+    commit.write_text(json.dumps(data))
+    commit.with_name(f".{commit.name}.crc").unlink()
+
+
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
@@ -136,9 +247,77 @@ def test_two_commits_of_one_number(topic: Topic, spark: SparkSession) -> None:
     warehouse = Warehouse(spark, str(topic.directory.parent), topic.name)
     (topic.directory / "_logbus" / "staging" / "other").mkdir(parents=True)
     other = Commit(1, "other", first.topic_id, (), {0: 99}, 0, ())
-    with pytest.raises(WarehouseError, match=r"Cannot move .*json"):
+    warehouse.prepare(other)
+    with pytest.raises(SupersededError, match="Load 1 stood still"):
         warehouse.commit(other)
     assert warehouse.last_commit() == first
+    assert topic.staged == []
+
+
+class NoLock:
+    """Stands for a lock that a load believes to hold, and that went with its session."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> NoLock:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def check(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("step", "outcome"),
+    [
+        ("claim", "Nothing of it was committed"),
+        ("publish", None),
+        ("rename", "is committed.* another load has taken over"),
+        ("delete", None),
+    ],
+)
+def test_a_load_that_stands_still_while_others_run(
+    topic: Topic, step: str, outcome: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its lock check on, wherever it stands, each record is there once when all have ended;
+    what it has committed counts, and what it has not does not."""
+    from spark_logbus.load import load as module
+
+    kind: Any = Warehouse if step == "publish" else HadoopDirectory
+    original = getattr(kind, step)
+
+    def overtaken(self: Any, *arguments: Any) -> None:
+        patch.setattr(kind, step, original)
+        topic.produce("b", at_us=DAY_US)
+        topic.load()
+        original(self, *arguments)
+
+    monkeypatch.setattr(module, "Lock", NoLock)
+    topic.produce("a", at_us=DAY_US)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, step, overtaken)
+        if outcome is None:
+            topic.load()
+        else:
+            with pytest.raises(SupersededError, match=outcome):
+                topic.load()
+    topic.produce("c", at_us=DAY_US)
+    topic.load()
+    assert topic.rows("value") == [(b"a",), (b"b",), (b"c",)]
+    assert (topic.staged, topic.fenced) == ([], [])
+    assert len(topic.commits) == (2 if step == "claim" else 3)
+
+
+def test_a_load_that_was_fenced_cannot_stage_anew(topic: Topic) -> None:
+    """Tasks of a load that still runs make its directory again; the next load removes it."""
+    topic.produce("a")
+    for where in ("staging", "fenced"):
+        again = topic.directory / "_logbus" / where / "1-of-a-slow-load"
+        again.mkdir(parents=True)
+        (again / "part-0").touch()
+    assert topic.load() is not None
+    assert (topic.staged, topic.fenced) == ([], [])
+    assert topic.rows("value") == [(b"a",)]
 
 
 @pytest.mark.parametrize("method", ["flush", "write", "claim"])
@@ -166,19 +345,70 @@ def test_killed_within_the_commit(
     assert len(topic.commits) == (2 if method == "claim" else 1)
 
 
-def test_records_that_are_not_all_there_are_not_committed(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda frame: frame.where("offset > 0"), "Expected 2 records, .* staged 1;"),
+        (lambda frame: frame.union(frame), "Expected 2 records, .* staged 4;"),
+        (
+            lambda frame: frame.withColumn("offset", F.lit(0).cast("long")),
+            "Expected 2 records, .* staged 2 others;",
+        ),
+    ],
+)
+def test_records_that_are_not_those_that_were_read_are_not_committed(
+    topic: Topic,
+    change: Callable[[DataFrame], DataFrame],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic.produce("a", "b")
     from spark_logbus.load import load as module
 
-    look = module._look
+    write = module._write
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_look", lambda *given: (look(*given)[0] - 1, ()))
-        with pytest.raises(DataLossError, match=r"Expected 2 .* staged 1; nothing"):
+        patch.setattr(module, "_write", lambda frame, path: write(change(frame), path))
+        with pytest.raises(DataLossError, match=named):
             topic.load()
     assert topic.commits == []
     assert topic.load() is not None
+
+
+def test_a_topic_without_compaction_has_a_record_at_each_offset(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a reader passes over some without a word."""
+    topic.produce("a", "b")
+    from spark_logbus.load import load as module
+    from spark_logbus.load.reading import read
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read", lambda *given: read(*given).where("offset > 0"))
+        with pytest.raises(DataLossError, match=r"Expected 2 records in .* found 1; nothing was"):
+            topic.load()
+        assert topic.commits == []
+        commit = topic.load(allow_gaps=True)
+    assert commit is not None
+    assert commit.records == 1
+    assert topic.load() is None
+
+
+def test_offsets_of_which_compaction_left_no_record_are_passed_over(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where all that is new were deletions, and their time is over."""
+    topic.produce("a", "b")
+    from spark_logbus.load import load as module
+    from spark_logbus.load.reading import read
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read", lambda *given: read(*given).where("offset > 1"))
+        commit = topic.load(allow_gaps=True)
+    assert commit is not None
+    assert (commit.records, commit.files, commit.ends) == (0, (), {0: 2})
+    topic.produce("c")
+    assert topic.load() is not None
+    assert topic.rows("value") == [(b"c",)]
 
 
 def test_a_published_file_that_is_gone_is_reported(

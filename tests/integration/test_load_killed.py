@@ -1,4 +1,4 @@
-"""A load whose driver is killed with SIGKILL, and the same load run again."""
+"""A load whose driver is killed or stopped, and the same load run again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import LockHeldError
-from spark_logbus.load import LoadConfig, Loaded, run_load
-from tests.helpers import wait_until
+from spark_logbus.load import LoadConfig, Loaded, Warehouse, run_load
+from tests.helpers import process_is_stopped, wait_until
 from tests.integration import load_driver_program
 from tests.integration.spark_fixtures import PROJECT, Logbus
 
@@ -36,7 +38,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
         [sys.executable, load_driver_program.__file__, logbus.zookeeper, topic, tmp_path, step],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         capture_output=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -53,6 +55,56 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
     read = [row[0] for row in table.selectExpr("cast(value as string)").collect()]
     expected = [f"{d}-{p}-{n}" for d in range(5) for p in (0, 1) for n in range(50)]
     assert sorted(read) == sorted([*expected, "late"])
+    assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
+
+
+@pytest.mark.timeout(600)  # two drivers, one after the other
+@pytest.mark.parametrize("step", ["write", "claim"])
+def test_a_load_that_was_stopped_in_its_commit_is_overtaken(
+    spark: SparkSession,
+    logbus: Logbus,
+    tmp_path: Path,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on in the middle of the load that has taken its lock, and harms neither that one
+    nor the next."""
+    topic = logbus.topic()
+    logbus.produce(topic, ["a", "b"])
+    config = LoadConfig(topic, str(tmp_path), logbus.zookeeper)
+    program = load_driver_program.__file__
+    command = [sys.executable, program, logbus.zookeeper, topic, str(tmp_path), step]
+    commit = Warehouse.commit
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as stopped:
+
+        def let_go_on(*given: Any) -> None:
+            stopped.send_signal(signal.SIGCONT)
+            said.append(stopped.communicate(timeout=120)[1])
+            commit(*given)
+
+        said: list[str] = []
+        try:
+            wait_until(partial(process_is_stopped, stopped.pid), deadline_s=240)
+            with monkeypatch.context() as patch:
+                patch.setattr(Warehouse, "commit", let_go_on)
+                wait_until(lambda: _unless_locked(spark, config), message="the lock to go")
+        finally:
+            stopped.kill()
+
+    expected = {"write": "was lost with its ZooKeeper session", "claim": "Nothing of it was commit"}
+    assert expected[step] in said[0] or "is locked by a load of" in said[0]
+    logbus.produce(topic, ["c"])
+    again = run_load(spark, config).commit
+    assert again is not None
+    assert (again.number, again.records) == (2, 1)
+    table = spark.read.parquet(str(tmp_path / topic))
+    read = [row[0] for row in table.selectExpr("cast(value as string)").collect()]
+    assert sorted(read) == ["a", "b", "c"]
     assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
 
 

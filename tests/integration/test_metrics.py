@@ -98,7 +98,7 @@ def test_counters_agree_exactly_with_what_was_sent(broker: BrokerProcess) -> Non
         sizes = []
         for number in range(40):
             data = joined(*(record_batch(3, payload=bytes(8 * number)) for _ in range(2)))
-            wire.append("t", number % 2, data, acks=("flushed", "written")[number % 3 == 0])
+            wire.append("t", number % 2, data, acks=("flushed", "written")[number % 3 == 1])
             sizes.append(len(data))
         refused = wire.append("nowhere", 0, record_batch())
         assert isinstance(failure(refused.results[0].error), NotLeaderError)

@@ -1,17 +1,42 @@
-"""What ``pip install`` of a built wheel puts where."""
+"""What ``pip install`` puts where, what it leaves behind, and that Spark finds it from anywhere."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
+from tests.integration.spark_fixtures import Logbus
+
 ROOT = Path(__file__).parents[2]
+LETTERS = "abcdefghijklmnopqrst"
 PARTS = ("pyproject.toml", "LICENSE", "README.md", "spark_logbus", "pyspark_logbus", "jobs", "conf")
+
+_READER = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.memory", "512m")
+    .getOrCreate()
+)
+zookeeper, topic = sys.argv[1:]
+frame = spark.read.format("logbus").option("zookeeper", zookeeper).option("subscribe", topic).load()
+print([bytes(row.value)[:1].decode() for row in frame.select("value").collect()])
+frame.select("offset").show(2)
+frame.limit(2).collect()
+spark.stop()
+"""
 
 _INSPECT = """
 from importlib.metadata import distribution
@@ -21,31 +46,45 @@ print(command.group, command.name, command.value)
 """
 
 
-def run(*command: str | Path) -> str:
+def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """The output of a command, which also stands in the failure if there is one."""
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        cwd=cwd, env=env,
+    )  # fmt: skip
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}"
     return done.stdout
+
+
+def source_tree(base: Path) -> Path:
+    """A copy of what a package is built from, with what an older build left in it."""
+    source = base / "source"
+    source.mkdir()
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, source / part, ignore=ignored)
+        else:
+            shutil.copy(ROOT / part, source)
+    stale = source / "build" / "lib" / "spark_logbus"
+    stale.mkdir(parents=True)
+    (stale / "gone_since.py").write_text("raise AssertionError\n")
+    return source
+
+
+def environment(base: Path) -> Path:
+    """The Python of a fresh virtual environment, without pip and without packages."""
+    venv.create(base / "venv", with_pip=False, symlinks=True)
+    return base / "venv" / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment that holds logbus, installed from a wheel, and nothing else."""
     base = tmp_path_factory.mktemp("packaging")
-    source = base / "source"  # a copy: the build leaves its own files in the tree
-    source.mkdir()
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / part, source / part, ignore=ignored)
-        elif (ROOT / part).exists():
-            shutil.copy(ROOT / part, source)
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", base / "dist", source)
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", base / "dist", source_tree(base))
     [wheel] = (base / "dist").glob("logbus-*.whl")
-    venv.create(base / "venv", with_pip=False, symlinks=True)
-    python = base / "venv" / "bin" / "python"
+    python = environment(base)
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel)
     return base / "venv"
 
@@ -87,3 +126,65 @@ def test_command_line_entry_point(installed: Path) -> None:
     assert (installed / "bin" / "logbus").exists()
     output = run(installed / "bin" / "python", "-c", _INSPECT)
     assert output == "console_scripts logbus spark_logbus.cli:main\n"
+
+
+def all_files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("editable", [False, True], ids=["plain", "editable"])
+def test_an_installation_leaves_nothing_in_the_source_tree(tmp_path: Path, editable: bool) -> None:
+    source = source_tree(tmp_path)
+    before = all_files(source)
+    what = ("-e", source) if editable else (source,)
+    install = (sys.executable, "-m", "pip", "--python", environment(tmp_path), "install")
+    run(*install, "--no-deps", *what)
+    assert all_files(source) == before
+
+
+# -- where Spark finds it -----------------------------------------------------------------
+
+
+def run_reader(python: Path | str, logbus: Logbus, base: Path) -> str:
+    """What a program prints that reads a topic of many megabytes, wholly and in part: the
+    program stands in one folder, and is started in another."""
+    topic = logbus.topic(partitions=1)
+    logbus.produce(topic, [letter * 500_000 for letter in LETTERS])
+    programs, elsewhere = base / "programs", base / "elsewhere"
+    programs.mkdir()
+    elsewhere.mkdir()
+    program = programs / "reader.py"
+    program.write_text(_READER)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    return run(python, program, logbus.zookeeper, topic, cwd=elsewhere, env=env)
+
+
+@pytest.mark.spark
+def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Path) -> None:
+    told = run_reader(sys.executable, logbus, tmp_path)
+    assert str(list(LETTERS)) in told
+    assert "Traceback" not in told, told
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("way", ["wheel", "source", "editable"])
+def test_a_program_in_another_folder_reads_a_topic_however_logbus_was_installed(
+    way: str, logbus: Logbus, tmp_path: Path
+) -> None:
+    source, python = source_tree(tmp_path), environment(tmp_path)
+    what: tuple[str | Path, ...] = (source,)
+    if way == "wheel":
+        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", tmp_path / "dist", source)
+        what = tuple((tmp_path / "dist").glob("logbus-*.whl"))
+    elif way == "editable":
+        what = ("-e", source)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", *what)
+    # All that logbus depends on comes from this environment: its folder, not its .pth files.
+    [site] = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    found = run(python, "-c", "import spark_logbus; print(spark_logbus.__file__)", cwd=tmp_path)
+    assert found.startswith(str(source if way == "editable" else site))
+    assert str(list(LETTERS)) in run_reader(python, logbus, tmp_path)

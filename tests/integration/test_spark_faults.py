@@ -166,6 +166,7 @@ def test_what_does_not_come_back_ends_a_query_with_the_reason(endured: Endured) 
         leader = Admin(endured.cluster).describe(["single"])["single"].partitions[0].leader
         assert leader is not None
         [other] = [b for b in endured.embedded.brokers if b.broker_id != leader.broker_id]
+        dead = f"broker {other.broker_id} at {other.address}"
         other.kill()
         proxy.refuse.set()
         proxy.cut()
@@ -174,7 +175,7 @@ def test_what_does_not_come_back_ends_a_query_with_the_reason(endured: Endured) 
             deadline_s=240, message="the end of both",
         )  # fmt: skip
     for query, said in (
-        (without_broker, "`logbus topics describe t` shows which one that is"),
+        (without_broker, f"{dead}, is not running; start it again"),
         (without_zookeeper, "Check that ZooKeeper runs and that this machine reaches it"),
     ):
         reason = str(query.exception())

@@ -110,6 +110,25 @@ def test_a_running_query_follows_at_once(
     )
 
 
+def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_anew(
+    logbus: Logbus, streams: Streams
+) -> None:
+    topic, group = logbus.topic(), "made-anew"
+    logbus.produce(topic, numbered(10))
+    options = started(topic, group)
+    assert len(streams.run(**options)) == 10
+    rewind(logbus, group, topic, ToOffset(4))
+    assert len(streams.run(**options)) == 6
+    assert offsets_of(streams)[-1]["generation"] == 1
+    with Session(logbus.zookeeper, client_name="test") as session:
+        wait_until(lambda: not GroupOffsets(session).holders(group))
+        GroupOffsets(session).delete(group)
+    rewind(logbus, group, topic, ToOffset(7))
+    assert len(streams.run(**options)) == 3
+    assert offsets_of(streams)[-1]["generation"] == 1
+    assert streams.run(**options) == [], "it is followed once"
+
+
 def test_a_restart_in_the_middle_of_a_replay_repeats_the_same_ranges(
     logbus: Logbus, streams: Streams
 ) -> None:

@@ -135,3 +135,34 @@ def test_a_limit_by_bytes(logbus: Logbus, streams: Streams) -> None:
     assert streams.values() == [value * 200 for value in expected]
     assert len(batches(query)) >= 5
     assert set(batches(query)) == {16}
+
+
+@pytest.mark.parametrize(
+    ("delay", "options", "late"),
+    [
+        pytest.param("1 second", {"maxOffsetsPerTrigger": "40"}, True, id="too short"),
+        pytest.param("100 seconds", {"maxOffsetsPerTrigger": "40"}, False, id="as the backlog"),
+        pytest.param("1 second", {}, False, id="no limit"),
+    ],
+)
+def test_a_watermark_whose_delay_covers_the_backlog_drops_nothing(
+    logbus: Logbus, streams: Streams, delay: str, options: dict[str, str], late: bool
+) -> None:
+    """100 seconds of records that came in order: the first half to one partition, the second to
+    another. Under a limit both are read side by side."""
+    topic = logbus.topic(partitions=2)
+    began_us = 1_700_000_000_000_000
+    for second in range(0, 100, 10):
+        at_us = began_us + second * 1_000_000
+        values = numbered(10, second)
+        logbus.produce(topic, values, partition=second // 50, timestamp_us=at_us)
+    source = streams.source(subscribe=topic, startingOffsets="earliest", **options)
+    watched = source.withWatermark("timestamp", delay).dropDuplicates(["value", "timestamp"])
+    query = finish(streams.start(watched))
+    dropped = sum(
+        operator["numRowsDroppedByWatermark"]
+        for progress in query.recentProgress
+        for operator in progress["stateOperators"]
+    )
+    assert (dropped > 0) == late
+    assert len(streams.rows) == 100 - dropped

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_logbus.coordination import Lock, Session
-from spark_logbus.errors import DataLossError, LockHeldError
+from spark_logbus.coordination import GroupClaims, Lock, Session
+from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
 from spark_logbus.model import TopicPartition
 from tests.integration.spark_fixtures import PROJECT, Logbus
@@ -66,6 +66,24 @@ def test_each_load_brings_what_is_new(job: Job) -> None:
     ends = {TopicPartition(job.topic, 0): 3, TopicPartition(job.topic, 1): 1}
     committed = job.logbus.committed("loads")
     assert {tp: committed[tp] for tp in ends} == ends
+
+
+def test_a_load_gives_way_to_a_query_that_holds_its_group(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    group = f"loads-{job.topic}"
+    job.produce("a")
+    with Session(job.logbus.zookeeper, client_name="query") as session:
+        GroupClaims(session, group, pid=77, application="nightly").hold([job.topic])
+        with pytest.raises(GroupHeldError, match="application nightly, process 77"):
+            job.load(group=group)
+        assert job.staging() == []
+    assert job.load(group=group) == 1
+    assert job.logbus.committed(group) == {
+        TopicPartition(job.topic, 0): 1,
+        TopicPartition(job.topic, 1): 0,
+    }
 
 
 def test_json_fields_become_columns_and_bad_values_are_kept(job: Job) -> None:

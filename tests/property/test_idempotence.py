@@ -126,7 +126,7 @@ class Client:
         """Let time pass until the oldest record batch that is not under way is given up."""
         for batch in [*self.queue.ready][:1]:
             self.now = max(self.now, batch.give_up_at)
-        self.settler.give_up_late(self.now, link_error=None)
+        self.settler.give_up_late(self.now, why=lambda _: None)
 
 
 REFUSALS = {

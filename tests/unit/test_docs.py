@@ -26,7 +26,7 @@ def test_every_test_that_a_page_names_is_there(page: str) -> None:
 def test_every_failure_has_a_test() -> None:
     rows = [line for line in (DOCS / "failures.md").read_text().splitlines() if line[:1] == "|"]
     failures = [row for row in rows if not row.startswith(("| What goes", "|---"))]
-    assert len(failures) == 22
+    assert len(failures) >= 29
     assert [row for row in failures if not NAMED.search(row)] == []
 
 

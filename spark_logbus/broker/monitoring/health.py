@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import SessionState
@@ -75,17 +76,23 @@ class Health:
         self,
         *,
         logs: LogDirectory,
+        refused: Callable[[], Mapping[TopicPartition, StorageError]] = dict,
         session: SessionWatch,
         session_state: Callable[[], SessionState],
         session_timeout_ms: int,
         refusal: Callable[[], LogbusError | None],
+        unreadable: Callable[[], Mapping[str, str]] = dict,
+        zookeeper: str = "the configured address",
     ) -> None:
         self.phase = Phase.STARTING
         self._logs = logs
+        self._refused = refused
         self._session = session
         self._session_state = session_state
         self._session_timeout_s = session_timeout_ms / 1000
         self._refusal = refusal
+        self._unreadable = unreadable
+        self._zookeeper = zookeeper
 
     def report(self) -> Report:
         if self.phase is not Phase.SERVING:
@@ -96,12 +103,18 @@ class Health:
             *self._without_zookeeper(),
             *_some(self.offline(), "more partitions are offline"),
         ]
-        notes = _some(self._damage(), "more damaged ranges are known")
+        notes = [
+            *_some(self._damage(), "more damaged ranges are known"),
+            *_some(self._unreadable(), "more nodes in ZooKeeper are not readable"),
+            *_some(self._held(), "more logs are kept whole"),
+            *([problem] if (problem := self._logs.clock_problem()) is not None else []),
+        ]
         return Report("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
 
     def offline(self) -> dict[TopicPartition, str]:
-        """Partitions that take no appends, or could not even be opened, and why."""
+        """Partitions that take no appends, or are not even served, and why."""
         found = {tp: error.message for tp, error in self._logs.failed().items()}
+        found.update((tp, error.message) for tp, error in self._refused().items())
         for log in self._logs.logs():
             error = log.offline
             if isinstance(error, StorageError):  # not: closed, or deleted with its topic
@@ -114,6 +127,11 @@ class Health:
             return (
                 f"The broker is recovering: {recovery.logs_done} of {recovery.logs_total} logs "
                 f"are open, {recovery.bytes_scanned // 1_000_000} MB were scanned. Let it finish."
+            )
+        if self.phase is Phase.JOINING and self._session_state() is not SessionState.CONNECTED:
+            return (
+                "The broker has its logs open and is waiting for ZooKeeper at "
+                f"{self._zookeeper}, which does not answer. It goes on by itself when that does."
             )
         return {
             Phase.STARTING: "The broker is starting.",
@@ -141,9 +159,17 @@ class Health:
             if (damaged := log.damaged)
         }
 
+    def _held(self) -> dict[TopicPartition, str]:
+        return {
+            log.topic_partition: f"Nothing is deleted from {log.topic_partition}: ZooKeeper has "
+            "not told its topic's configuration."
+            for log in self._logs.logs()
+            if log.held
+        }
 
-def _some(messages: dict[TopicPartition, str], more: str) -> Sequence[str]:
-    shown = [messages[tp] for tp in sorted(messages)][:_SHOWN]
+
+def _some(messages: Mapping[Any, str], more: str) -> Sequence[str]:
+    shown = [messages[about] for about in sorted(messages)][:_SHOWN]
     if len(messages) > _SHOWN:
         shown.append(f"{len(messages) - _SHOWN} {more}.")
     return shown

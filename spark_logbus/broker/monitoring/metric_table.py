@@ -128,6 +128,11 @@ def _disk(free: bool) -> Callable[[Parts], Iterable[Sample]]:
     return samples
 
 
+def _clock_refused_s(logs: LogDirectory) -> float:
+    jump = logs.time.jump
+    return 0.0 if jump is None else (jump.shown_us - jump.expected_us) / 1e6
+
+
 _GAUGE, _COUNTER, _HISTOGRAM = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 
 METRICS: tuple[Metric, ...] = (
@@ -143,6 +148,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("partitions_offline", _GAUGE,
            "Partitions that take no appends, or whose log could not be opened.", (),
            _one(lambda p: len(p.health.offline()))),
+    Metric("partitions_refused", _GAUGE,
+           "Partitions that are not served: their log is missing, too short or cannot be opened.",
+           (), _one(lambda p: len(p.partitions.refused()))),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),
@@ -187,6 +195,12 @@ METRICS: tuple[Metric, ...] = (
                lambda log, ends: log.segment_count),
     _partition("log_offline", "1 when the partition takes no appends.",
                lambda log, ends: isinstance(log.offline, StorageError)),
+    Metric("logs_held", _GAUGE,
+           "Logs that keep all records, for ZooKeeper has not told their topic's configuration.",
+           (), _one(lambda p: sum(log.held for log in p.logs.logs()))),
+    Metric("clock_refused_seconds", _GAUGE,
+           "How far the clock is ahead of the time that is expected, when it is so far off that it "
+           "is not believed; else 0.", (), _one(lambda p: _clock_refused_s(p.logs))),
     Metric("damaged_ranges", _GAUGE, "Ranges of records that are known to be damaged on disk.", (),
            _one(lambda p: sum(len(log.damaged) for log in p.logs.logs()))),
     Metric("damaged_records", _GAUGE, "Offsets in those ranges.", (),
@@ -225,4 +239,7 @@ METRICS: tuple[Metric, ...] = (
            _one(lambda p: p.session_watch.disconnects)),
     Metric("zookeeper_expirations", _COUNTER, "How often the session was lost.", (),
            _one(lambda p: p.session_watch.expirations)),
+    Metric("zookeeper_unreadable_nodes", _GAUGE,
+           "Nodes that do not hold what logbus wrote there; /healthz names them.", (),
+           _one(lambda p: len(p.session.unreadable.messages))),
 )  # fmt: skip

@@ -7,7 +7,14 @@ the slice of a file that goes out with ``sendfile``.
 
 from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.network import Network
-from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, PassedFile, Reply
+from spark_logbus.broker.network.replies import (
+    Answer,
+    Deferred,
+    NoReply,
+    NotYet,
+    PassedFile,
+    Reply,
+)
 from spark_logbus.broker.network.sockets import allow_descriptors, is_out_of_room, listen
 
 __all__ = [
@@ -16,6 +23,7 @@ __all__ = [
     "Deferred",
     "Network",
     "NoReply",
+    "NotYet",
     "PassedFile",
     "Reply",
     "allow_descriptors",

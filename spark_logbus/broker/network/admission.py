@@ -1,4 +1,4 @@
-"""Who may connect: so many connections in all, and from one address."""
+"""Who may connect: so many connections in all, from one address, and of one local process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from spark_logbus.protocol import ABOUT_CONNECTION, encode_error, frame_head
 log = logging.getLogger(__name__)
 
 _HELLO_BYTES: Final = 4096
+_THIS_MACHINE: Final = "this machine"
 
 
 class Admission:
     """Counts connections. Thread-safe.
+
+    ``peer`` is an IP address, or a process of this machine for a ``local`` connection; those of
+    all processes together count as of one address too.
 
     ``first_reserved``: connections with this descriptor or a higher one are refused, because
     they would take what the logs may need.
@@ -34,39 +38,43 @@ class Admission:
         self._refused: Counter[str] = Counter()  # since the last report, by reason
         self.accepted = self.refused = 0  # since the start
 
-    def admit(self, address: str, *, descriptor: int) -> None:
+    def admit(self, peer: str, *, local: bool, descriptor: int) -> None:
         """Count one more connection; LimitExceededError if there is no room for it."""
         with self._lock:
-            reason = self._reason(address, descriptor)
+            reason = self._reason(peer, local, descriptor)
             if reason is None:
-                self._open[address] += 1
+                self._open.update(_counted(peer, local=local))
                 self._total += 1
                 self.accepted += 1
                 return
             self._refused[reason] += 1
             self.refused += 1
         raise LimitExceededError(
-            f"The broker takes no further connection from {address}: {reason}. Close connections "
+            f"The broker takes no further connection from {peer}: {reason}. Close connections "
             "that are not needed, or raise the limit in the broker's configuration."
         )
 
-    def _reason(self, address: str, descriptor: int) -> str | None:
+    def _reason(self, peer: str, local: bool, descriptor: int) -> str | None:
         config = self._config
         if self._total >= config.max_connections:
             return f"{config.max_connections} are open (max_connections)"
-        if self._open[address] >= config.max_connections_per_address:
-            most = config.max_connections_per_address
+        most = config.max_connections_per_process
+        if local and self._open[peer] >= most:
+            return f"{most} of {peer} are open (max_connections_per_process)"
+        address, most = _THIS_MACHINE if local else peer, config.max_connections_per_address
+        if self._open[address] >= most:
             return f"{most} of {address} are open (max_connections_per_address)"
         if descriptor >= self._first_reserved:
             return "the limit of open files leaves no more (ulimit -n)"
         return None
 
-    def leave(self, address: str) -> None:
+    def leave(self, peer: str, *, local: bool) -> None:
         with self._lock:
             self._total -= 1
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
+            for each in _counted(peer, local=local):
+                self._open[each] -= 1
+                if not self._open[each]:
+                    del self._open[each]
 
     def report(self) -> None:
         """Log who was refused. Once in a while, as who is refused tends to come again at once."""
@@ -74,6 +82,10 @@ class Admission:
             refused, self._refused = self._refused, Counter()
         for reason, count in refused.items():
             log.warning("Refused %d connections: %s.", count, reason)
+
+
+def _counted(peer: str, *, local: bool) -> tuple[str, ...]:
+    return (peer, _THIS_MACHINE) if local else (peer,)
 
 
 def turn_away(sock: socket.socket, error: LimitExceededError) -> None:

@@ -16,15 +16,20 @@ class Buffers:
     New memory of a megabyte costs as much time as checksumming it, because the kernel has to clear
     it. It is asked for from the kernel itself and goes back there: from the C library's allocator,
     which keeps a heap for each thread, a broker grew to twice its size.
+
+    New memory is there when it is written to, page by page, so whoever takes much and writes
+    little costs little. Memory that was used is there already: it is bounded, and counts as long
+    as it lies ready or is in use again, or those who take and do not write would gather it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: defaultdict[int, list[mmap]] = defaultdict(list)
-        self._idle_bytes = 0
+        self._again: set[int] = set()  # buffers that are in use again
+        self._kept_bytes = 0  # of both
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes of any content."""
+        """``size`` bytes of any content; ``give`` them back, in any event."""
         if size < _SMALLEST:
             return memoryview(bytearray(size))
         step = 1 << (
@@ -35,7 +40,7 @@ class Buffers:
             idle = self._idle[capacity]
             buffer = idle.pop() if idle else None
             if buffer is not None:
-                self._idle_bytes -= capacity
+                self._again.add(id(buffer))
         if buffer is None:
             buffer = mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         return memoryview(buffer)[:size]
@@ -46,6 +51,10 @@ class Buffers:
         if not isinstance(buffer, mmap):
             return
         with self._lock:
-            if self._idle_bytes + len(buffer) <= _KEPT_BYTES:
-                self._idle[len(buffer)].append(buffer)
-                self._idle_bytes += len(buffer)
+            if id(buffer) in self._again:
+                self._again.remove(id(buffer))
+            elif self._kept_bytes + len(buffer) <= _KEPT_BYTES:
+                self._kept_bytes += len(buffer)
+            else:
+                return
+            self._idle[len(buffer)].append(buffer)

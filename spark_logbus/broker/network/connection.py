@@ -1,7 +1,8 @@
 """One client's connection: frames in, responses out, in order, without blocking a thread.
 
 A connection is a small state machine on a non-blocking socket. Requests of one connection are
-started in order and answered in order; several may wait at once (``max_in_flight``). Whatever
+started in order and answered in order; several may wait at once (``max_in_flight``). One that
+cannot be begun yet is kept, with its memory, and holds up those behind it. Whatever
 cannot go on (an answer that waits for a flush, a reader that does not read) leaves the thread
 and comes back through an event.
 """
@@ -14,11 +15,11 @@ from collections import deque
 from collections.abc import Callable
 
 from spark_logbus.broker.config import DECODED, NetworkConfig
-from spark_logbus.broker.network.budget import Memory, Reservation
+from spark_logbus.broker.network.budget import Charge, Memory
 from spark_logbus.broker.network.buffers import Buffers
 from spark_logbus.broker.network.inbound import Inbound
 from spark_logbus.broker.network.outbound import Outbound
-from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, NotYet, Reply
 from spark_logbus.broker.network.turns import Turns
 from spark_logbus.errors import LogbusError
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
@@ -38,7 +39,7 @@ class _Slot:
         self.correlation = correlation
         self.reply: Reply | None = None
         self.deferred: Deferred | None = None
-        self.held: Reservation | None = None  # memory of what waits here
+        self.held: Charge | None = None  # memory of what waits here
 
     def head(self, header: bytes, payload_length: int = 0) -> bytes:
         return frame_head(
@@ -76,7 +77,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.address = address
-        self.takes_descriptors = sock.family == socket.AF_UNIX
+        self.local = self.takes_descriptors = sock.family == socket.AF_UNIX
         self.turns = turns
         self.closed = False
         self.handshaken = False
@@ -85,10 +86,12 @@ class Connection:
         self._opened = now
         self._waiting_memory = memory.waiting
         self._inbound = Inbound(
-            sock, config=config, buffers=buffers, budget=memory.incoming, call=turns.call, now=now
-        )
+            sock, config=config, buffers=buffers, memory=memory, peer=address,
+            call=turns.call, now=now,
+        )  # fmt: skip
         self._slots: deque[_Slot] = deque()
         self._outbound = Outbound(sock, now=now)
+        self._kept: Frame | None = None  # of a request that could not be begun yet
         self._ends_when_sent = False
         self._deserted = False
 
@@ -99,10 +102,14 @@ class Connection:
         if (self._outbound or self._slots) and not self._send(now, may_send_slices):
             return
         for _ in range(_TURN_FRAMES):
-            frame = self._receive(now) if self._may_receive() else None
+            frame, self._kept = self._kept, None
+            if frame is None:
+                frame = self._receive(now) if self._may_receive() else None
             if frame is None:
                 break
             self._start(frame)
+            if self._kept is not None:
+                break
         self._send(now, may_send_slices)
 
     @property
@@ -124,7 +131,8 @@ class Connection:
     @property
     def waiting(self) -> int:
         """Requests that are not answered yet; one that is being worked on counts as one."""
-        return len(self._slots) + bool(self._outbound) + self.turns.taken
+        kept = self._kept is not None
+        return len(self._slots) + bool(self._outbound) + self.turns.taken + kept
 
     def overdue(self, now: float) -> str | None:
         """Why the connection is to end, if it is: it waited for the other end for too long.
@@ -142,7 +150,8 @@ class Connection:
         if self._may_receive() and (late := self._inbound.late(now, read_since=sent)) is not None:
             return late
         limit_s = config.idle_timeout_ms / 1000
-        ours = self._inbound.held_back or (self._slots and not self._outbound)  # it waits for us
+        held_back = self._inbound.held_back or self._kept is not None
+        ours = held_back or (self._slots and not self._outbound)  # it waits for us
         if not ours and now - max(sent, self._inbound.last_progress) > limit_s:
             return f"no byte has moved for {limit_s:g} s (idle_timeout_ms)"
         return None
@@ -159,8 +168,8 @@ class Connection:
         if any(events & gone for _, events in poller.poll(0)):
             self._deserted = True
             self._forget_answers()
-            if self._inbound.held_back:
-                self.end()  # the poller would report the end over and over until there is room
+            if self._inbound.held_back or self._kept is not None:
+                self.end()  # the poller would report the end over and over until it can go on
 
     def handshake_done(self) -> None:
         self.handshaken = True
@@ -172,6 +181,9 @@ class Connection:
         if not self.closed:
             self.closed = True
             self._forget_answers()
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                self._inbound.handled(kept)
             self._inbound.close()
             self.turns.end()
 
@@ -195,6 +207,7 @@ class Connection:
             and not self._outbound
             and len(self._slots) < self._config.max_in_flight
             and not self._inbound.held_back
+            and self._kept is None
             and not (self._slots and self._waiting_memory.exhausted)
         )
 
@@ -213,10 +226,16 @@ class Connection:
         return None
 
     def _start(self, frame: Frame) -> None:
+        answer: Answer | None = None
         try:
             answer = self._handle(self, frame)
         finally:
-            self._inbound.handled(frame)
+            if not isinstance(answer, NotYet):
+                self._inbound.handled(frame)
+        if isinstance(answer, NotYet):
+            self._kept = frame
+            answer.when(self.turns.call)
+            return
         if answer is NoReply.WANTED or self._deserted:
             return
         if answer is NoReply.POSSIBLE:

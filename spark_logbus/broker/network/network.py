@@ -31,7 +31,7 @@ from spark_logbus.broker.network.sockets import (
     is_out_of_room,
     listen,
     listen_locally,
-    peer_address,
+    peer_key,
     peer_name,
 )
 from spark_logbus.broker.network.turns import Turns
@@ -69,7 +69,7 @@ class Network:
         self._alarms: Alarms[Connection] = Alarms()
         self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
         self._buffers = Buffers()
-        self._memory = Memory(config.max_buffered_bytes)
+        self._memory = Memory(config)
         self._admission = Admission(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
@@ -203,9 +203,9 @@ class Network:
                 self._listen_again()
             return
         self._listen_again()
-        peer = peer_name(address)
+        peer = peer_name(sock, address)
         try:
-            self._admit(sock, peer, peer_address(address))
+            self._admit(sock, peer, peer_key(sock, address))
         except OSError as error:
             log.info("The connection from %s was lost at once: %s.", peer, error.strerror)
             sock.close()
@@ -227,7 +227,7 @@ class Network:
             self._epoll.modify(fd, _ONCE | events)
 
         try:
-            self._admission.admit(address, descriptor=fd)
+            self._admission.admit(address, local=sock.family == socket.AF_UNIX, descriptor=fd)
         except LimitExceededError as error:
             turn_away(sock, error)
             return
@@ -253,7 +253,7 @@ class Network:
             if known:
                 del self._connections[connection.fd]
         if known:
-            self._admission.leave(connection.address)
+            self._admission.leave(connection.address, local=connection.local)
         connection.close()
         self._alarms.forget(connection)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.broker.network.budget import Reservation
+from spark_logbus.broker.network.budget import Charge
 from spark_logbus.log import LogSlice
 
 _TURN_BYTES: Final = 16 << 20  # what one connection may send before others get the thread
@@ -35,7 +35,7 @@ class Outbound:
         self._sock = sock
         self._parts: deque[memoryview | LogSlice | _Passing] = deque()
         self._sent_of_head = 0
-        self._held: list[Reservation] = []
+        self._held: list[Charge] = []
         self.last_progress = now
 
     def __len__(self) -> int:
@@ -58,9 +58,9 @@ class Outbound:
         spare, ``instead`` and ``slices``."""
         self._parts.append(_Passing(head, piece, instead, slices))
 
-    def hold(self, reservations: Iterable[Reservation]) -> None:
+    def hold(self, charges: Iterable[Charge]) -> None:
         """Release these when all that is here now has been sent or dropped."""
-        self._held.extend(reservations)
+        self._held.extend(charges)
 
     def send(self, now: float, *, may_send_slices: bool, budget: int | None = None) -> int:
         """Send what the socket takes, up to ``budget`` bytes (None: a turn's); what is left of it.
@@ -139,6 +139,6 @@ class Outbound:
         self._release()
 
     def _release(self) -> None:
-        for reservation in self._held:
-            reservation.release()
+        for charge in self._held:
+            charge.release()
         self._held.clear()

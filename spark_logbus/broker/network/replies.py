@@ -66,4 +66,12 @@ class NoReply(enum.Enum):
     POSSIBLE = "it failed and wants none: the connection ends, so that the client notices"
 
 
-Answer = Reply | Deferred | NoReply
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The request cannot be begun now. Its connection keeps it, begins no other meanwhile, and
+    hands it over again after ``when`` has called what it is given; nothing was done yet."""
+
+    when: Callable[[Callable[[], None]], None]
+
+
+Answer = Reply | Deferred | NoReply | NotYet

@@ -6,6 +6,7 @@ import errno
 import logging
 import resource
 import socket
+import struct
 import sys
 import uuid
 
@@ -20,6 +21,7 @@ _LOCAL_BUFFER_BYTES = 4 << 20
 _KEPT_FOR_LOGS = 128 + 64
 # Descriptors that a broker may want beside its connections: segments, two epolls, ZooKeeper.
 _BESIDE_CONNECTIONS = 4_096
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -53,14 +55,26 @@ def listen_locally() -> tuple[socket.socket, str] | None:
     return listener, name
 
 
-def peer_name(address: object) -> str:
-    """Of what ``accept`` says, for logs."""
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "this machine"
+def peer_name(sock: socket.socket, address: object) -> str:
+    """Of a connection and what ``accept`` says of it, for logs."""
+    if isinstance(address, tuple) and address:
+        return f"{address[0]}:{address[1]}"
+    return f"{peer_key(sock, address)} on this machine"
 
 
-def peer_address(address: object) -> str:
-    """Of what ``accept`` says: what connections are counted by. One for all UNIX sockets."""
-    return str(address[0]) if isinstance(address, tuple) else "this machine"
+def peer_key(sock: socket.socket, address: object) -> str:
+    """What a connection is counted by: an IP address, or the process that made it.
+
+    The kernel tells the process, so it cannot pretend to be another. One in another container,
+    which has no number here, counts by its user.
+    """
+    if isinstance(address, tuple) and address:
+        return str(address[0])
+    if not hasattr(socket, "SO_PEERCRED"):
+        return "one process"
+    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(told)
+    return f"process {pid} of user {uid}" if pid else f"the containers of user {uid}"
 
 
 def configure(sock: socket.socket, *, peer_timeout_ms: int) -> None:

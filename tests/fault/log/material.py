@@ -101,7 +101,8 @@ class Broker:
         self.clock = ManualClock()
         self.start()
 
-    def start(self) -> None:
+    def start(self, *, told: bool = True) -> None:
+        """``told``: what ZooKeeper says of the topics follows at once."""
         self.flusher = ManualFlusher()
         self.directory = LogDirectory(
             self.path,
@@ -111,6 +112,10 @@ class Broker:
             flusher=self.flusher,
         )
         self.directory.open()
+        for log in self.directory.logs() if told else ():
+            self.directory.ensure(
+                log.topic_partition, topic_id=log.topic_id, config=log.kept_config
+            )
 
     def restart(self) -> None:
         self.directory.close()

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_logbus.log.filesystem import NotOpenedError
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -247,6 +249,9 @@ class SimulatedDisk:
         assert source.parent == target.parent, "no rename across directories is expected"
         with self._mutex:
             node = self._node(source)
+            there = self._directory(target.parent).entries.get(target.name)
+            if isinstance(there, _DirectoryNode) and there.entries:
+                raise OSError(errno.ENOTEMPTY, "Directory not empty", str(target))
             self.operate("rename", source)
 
             def change(entries: dict[str, _Node]) -> None:
@@ -269,6 +274,10 @@ class SimulatedDisk:
             self._directory(path.parent).change(lambda entries: entries.pop(path.name, None))
 
     def sync_directory(self, path: Path) -> None:
+        try:
+            self.check("open directory", path)
+        except OSError as error:
+            raise NotOpenedError(error.errno, error.strerror, str(path)) from error
         with self._mutex:
             self.operate("sync_directory", path)
             self._directory(path).sync()

@@ -6,7 +6,7 @@ import pytest
 
 from spark_logbus.log import LogConfig
 from tests.fault.log.material import NOW_US, SECOND, Broker, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
 HOUR = 3600
 YEAR_2099_US = 4_070_908_800 * SECOND
@@ -93,6 +93,64 @@ def test_a_record_stamped_2099_goes_by_when_it_was_appended(newest: int) -> None
     broker.clock.advance(1700)
     assert starts(broker) == 0
     assert broker.log().offset_at(newest) == 0
+    broker.clock.advance(200)
+    assert starts(broker) == 4
+
+
+PAST = pytest.mark.parametrize(
+    "stamped",
+    [NOW_US - 400 * 86_400 * SECOND, NOW_US // 1000, 0, -SECOND, -(1 << 63) + 1],
+    ids=["a year ago", "milliseconds", "1970", "1969", "smallest"],
+)
+
+
+@PAST
+def test_a_record_of_the_past_is_kept_for_as_long_as_one_of_today(stamped: int) -> None:
+    broker = broker_with(LogConfig(segment_bytes=1024, retention_ms=1_800_000))
+    for _ in range(6):
+        broker.append(record_batch(2, payload=bytes(500), timestamps=(stamped, stamped)))
+        assert starts(broker) == 0
+        broker.clock.advance(200)
+    broker.clock.advance(590)
+    assert starts(broker) == 0
+    broker.clock.advance(20)
+    assert starts(broker) == 2
+    broker.clock.advance(1000)
+    assert starts(broker) == 12
+
+
+@PAST
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "scanned"])
+def test_when_a_record_of_the_past_was_appended_is_known_after_a_restart(
+    stamped: int, clean: bool, indexes: bool
+) -> None:
+    broker = broker_with(LogConfig(segment_bytes=1024, retention_ms=1_800_000))
+    past = record_batch(2, payload=bytes(500), timestamps=(stamped, stamped))
+    broker.append(past, record_batch(2, payload=bytes(500)), past)
+    broker.clock.advance(1700)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+    if clean:
+        broker.directory.close()
+    else:
+        disk.crash(AllSurvives())
+    for name in () if indexes else disk.names(broker.log_path()):
+        if name.endswith(".index"):
+            disk.remove(broker.log_path() / name)
+    broker.start()
+    assert starts(broker) == 0
+    broker.clock.advance(200)
+    assert starts(broker) == 6
+
+
+def test_a_record_s_own_time_lengthens_its_stay() -> None:
+    """It was made while its append was under way, by a clock that is ahead of the broker's."""
+    broker = broker_with(LogConfig(retention_ms=1_800_000))
+    later = NOW_US + 600 * SECOND
+    broker.append(record_batch(4, timestamps=(NOW_US, later)))
+    broker.clock.advance(2300)
+    assert starts(broker) == 0
     broker.clock.advance(200)
     assert starts(broker) == 4
 

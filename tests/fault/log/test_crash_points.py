@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.log import LogConfig
-from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
+from spark_logbus.model import TopicPartition
+from tests.fault.log.material import (
+    TOPIC_ID,
+    TP,
+    Broker,
+    batches_from,
+    offsets_from,
+    record_batch,
+)
 from tests.fault.log.simulated_disk import (
     NOTHING,
     AllSurvives,
@@ -42,8 +51,10 @@ def broker_with(count: int) -> Broker:
     return broker
 
 
-def every_crash(prepare: Prepare, act: Act) -> Iterator[tuple[Broker, int, int]]:
-    """``act`` on a prepared broker, cut short before each of its operations, then restarted.
+def every_crash(
+    prepare: Prepare, act: Act, *, start: Act = Broker.start
+) -> Iterator[tuple[Broker, int, int]]:
+    """``act`` on a prepared broker, cut short before each of its operations, then ``start``ed.
 
     Yields the restarted broker with the log start offset and high watermark before ``act``.
     """
@@ -54,7 +65,7 @@ def every_crash(prepare: Prepare, act: Act) -> Iterator[tuple[Broker, int, int]]
             disk = broker.files
             assert isinstance(disk, SimulatedDisk)
             log = broker.directory.get(TP)
-            start, flushed = (
+            log_start, flushed = (
                 (log.ends().log_start_offset, log.ends().high_watermark) if log else (0, 0)
             )
             disk.cut_power_at = len(disk.operations) + at
@@ -64,8 +75,8 @@ def every_crash(prepare: Prepare, act: Act) -> Iterator[tuple[Broker, int, int]]
             except PowerCutError:
                 done = False
             disk.crash(survival())
-            broker.start()
-            yield broker, start, flushed
+            start(broker)
+            yield broker, log_start, flushed
             if done:
                 assert at > 0, "nothing happened that could have been cut short"
                 break
@@ -169,7 +180,7 @@ def test_removal_of_a_partition() -> None:
         assert broker.log().ends().log_end_offset == 0
         disk = broker.files
         assert isinstance(disk, SimulatedDisk)
-        assert sorted(disk.names(broker.path)) == [".lock", "checkpoint", "flights-0"]
+        assert sorted(disk.names(broker.path)) == [".lock", "checkpoint", "clock", "flights-0"]
 
 
 def test_a_log_of_another_topic_is_set_aside_whole_or_stays() -> None:
@@ -192,3 +203,31 @@ def test_appends_to_a_removed_log_say_so() -> None:
     broker.directory.remove(TP, topic_id=TOPIC_ID)
     with pytest.raises(UnknownTopicError):
         log.append(record_batch(1), leader_epoch=1)
+
+
+def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
+    """Retention comes to the files of a log that was deleted meanwhile; at its paths there are
+    those of another topic of that name by now."""
+    broker = broker_with(0)
+    name, other = TopicPartition("name", 0), "f" * 32
+    for log in (broker.log(), broker.log(name)):
+        for _ in range(8):
+            log.append(record_batch(1, payload=bytes(400)), leader_epoch=1)
+        log.flush()
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+
+    def make_anew(operation: str, path: Path) -> None:
+        if operation == "remove" and path.parent == broker.log_path():
+            disk.refuse = lambda *_: None
+            broker.directory.remove(name, topic_id=TOPIC_ID)
+            broker.directory.ensure(name, topic_id=other, config={}).append(
+                record_batch(3), leader_epoch=1
+            )
+
+    disk.refuse = make_anew
+    broker.directory.maintain()
+    assert broker.log(name).topic_id == other
+    broker.restart()
+    assert offsets_from(broker.log(name), 0) == [0]
+    assert broker.log().ends().log_start_offset == 2

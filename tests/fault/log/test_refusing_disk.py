@@ -278,6 +278,55 @@ def test_a_roll_that_cannot_flush_takes_the_partition_offline(operation: str) ->
     assert offsets_from(broker.log(), 0) == [0]
 
 
+@pytest.mark.parametrize("operation", ["create", "open directory"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_roll_for_which_there_is_no_descriptor_fails_the_append_only(
+    operation: str, number: int
+) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=LogConfig(segment_bytes=1024))
+    broker.append(record_batch(1, payload=bytes(800)))
+    disk.refuse = refusing(operation, "flights-0", number)  # type: ignore[assignment]
+    with pytest.raises(StorageError, match=r"start a segment .*(limit of open files|free memory)"):
+        broker.append(record_batch(1, payload=bytes(800)))
+    assert broker.log().offline is None
+    assert offsets_from(broker.log(), 0) == [0]
+    disk.refuse = lambda _done, _path: None
+    assert broker.append(record_batch(1, payload=bytes(800))) == 2
+    disk.crash(NOTHING)
+    broker.start()
+    assert offsets_from(broker.log(), 0) == [0, 1]
+
+
+def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> None:
+    """At each number of descriptors that are left, until there are enough."""
+    for left in range(12):
+        broker = Broker(tmp_path / f"{left}", config=LogConfig(segment_bytes=1024))
+        broker.append(record_batch(1, payload=bytes(800)))
+        log = broker.log()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        probe = os.open(tmp_path, os.O_RDONLY)
+        os.close(probe)  # the lowest that is free
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe + left, hard))
+        try:
+            log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+            enough = True
+        except StorageError:
+            enough = False
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert log.offline is None
+        if not enough:
+            log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+        log.flush()
+        assert offsets_from(log, 0) == [0, 1]
+        broker.directory.close()
+        if enough:
+            break
+    assert enough
+    assert left > 1
+
+
 # -- reads --------------------------------------------------------------------------------
 
 
@@ -296,6 +345,23 @@ def test_a_log_that_cannot_be_read_at_start_leaves_the_others_alone() -> None:
     disk.refuse = lambda _done, _path: None
     broker.restart()
     assert offsets_from(broker.log(), 0) == [0]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_log_for_which_there_is_no_descriptor_at_the_start_is_opened_later(number: int) -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    broker.append(record_batch(2))
+    disk.crash(AllSurvives())
+    disk.refuse = refusing("open for writing", str(SEGMENT), number)  # type: ignore[assignment]
+    broker.start()
+    for _ in range(2):
+        with pytest.raises(PartitionOfflineError, match="could not be opened"):
+            broker.directory.ensure(TP, topic_id=TOPIC_ID, config={})
+    disk.refuse = lambda _done, _path: None
+    assert offsets_from(broker.log(), 0) == [0]
+    assert broker.directory.failed() == {}
+    assert broker.append(record_batch(1)) == 3
 
 
 def test_a_read_error_is_a_storage_error_with_path_and_remedy() -> None:

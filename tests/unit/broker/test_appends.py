@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.appends import AppendHandler
-from spark_logbus.broker.network import Answer, Deferred, NoReply
+from spark_logbus.broker.network import Answer, Deferred, NoReply, NotYet
+from spark_logbus.coordination import Lease
 from spark_logbus.errors import (
+    BrokerUnavailableError,
     CorruptRecordBatchError,
     InvalidRequestError,
     LogbusError,
@@ -19,7 +21,16 @@ from spark_logbus.log import OS_FILES
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse, AppendResult
 from spark_logbus.record import parse_header
-from tests.unit.broker.tools import EPOCH, T0, T1, Logs, logs_in, message_of, record_batch
+from tests.unit.broker.tools import (
+    EPOCH,
+    T0,
+    T1,
+    Logs,
+    held_lease,
+    logs_in,
+    message_of,
+    record_batch,
+)
 
 
 @pytest.fixture
@@ -36,8 +47,14 @@ def append(
     acks: str = "flushed",
     timeout_ms: int = 5_000,
     lengths: list[int] | None = None,
+    lease: Lease | None = None,
 ) -> Answer:
-    handler = AppendHandler(logs.here.as_partitions(), clock=logs.clock, max_wait_ms=10_000)
+    handler = AppendHandler(
+        logs.here.as_partitions(),
+        lease=lease or held_lease(),
+        clock=logs.clock,
+        max_wait_ms=10_000,
+    )
     payload = memoryview(bytearray(b"".join(data for _, data in parts)))
     lengths = lengths or [len(data) for _, data in parts]
     partitions = [
@@ -180,3 +197,76 @@ def test_a_flush_that_fails_is_not_acknowledged(
 def test_an_append_of_nothing(logs: Logs) -> None:
     assert results(append(logs)) == []
     assert append(logs, acks="none") is NoReply.WANTED
+
+
+# -- the lease of the broker's id ---------------------------------------------------------------
+
+
+class Leased:
+    """A lease that ends, and goes on, when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lease = Lease(timeout_ms=10_000, ask=lambda _: True, elapsed_s=lambda: self.now)
+        self.lease._look()
+
+    def sleep(self) -> None:
+        self.now += 60
+
+    def hear(self) -> None:
+        self.lease._look()
+
+
+@pytest.mark.parametrize("acks", ["flushed", "written", "none"])
+def test_an_append_after_the_lease_is_not_begun(logs: Logs, acks: str) -> None:
+    leased = Leased()
+    leased.sleep()
+    answer = append(logs, (T0, record_batch()), acks=acks, lease=leased.lease)
+    assert isinstance(answer, NotYet)
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 0
+    called: list[bool] = []
+    answer.when(lambda: called.append(True))
+    assert not called
+    leased.hear()
+    assert called
+
+
+def test_what_was_written_before_a_sleep_is_not_acknowledged_before_zookeeper_was_heard(
+    logs: Logs,
+) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch(3)), lease=leased.lease)
+    assert isinstance(answer, Deferred)
+    woken: list[bool] = []
+    answer.subscribe(lambda: woken.append(True))
+    leased.sleep()
+    logs.flush()
+    assert answer.poll() is None
+    woken.clear()
+    leased.hear()
+    assert woken
+    assert results(answer)[0].base_offset == 0
+
+
+def test_what_was_written_by_a_broker_that_lost_its_id_is_in_doubt(logs: Logs) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch(3)), acks="flushed", lease=leased.lease)
+    logs.flush()
+    leased.sleep()
+    leased.lease.end(NotLeaderError("Another broker has the id."))
+    error = failure(results(answer)[0])
+    assert isinstance(error, BrokerUnavailableError)
+    assert "may be there. Another broker has the id." in error.message
+    with pytest.raises(NotLeaderError):
+        append(logs, (T0, record_batch()), lease=leased.lease)
+
+
+def test_an_acknowledgement_waits_no_longer_than_its_request(logs: Logs) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch()), lease=leased.lease, timeout_ms=5_000)
+    assert isinstance(answer, Deferred)
+    logs.flush()
+    leased.sleep()
+    assert answer.poll() is None
+    logs.clock.advance(6)
+    assert isinstance(failure(results(answer)[0]), BrokerUnavailableError)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,28 @@ def test_the_port_is_remembered(tmp_path: Path) -> None:
 def test_a_port_file_that_holds_no_port_counts_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "broker.port").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert remembered_port(tmp_path) is None
+
+
+def test_a_port_that_cannot_be_written_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remember_port(tmp_path, 9192)
+    (tmp_path / "broker.port.new").mkdir()  # in the way, as a full disk is
+    remember_port(tmp_path, 9192)
+    assert not caplog.records, "nothing is to be written"
+    remember_port(tmp_path, 9193)
+    assert "may take another port" in caplog.text
+    assert remembered_port(tmp_path) == 9192
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match="No space left"):
+        claim_identity(tmp_path, 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_disk_errors_are_translated(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_topic_of_another_id_is_not_served_in_the_place_of_one_that_is_gone(
     assert result.length == 3 * BATCH
     (result,) = results(fetching.fetch(FetchPartition(T0.topic, 0, 0, 1 << 20, None, "other")))
     assert result.error is not None
-    assert "with the id other was deleted" in result.error.message
+    assert "that is meant has the id other" in result.error.message
 
 
 def test_without_waiting_an_empty_answer_comes_at_once(fetching: Fetching) -> None:

@@ -50,7 +50,7 @@ from spark_logbus.protocol import (
 )
 from tests.fault.log.material import NOW_US, SECOND
 from tests.helpers import wait_until
-from tests.unit.broker.tools import T0, Logs, logs_in, record_batch
+from tests.unit.broker.tools import T0, Logs, held_lease, logs_in, record_batch
 from tests.unit.broker.wire import append_request
 
 
@@ -78,7 +78,7 @@ class Asking:
             partitions=partitions,
             image=cast(ClusterImage, self.image),
             topics=cast(TopicRegistry, None),
-            appends=AppendHandler(partitions, clock=logs.clock, max_wait_ms=1),
+            appends=AppendHandler(partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=1),
             fetches=FetchHandler(
                 partitions,
                 WaitingFetches(),

@@ -9,6 +9,7 @@ from typing import cast
 
 from spark_logbus.broker.network import Answer, Deferred, Reply
 from spark_logbus.broker.partitions import Led, Partitions
+from spark_logbus.coordination import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
@@ -22,6 +23,7 @@ __all__ = [
     "LedHere",
     "Logs",
     "Polled",
+    "held_lease",
     "logs_in",
     "message_of",
     "record_batch",
@@ -64,17 +66,31 @@ class LedHere:
         return cast(Partitions, self)
 
 
+def held_lease() -> Lease:
+    """The lease of a broker whose id is certain for ever."""
+    lease = Lease(timeout_ms=10_000, ask=lambda _: True, elapsed_s=lambda: 0.0)
+    lease._look()
+    return lease
+
+
 class Logs:
     """Logs that flush when the test says so."""
 
     def __init__(self, path: Path, config: LogConfig | None = None) -> None:
         self.clock = ManualClock()
         self.flusher = ManualFlusher()
-        self.directory = LogDirectory(
-            path, defaults=config or LogConfig(), clock=self.clock, flusher=self.flusher
-        )
-        self.directory.open()
+        self.directory = self._opened(path, config or LogConfig())
         self.here = LedHere()
+
+    def _opened(self, path: Path, config: LogConfig) -> LogDirectory:
+        directory = LogDirectory(path, defaults=config, clock=self.clock, flusher=self.flusher)
+        directory.open()
+        return directory
+
+    def restart(self) -> None:
+        """As far as the log directory: who leads what has to be told again."""
+        self.directory.close()
+        self.directory = self._opened(self.directory._path, self.directory._defaults)
 
     def lead(self, topic_partition: TopicPartition) -> PartitionLog:
         log = self.directory.ensure(topic_partition, topic_id=TOPIC_ID, config={})

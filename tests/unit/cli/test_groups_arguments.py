@@ -18,6 +18,18 @@ def test_times_and_durations() -> None:
         _target(None, None, "-5m", None, False, False)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("9999-12-31T23:59-12:00", "to time 253402343940000000 µs after 1970"),
+        ("0001-01-01T00:00+12:00", "to time -62135640000000000 µs after 1970"),
+        ("2013-12-01T05:00Z", "to time 2013-12-01T05:00:00.000+00:00"),
+    ],
+)
+def test_a_time_is_shown_also_where_no_calendar_reaches(text: str, shown: str) -> None:
+    assert str(_target(None, text, None, None, False, False)) == shown
+
+
 def test_exactly_one_target() -> None:
     assert _target(3, None, None, None, False, False) == ToOffset(3)
     assert _target(None, None, None, 0, False, False) == ByCount(0)

@@ -83,7 +83,9 @@ def test_a_restarted_broker_is_found_through_the_others(
     cluster.leader(T0, cluster.retry_deadline())
     fake.brokers[0].stop()
     cluster.doubt("t")
-    with pytest.raises(BrokerUnavailableError, match="broker 1, is not running"):
+    with pytest.raises(
+        BrokerUnavailableError, match=r"broker 1 at 127\.0\.0\.1:\d+, is not running"
+    ):
         cluster.leader(T0, cluster.retry_deadline())
     fake.brokers[0].start()
     cluster.doubt("t")
@@ -154,3 +156,13 @@ def test_a_cluster_is_not_pickled_but_its_bootstrap_is(fake: FakeCluster, cluste
         pickle.dumps(cluster)
     assert pickle.loads(pickle.dumps(cluster.bootstrap)) == cluster.bootstrap
     assert isinstance(cluster.brokers[0], BrokerAddress)
+
+
+def test_a_broker_that_was_silent_is_asked_last(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    for _ in range(2):
+        fake.brokers[1].fault(Api.METADATA, "hang")
+    for _ in range(20):
+        cluster.doubt("t")
+        assert cluster.topic("t", cluster.retry_deadline()).topic_id == "id-t"
+    assert len(fake.brokers[1].faults[Api.METADATA]) >= 1  # was not met a second time

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -19,10 +20,18 @@ from spark_logbus.errors import (
     StaleOwnerError,
     UnknownTopicError,
 )
-from spark_logbus.model import AtTimestamp, Earliest, Latest, TimestampType, TopicPartition
+from spark_logbus.model import (
+    AtTimestamp,
+    Earliest,
+    Latest,
+    RewindMark,
+    TimestampType,
+    TopicPartition,
+)
 from spark_logbus.protocol import Api, FetchRequest
+from tests.helpers import wait_until
 from tests.unit.client.fake_broker import FakeCluster, FaultKind
-from tests.unit.client.helpers import T0, T1, numbered, record_batch
+from tests.unit.client.helpers import QUICK, T0, T1, numbered, record_batch
 
 QUICK_POLL = ConsumerConfig(max_wait_ms=20)
 
@@ -30,25 +39,32 @@ QUICK_POLL = ConsumerConfig(max_wait_ms=20)
 class MemoryGroup:
     """A group's offsets, without ZooKeeper."""
 
-    def __init__(self) -> None:
+    def __init__(self, fake: FakeCluster) -> None:
+        self.fake = fake
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.rewinds = 0
         self.closed = False
 
-    def generation(self) -> int:
-        return self.rewinds
+    def mark(self) -> RewindMark:
+        return RewindMark(self.rewinds)
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         return {tp: self.offsets[tp] for tp in tps if tp in self.offsets}
+
+    def require_unclaimed(self, topics: Iterable[str]) -> None:
+        """No query runs here."""
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {name: self.fake.topics[name].topic_id for name in topics}
 
     def commit(
         self,
         offsets: Mapping[TopicPartition, int],
         *,
         topic_ids: Mapping[str, str],
-        expected_generation: int,
+        mark: RewindMark,
     ) -> None:
-        if expected_generation != self.rewinds:
+        if mark.generation != self.rewinds:
             raise StaleOwnerError("rewound")
         for tp, offset in offsets.items():
             self.offsets[tp] = CommittedOffset(offset, 1, "test", topic_ids[tp.topic])
@@ -261,7 +277,7 @@ def test_committed_offsets_are_taken_up(fake: FakeCluster, cluster: Cluster) -> 
     fake.create("t", partitions=2)
     fill(fake, T0, 2)
     fill(fake, T1, 2)
-    group = MemoryGroup()
+    group = MemoryGroup(fake)
     config = ConsumerConfig(group="g", max_wait_ms=20)
     with Consumer(cluster, config, group_store=group) as consumer:
         consumer.assign([T0])
@@ -283,7 +299,7 @@ def test_an_offset_of_an_earlier_topic_of_that_name_is_not_taken_up(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create("t")
-    group = MemoryGroup()
+    group = MemoryGroup(fake)
     group.offsets[T0] = CommittedOffset(5, 1, "test", "id-of-another")
     with Consumer(cluster, ConsumerConfig(group="g"), group_store=group) as consumer:
         consumer.assign([T0])
@@ -293,7 +309,7 @@ def test_an_offset_of_an_earlier_topic_of_that_name_is_not_taken_up(
 def test_a_rewind_is_not_committed_over(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     fill(fake, T0, 2)
-    group = MemoryGroup()
+    group = MemoryGroup(fake)
     config = ConsumerConfig(group="g", max_wait_ms=20)
     with Consumer(cluster, config, group_store=group) as consumer:
         consumer.assign([T0])
@@ -317,3 +333,61 @@ def test_without_a_group_there_is_nothing_to_commit(fake: FakeCluster, cluster: 
         with pytest.raises(ConfigError, match="set group"):
             consumer.commit()
     assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: 0}
+
+
+def test_partitions_whose_broker_is_away_wait_while_the_others_are_read(
+    fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create("t", partitions=4)
+    tps = [TopicPartition("t", number) for number in range(4)]
+    for tp in tps:
+        fill(fake, tp, 2)
+    fake.brokers[1].stop()
+    with Consumer(cluster, QUICK_POLL) as consumer:
+        consumer.assign(tps)
+        assert polled(consumer, 40) == {tps[0]: numbered(0, 20), tps[2]: numbered(0, 20)}
+        wait_until(lambda: consumer.poll_arrow(0.05) or "broker 2" in caplog.text)
+        assert "Cannot read t-1, t-3 at the moment: waiting for broker 2" in caplog.text
+        fake.brokers[1].start()
+        assert polled(consumer, 40) == {tps[1]: numbered(0, 20), tps[3]: numbered(0, 20)}
+    assert sum("Cannot read" in line for line in caplog.messages) == 1
+
+
+def test_a_leader_that_is_silent_is_told(
+    fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create("t", partitions=2)
+    fill(fake, T0, 1)
+    fake.brokers[1].fault(Api.FETCH, "hang")
+    with Consumer(cluster, QUICK_POLL) as consumer:
+        consumer.assign([T0, T1])
+        assert polled(consumer, 10) == {T0: numbered(0, 10)}
+        wait_until(lambda: consumer.poll_arrow(0.05) or "broker 2" in caplog.text)
+        assert "Cannot read t-1 at" in caplog.text
+
+
+def test_a_consumer_gives_up_when_nothing_can_be_read(fake: FakeCluster) -> None:
+    fake.create("t", partitions=2)
+    config = replace(QUICK, retry_deadline_ms=300)
+    with Cluster.connect(fake.bootstrap, config) as own, Consumer(own, QUICK_POLL) as consumer:
+        consumer.assign([T0, T1])
+        assert consumer.poll_arrow(0.1) == []
+        for broker in fake.brokers:
+            broker.stop()
+        with pytest.raises(BrokerUnavailableError, match=r"Reading t-0, t-1 did not succeed"):
+            next(consumer)
+
+
+def test_a_leader_that_does_not_tell_its_offsets_holds_up_no_other(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    fill(fake, T0, 1)
+    fill(fake, T1, 1)
+    hang = fake.brokers[1].fault(Api.LIST_OFFSETS, "hang")
+    with Consumer(cluster, QUICK_POLL) as consumer:
+        consumer.assign([T0, T1])
+        assert polled(consumer, 10) == {T0: numbered(0, 10)}
+        assert hang.met.is_set()
+        assert not hang.release.is_set()
+        assert polled(consumer, 10) == {T1: numbered(0, 10)}  # asked again, on another connection

@@ -33,6 +33,7 @@ from spark_logbus.model import Acks, Compression, OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, AppendRequest
 from spark_logbus.record import split
 from spark_logbus.record.arrow import decode
+from tests.helpers import wait_until
 from tests.unit.client.fake_broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
 from tests.unit.client.helpers import QUICK, T0, T1, arrow_batch, numbered
 
@@ -485,3 +486,56 @@ def test_a_future_that_is_not_done_times_out(fake: FakeCluster, cluster: Cluster
         with pytest.raises(TimeoutError):
             future.result(0.001)
         assert future.running()
+
+
+def test_records_without_a_key_keep_off_a_partition_whose_leader_is_away(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    fake.brokers[1].stop()
+    config = ProducerConfig(linger_ms=0, batch_bytes=200, delivery_timeout_ms=500)
+    with Producer(cluster, config) as producer:
+        free = [producer.send("t", b"%d" % number) for number in range(100)]
+        (table,) = producer.send_arrow("t", pa.table({"value": [b"a"]}))
+        bound = producer.send("t", b"bound", partition=1)
+        assert {future.result(5).partition for future in free} == {0}
+        assert table.result(5).partition == 0
+        with pytest.raises(RequestTimeoutError, match="broker 2"):
+            bound.result(5)
+        fake.brokers[1].start()
+        wait_until(lambda: producer.send("t", b"again").result(5).partition == 1)
+    assert sorted(stored(fake, T0)[:101], key=repr) == sorted([*numbered(0, 100), b"a"], key=repr)
+
+
+def test_without_any_leader_records_wait_where_they_are(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, ProducerConfig(linger_ms=0)) as producer:
+        producer.send("t", b"first").result(5)
+        for broker in fake.brokers:
+            broker.stop()
+        waiting = [producer.send("t", b"%d" % number) for number in range(50)]
+        for broker in fake.brokers:
+            broker.start()
+        cluster._callers.bootstrap = fake.bootstrap  # they are on other ports now
+        assert all(future.result(9).offset is not None for future in waiting)
+
+
+def test_what_a_disk_refused_leaves_no_gap_in_the_numbers(fake: FakeCluster) -> None:
+    """Nothing of it was taken, so that what is behind it goes on from where it would have been."""
+    fake.create("t")
+    broker = fake.brokers[0]
+    # The first waits for its second try, so that more collect; they are sent together and then
+    # each by itself, and when the second is, there is room again.
+    broker.fault(Api.APPEND, "partition_error", NotLeaderError("moved"))
+    broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
+    broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
+    slow = replace(QUICK, retry_backoff_ms=300, retry_backoff_max_ms=300)
+    with (
+        Cluster.connect(fake.bootstrap, slow) as cluster,
+        Producer(cluster, replace(SMALL, batch_bytes=30)) as producer,
+    ):
+        futures = [producer.send("t", b"%d" % number * 20) for number in range(3)]
+        assert type(futures[0].exception(9)) is StorageError
+        assert [future.result(9).offset for future in futures[1:]] == [0, 1]

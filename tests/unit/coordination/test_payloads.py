@@ -75,6 +75,19 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'{"host":"h","pid":7,"application":null,"since_us":1,"session_timeout_ms":10000,'
         b'"token":"9d1e"}',
     ),
+    (
+        ClaimPayload(
+            host="h",
+            pid=7,
+            application=None,
+            since_us=1,
+            session_timeout_ms=10_000,
+            token="9d1e",
+            process="6f1f/40/8/88",
+        ),
+        b'{"host":"h","pid":7,"application":null,"since_us":1,"session_timeout_ms":10000,'
+        b'"token":"9d1e","process":"6f1f/40/8/88"}',
+    ),
 ]
 KINDS = [type(payload) for payload, _ in EXAMPLES]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_logbus.datasource.advance import GroupView, advance, replay
 from spark_logbus.datasource.stream_offset import StreamOffset
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import OffsetRange, RewindMark, TopicPartition
 from spark_logbus.offsets import (
     AboveEnd,
     BelowLogStart,
@@ -22,7 +22,7 @@ IDS = {"t": "id"}
 def last(
     to: dict[TopicPartition, int], ids: dict[str, str] | None = None, generation: int = 0
 ) -> StreamOffset:
-    return StreamOffset(start=to, to=to, topic_ids=ids or IDS, generation=generation)
+    return StreamOffset(start=to, to=to, topic_ids=ids or IDS, mark=RewindMark(generation))
 
 
 def snapshot(
@@ -124,17 +124,19 @@ def test_a_partition_that_went() -> None:
 
 
 def test_a_rewind_moves_the_start_and_is_followed_once() -> None:
-    view = GroupView("g", 2, {T0: 1, U0: 4})
+    view = GroupView("g", RewindMark(2), {T0: 1, U0: 4})
     plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (0, 5), T1: (0, 3)}), view=view)
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 1, 5)]
-    assert (plan.end.group, plan.end.generation) == ("g", 2)
-    after = advance(plan.end, snapshot({T0: (0, 5), T1: (0, 3)}), view=GroupView("g", 2))
+    assert (plan.end.group, plan.end.mark) == ("g", RewindMark(2))
+    after = advance(
+        plan.end, snapshot({T0: (0, 5), T1: (0, 3)}), view=GroupView("g", RewindMark(2))
+    )
     assert after.end is None
 
 
 def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
-    view = GroupView("g", 1, {T1: 2})
+    view = GroupView("g", RewindMark(1), {T1: 2})
     plan = advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (1, 3)}), view=view)
     assert plan.findings == []
     assert plan.end is not None
@@ -142,7 +144,7 @@ def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
 
 
 def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
-    view = GroupView("g", 1, {T0: 4})
+    view = GroupView("g", RewindMark(1), {T0: 4})
     plan = advance(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}), view=view)
     assert plan.findings == [TopicRecreated("t", "id", "new")]
     assert plan.end is not None
@@ -150,7 +152,7 @@ def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
 
 
 def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
-    view = GroupView("g", 1, {T0: 1, T1: 99})
+    view = GroupView("g", RewindMark(1), {T0: 1, T1: 99})
     plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (4, 5), T1: (0, 3)}), view=view)
     assert plan.findings == []
     assert plan.end is not None
@@ -158,12 +160,12 @@ def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
 
 
 def test_a_rewound_stream_under_a_limit_goes_on_from_where_it_was_set() -> None:
-    view = GroupView("g", 1, {T0: 0})
+    view = GroupView("g", RewindMark(1), {T0: 0})
     plan = advance(last({T0: 5}), snapshot({T0: (0, 5)}), view=view)
     assert plan.end is not None
     cut = plan.end.cut({T0: 2})
     assert cut.ranges() == [OffsetRange(T0, 0, 2)]
-    plan = advance(cut, snapshot({T0: (0, 5)}), view=GroupView("g", 1))
+    plan = advance(cut, snapshot({T0: (0, 5)}), view=GroupView("g", RewindMark(1)))
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 2, 5)]
 

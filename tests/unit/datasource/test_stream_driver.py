@@ -14,6 +14,7 @@ from spark_logbus.errors import (
     GroupHeldError,
     InvalidOptionError,
 )
+from spark_logbus.model import RewindMark
 from tests.unit.datasource.world import T0, T1, Query, World, two_partitions
 
 
@@ -225,7 +226,30 @@ def test_rewinds_of_a_group_that_was_deleted_meanwhile() -> None:
     world.group_generation, world.rewinds = 1, {T0: 3}
     again = Query(world, group="g")
     assert again.read(end, again.latest(end)) == ["t-0[3, 4)"]
-    assert world.asked_rewinds == [(0, 1)]
+    assert world.asked_rewinds == [(RewindMark(5), RewindMark(1))]
+
+
+def test_a_rewind_of_the_same_number_in_a_group_that_was_made_anew_is_followed() -> None:
+    world = World(two_partitions(4, 4), group_generation=1, group_token="first")
+    query = Query(world, startingOffsets="earliest", group="g")
+    end = query.latest(query.driver.initial())
+    world.group_token, world.rewinds = "second", {T0: 3}
+    world.commits.clear()
+    rewound = query.latest(end)
+    assert query.read(end, rewound) == ["t-0[3, 4)"]
+    assert world.commits == [], "nothing is committed over the rewind"
+    again = Query(world, group="g")
+    assert again.latest(rewound) == rewound
+    assert len(world.asked_rewinds) == 1
+
+
+def test_a_checkpoint_of_a_release_without_tokens_goes_by_the_number() -> None:
+    world = World(two_partitions(4, 4), group_generation=1)
+    query = Query(world, startingOffsets="earliest", group="g")
+    end = query.latest(query.driver.initial())
+    assert "rewind" not in end
+    world.group_token, world.rewinds = "first", {T0: 3}
+    assert query.latest(end) == end
 
 
 def test_the_group_is_held_before_anything_is_read_for_it() -> None:

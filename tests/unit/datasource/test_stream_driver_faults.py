@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from spark_logbus.datasource.planning import splitter
 from spark_logbus.errors import (
     BrokerUnavailableError,
     DataLossError,
     UnknownTopicError,
     UnsupportedVersionError,
 )
-from tests.unit.datasource.world import Query, World, two_partitions
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets import TriggerLimits, limited_ends
+from tests.unit.datasource.world import T0, Query, World, two_partitions
 
 
 def test_passing_faults_do_not_end_the_query() -> None:
@@ -56,6 +59,27 @@ def test_a_missing_topic_is_an_error_at_the_start_and_a_loss_later() -> None:
     world.topics = {}
     with pytest.raises(DataLossError, match="topic t was deleted"):
         query.latest(end)
+
+
+def test_a_topic_that_is_deleted_while_its_tasks_are_planned() -> None:
+    """Its tasks find that out and decide on it, as on records that retention takes."""
+    world = World(two_partitions(4, 4) | {"u": ("other", [(0, 4)])})
+    query = Query(world, subscribe="t,u", startingOffsets="earliest")
+    end = query.latest(query.driver.initial())
+    whole = query.read({}, end)
+    del world.topics["u"]
+    assert query.read({}, end) == whole == ["t-0[0, 4)", "t-1[0, 4)", "u-0[0, 4)"]
+
+
+def test_a_topic_that_is_deleted_while_a_micro_batch_is_cut_by_bytes() -> None:
+    world = World(two_partitions(4))
+    there, gone = OffsetRange(T0, 0, 4), OffsetRange(TopicPartition("u", 0), 0, 4)
+    cut = limited_ends(
+        {one.topic_partition: one for one in (there, gone)},
+        TriggerLimits(max_bytes=3),
+        splitter(world.admin()),
+    )
+    assert cut == {T0: 3, gone.topic_partition: 4}
 
 
 def test_a_replayed_micro_batch_of_a_recreated_topic() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.errors import InvalidRequestError, UnsupportedVersionError
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import OffsetRange, RewindMark, TopicPartition
 
 B0, A2, A10 = TopicPartition("b", 0), TopicPartition("a", 2), TopicPartition("a", 10)
 
@@ -40,9 +40,11 @@ def test_stored_text_reads_back_and_stays_the_same() -> None:
     assert json.dumps(StreamOffset.from_json(stored).to_json()) == STORED
 
 
-def test_group_and_generation_round_trip() -> None:
-    made = offset(group="g", generation=3)
+@pytest.mark.parametrize("mark", [RewindMark(3, "9a41"), RewindMark(3)])
+def test_group_and_rewind_round_trip(mark: RewindMark) -> None:
+    made = offset(group="g", mark=mark)
     assert StreamOffset.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert ("rewind" in made.to_json()) == bool(mark.token)
 
 
 def test_the_unresolved_start() -> None:

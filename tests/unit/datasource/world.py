@@ -24,7 +24,7 @@ from spark_logbus.errors import (
     LogbusError,
     UnknownTopicError,
 )
-from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, TopicPartition
+from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
 from spark_logbus.offsets import DriverLink, GroupProgress, Patience
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -37,13 +37,14 @@ class World:
     topics: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)
     group_positions: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     group_generation: int = 0
+    group_token: str = ""
     rewinds: dict[TopicPartition, int] = field(default_factory=dict)
     commits: list[dict[TopicPartition, int]] = field(default_factory=list)
     faults: list[LogbusError] = field(default_factory=list)
     has_group: bool = False
     refusal: LogbusError | None = None
     held: list[set[str]] = field(default_factory=list)
-    asked_rewinds: list[tuple[int, int]] = field(default_factory=list)
+    asked_rewinds: list[tuple[RewindMark, RewindMark]] = field(default_factory=list)
 
     # -- Admin
     def topics_(self) -> list[TopicDescription]:
@@ -69,6 +70,8 @@ class World:
         """Records of one byte, each a record batch."""
         split = {}
         for one in ranges:
+            if one.topic_partition.topic not in self.topics:
+                raise UnknownTopicError(one.topic_partition.topic)
             size = target_bytes if isinstance(target_bytes, int) else target_bytes[one]
             bounds = [*range(one.start, one.end, size), one.end]
             pieces = [OffsetRange(one.topic_partition, *p) for p in itertools.pairwise(bounds)]
@@ -96,19 +99,19 @@ class World:
             raise self.refusal
         self.held.append(set(topics))
 
-    def generation(self) -> int:
-        return self.group_generation
+    def mark(self) -> RewindMark:
+        return RewindMark(self.group_generation, self.group_token)
 
-    def rewound(self, *, after: int, up_to: int) -> dict[TopicPartition, int]:
+    def rewound(self, *, after: RewindMark, up_to: RewindMark) -> dict[TopicPartition, int]:
         self.asked_rewinds.append((after, up_to))
         return self.rewinds
 
     def commit(
-        self, positions: Mapping[TopicPartition, int], *, topic_ids: object, generation: int
+        self, positions: Mapping[TopicPartition, int], *, topic_ids: object, mark: RewindMark
     ) -> bool:
-        if generation == self.group_generation:
+        if mark == self.mark():
             self.commits.append(dict(positions))
-        return generation == self.group_generation
+        return mark == self.mark()
 
     # -- DriverLink
     def admin(self) -> Admin:

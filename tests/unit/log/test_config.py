@@ -60,6 +60,9 @@ def test_minus_one_and_kafka_s_largest_number_mean_none(key: str, field: str, no
         ("max.message.bytes", "", "whole number"),
         ("retention.mss", "1", "did you mean retention.ms?"),
         ("colour", "1", "has no key 'colour'"),
+        ("flush.ms", "9223372036854775808", "is the largest number and means none"),
+        ("segment.bytes", "9223372036854775808", "9223372036854775807 is the largest number."),
+        ("cleanup.policy", "compakt", "cleanup.policy is 'compakt'; did you mean compact?"),
     ],
 )
 def test_errors_name_key_value_and_remedy(key: str, value: str, said: str) -> None:
@@ -71,6 +74,8 @@ def test_errors_name_key_value_and_remedy(key: str, value: str, said: str) -> No
 def test_a_config_is_checked_when_it_is_built() -> None:
     with pytest.raises(ConfigError, match="segment_bytes"):
         LogConfig(segment_bytes=0)
+    with pytest.raises(ConfigError, match=r"flush_ms .* fits 64 bits"):
+        LogConfig(flush_ms=1 << 63)
 
 
 def test_group_commit_is_the_default() -> None:
@@ -86,3 +91,23 @@ def test_the_flush_policy_of_a_topic() -> None:
         LogConfig.from_topic_config({"flush.policy": "never"}, DEFAULTS)
     with pytest.raises(ConfigError, match=r"flush\.messages and flush\.ms"):
         LogConfig.from_topic_config({"flush.policy": "os", "flush.ms": "10"}, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "hint"),
+    [
+        ("retention.ms", "7d", " 7d is 604800000 ms."),
+        ("segment.ms", "90 minutes", " 90 minutes is 5400000 ms."),
+        ("segment.bytes", "7d", "."),
+        ("retention.ms", "soon", "."),
+    ],
+)
+def test_a_duration_in_the_place_of_a_number_is_refused_with_the_number(
+    key: str, text: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        LogConfig.from_topic_config({key: text}, DEFAULTS)
+    told = str(refused.value)
+    assert told.startswith(f"The topic configuration sets {key} to {text!r}; set it to a whole")
+    assert told.endswith(hint)
+    assert told.endswith("ms.") == hint.endswith("ms.")

@@ -92,7 +92,7 @@ def test_remove_is_for_the_named_topic_only(broker: Broker) -> None:
     broker.directory.remove(TopicPartition("unknown", 0), topic_id=TOPIC_ID)
     assert offsets_from(broker.log(), 0) == [0]
     broker.directory.remove(TP, topic_id=TOPIC_ID)
-    assert sorted(os.listdir(broker.path)) == [".lock", "checkpoint"]
+    assert sorted(os.listdir(broker.path)) == [".lock", "checkpoint", "clock"]
 
 
 def test_after_close_appends_are_refused_and_reads_still_work(broker: Broker) -> None:

@@ -174,6 +174,25 @@ def test_the_flusher_s_thread_serves_timers() -> None:
     flusher.stop()
 
 
+def test_a_timer_beyond_what_a_system_can_count_to_does_not_end_the_thread() -> None:
+    clock = ManualClock()
+    flusher = Flusher(clock)
+    served = threading.Event()
+
+    class Log:
+        def flush(self) -> None:
+            served.set()
+
+        def flush_if_due(self) -> float | None:
+            raise AssertionError("it is not due")
+
+    flusher.request_at(clock.monotonic() + 1e17, Log())
+    flusher.start()
+    flusher.request(Log())
+    assert served.wait(timeout=30)
+    flusher.stop()
+
+
 LEFT_TO_OS = LogConfig(flush_policy=FlushPolicy.OS)
 
 

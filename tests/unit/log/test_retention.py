@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_logbus.log.contents import NOTHING_APPENDED
 from spark_logbus.log.index import NO_TIMESTAMP
-from spark_logbus.log.retention import SegmentFacts, SteadyTime, expired_segments
+from spark_logbus.log.retention import SegmentFacts, expired_segments
+from spark_logbus.log.steady_time import SteadyTime
 from tests.fault.log.material import NOW_US, SECOND, ManualClock
 
 NOW = 1_000_000_000
@@ -17,7 +19,7 @@ def facts(*segments: tuple[int, int, int]) -> list[SegmentFacts]:
         SegmentFacts(
             size,
             age if age in (FUTURE, UNKNOWN) else NOW - age * 1000,
-            NOW - appended * 1000,
+            NOTHING_APPENDED if age == UNKNOWN else NOW - appended * 1000,
         )
         for size, age, appended in segments
     ]
@@ -29,14 +31,20 @@ def facts(*segments: tuple[int, int, int]) -> list[SegmentFacts]:
         ([], 0),
         ([(0, UNKNOWN, 0)], 0),
         ([(10, 99, 99), (10, 50, 50)], 0),
-        ([(10, 101, 0), (10, 50, 50)], 1),
-        ([(10, 101, 0), (0, UNKNOWN, 0)], 1),
-        ([(10, 500, 0), (10, 101, 0)], 2),  # the active one too
-        ([(10, 50, 50), (10, 500, 0), (10, 0, 0)], 0),  # a young one protects what follows
+        ([(10, 101, 101), (10, 50, 50)], 1),
+        ([(10, 101, 101), (0, UNKNOWN, 0)], 1),
+        ([(10, 500, 500), (10, 101, 101)], 2),  # the active one too
+        ([(10, 50, 50), (10, 500, 500), (10, 0, 0)], 0),  # a young one protects what follows
+        ([(10, 500, 0), (10, 0, 0)], 0),  # of the past, appended now
+        ([(10, 500, 100), (10, 0, 0)], 0),
+        ([(10, 500, 101), (10, 0, 0)], 1),
+        ([(10, 500_000, 101), (10, 500_000, 0)], 1),  # a backfill under way
+        ([(10, 99, 500), (10, 0, 0)], 0),  # its own time may only lengthen that
+        ([(10, 101, 500), (10, 0, 0)], 1),
         ([(10, FUTURE, 101), (10, 0, 0)], 1),  # stamped 2099, appended long ago
         ([(10, FUTURE, 99), (10, 0, 0)], 0),
         ([(10, FUTURE, -99), (10, 0, 0)], 0),  # appended in the future, too
-        ([(10, UNKNOWN, 0), (10, 500, 0), (10, 0, 0)], 2),  # nothing readable: with the next
+        ([(10, UNKNOWN, 0), (10, 500, 500), (10, 0, 0)], 2),  # nothing readable: with the next
         ([(10, UNKNOWN, 0), (10, 0, 0)], 0),
         ([(10, UNKNOWN, 0), (0, UNKNOWN, 0)], 0),
         ([(10, 100, 100), (10, 0, 0)], 0),  # exactly at the limit is kept
@@ -111,3 +119,23 @@ def test_a_jump_back_counts_at_once() -> None:
     steady = SteadyTime(clock)
     clock.jump(-HOUR)
     assert steady.now_us() == clock.now_us()
+
+
+def test_a_refused_clock_is_refused_at_every_look() -> None:
+    """Threads look at ``jump`` while another asks for the time."""
+    clock = ManualClock()
+    steady = SteadyTime(clock)
+    clock.jump(48 * HOUR)
+    steady.now_us()
+    seen = []
+
+    class Looking(ManualClock):
+        def now_us(self) -> int:
+            seen.append(steady.jump)
+            return clock.now_us()
+
+    steady._clock = Looking()
+    for _ in range(3):
+        steady.now_us()
+    assert len(seen) >= 3
+    assert None not in seen

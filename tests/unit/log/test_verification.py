@@ -373,3 +373,20 @@ def test_a_log_without_segments(clean: Path) -> None:
     for path in (clean / "flights-0").glob("0*"):
         path.unlink()
     assert "no segment" in the_one(verify(clean), Severity.DAMAGE, clean / "flights-0")
+
+
+@pytest.mark.parametrize("left", [0, 20, -1])
+def test_half_a_snapshot_of_producers_is_a_note(clean: Path, left: int) -> None:
+    """It is not synced at a stop, and rebuilt from the log."""
+    for path in (clean / "flights-0").glob("*.producers"):
+        path.write_bytes(path.read_bytes()[:left])
+        break
+    else:
+        raise AssertionError("there is no snapshot")
+    result = verify(clean)
+    assert result.clean
+    assert result.sound
+    (finding,) = result.findings
+    assert finding.severity is Severity.NOTE
+    assert finding.path.suffix == ".producers"
+    assert "rebuilt from the log" in finding.message

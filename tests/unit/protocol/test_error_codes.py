@@ -26,7 +26,7 @@ CODES = {
     "UnknownTopicError": 10, "OffsetOutOfRangeError": 11, "StaleOwnerError": 12,
     "LimitExceededError": 13, "CorruptRecordBatchError": 20, "DataLossError": 21,
     "StorageError": 30, "PartitionOfflineError": 31, "NotLeaderError": 32,
-    "BrokerShuttingDownError": 33, "DataDirectoryLockedError": 34,
+    "BrokerShuttingDownError": 33, "DataDirectoryLockedError": 34, "LogMissingError": 35,
     "BrokerUnavailableError": 40, "RequestTimeoutError": 41, "ProtocolError": 42,
     "CoordinationError": 50, "BrokerIdInUseError": 51, "JavaNotFoundError": 60,
     "EmbeddedServerError": 61, "ProducerClosedError": 62, "BufferExhaustedError": 63,

@@ -11,7 +11,7 @@ from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.network.budget import Memory
 from spark_logbus.broker.network.buffers import Buffers
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.replies import Answer, Reply
+from spark_logbus.broker.network.replies import Answer, Deferred, Reply
 from spark_logbus.broker.network.turns import Turns
 from spark_logbus.protocol import (
     Api,
@@ -24,6 +24,20 @@ from spark_logbus.protocol import (
 from tests.unit.broker.wire import Wire
 
 REPLY = Reply(encode_response(DeleteTopicResponse()))
+STALL_S = 30.0  # the default of stall_timeout_ms
+
+
+class Later(Deferred):
+    """A deferred answer that the test gives."""
+
+    def __init__(self, deadline: float = 100.0) -> None:
+        super().__init__(deadline=deadline)
+        self.reply: Reply | None = None
+        self.polls = 0
+
+    def poll(self) -> Reply | None:
+        self.polls += 1
+        return self.reply
 
 
 @dataclass
@@ -50,7 +64,11 @@ class Ends:
 
 @contextmanager
 def over(
-    here: socket.socket, there: socket.socket, config: NetworkConfig | None = None
+    here: socket.socket,
+    there: socket.socket,
+    config: NetworkConfig | None = None,
+    memory: Memory | None = None,
+    buffers: Buffers | None = None,
 ) -> Iterator[Ends]:
     """Both ends, on two connected sockets."""
     config = config or NetworkConfig(max_in_flight=3)
@@ -73,8 +91,8 @@ def over(
         handle=handle,
         turns=Turns(arm),
         address="here",
-        buffers=Buffers(),
-        memory=Memory(config.max_buffered_bytes),
+        buffers=buffers or Buffers(),
+        memory=memory or Memory(config),
         now=1000.0,
     )
     connection.handshake_done()

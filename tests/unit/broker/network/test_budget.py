@@ -1,52 +1,149 @@
 from __future__ import annotations
 
-from spark_logbus.broker.network.budget import Budget, Reservation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_logbus.broker.network.budget import Budget, Reservation, Tally
 
 
-def reserve(budget: Budget, size: int, told: list[int]) -> Reservation:
-    return budget.reserve(size, lambda: told.append(size))
+def opened(budget: Budget, told: list[str], name: str, *, peer: str = "a") -> Reservation:
+    return budget.open(peer, lambda: told.append(name))
 
 
 def test_what_fits_is_granted_at_once_and_comes_back() -> None:
-    budget, told = Budget(100), list[int]()
-    first, second = reserve(budget, 60, told), reserve(budget, 40, told)
-    assert first.granted
-    assert second.granted
-    assert budget.exhausted
+    budget, told = Budget(200, largest=100, share=100), list[str]()
+    first, second = opened(budget, told, "first"), opened(budget, told, "second")
+    assert first.grow(50)
+    assert second.grow(40)
+    assert first.grow(10)
+    assert budget.used == 100
     first.release()
     first.release()
     assert budget.used == 40
     assert not told, "nobody waited"
 
 
-def test_waiting_is_first_come_first_served_whatever_the_size() -> None:
-    budget, told = Budget(100), list[int]()
-    holder = reserve(budget, 90, told)
-    large, small = reserve(budget, 80, told), reserve(budget, 5, told)
-    assert not large.granted
-    assert not small.granted, "or small ones could keep a large one out for ever"
+def test_one_of_those_that_wait_always_gets_through_and_then_the_next() -> None:
+    """Each has a part and needs more: with nothing but the pool they would wait for ever."""
+    budget, told = Budget(200, largest=100, share=100), list[str]()
+    frames = {name: opened(budget, told, name) for name in ("one", "two", "three", "four")}
+    assert all(frame.grow(25) for frame in frames.values())
+    assert frames["one"].grow(75), "it has the last resort to itself"
+    for name in ("two", "three", "four"):
+        assert not frames[name].grow(75)
+    assert budget.used == 175
+    frames["one"].release()
+    assert told == ["two"]
+    assert frames["two"].grow(0)
+    frames["two"].release()
+    assert told == ["two", "three"]
+    frames["three"].release()
+    frames["four"].release()
+    assert told == ["two", "three", "four"]
+    assert budget.used == 0
+
+
+def test_whoever_has_the_last_resort_never_waits_again() -> None:
+    budget, told = Budget(110, largest=100, share=10), list[str]()
+    lucky, other = opened(budget, told, "lucky"), opened(budget, told, "other")
+    assert lucky.grow(10)
+    for _ in range(9):
+        assert lucky.grow(10)
+    assert not other.grow(1)
+    lucky.release()
+    assert told == ["other"]
+
+
+def test_a_peer_that_fills_its_share_is_in_nobody_elses_way() -> None:
+    budget, told = Budget(200, largest=100, share=30), list[str]()
+    hogs = [opened(budget, told, f"hog {number}", peer="hog") for number in range(5)]
+    assert hogs[0].grow(30)
+    assert hogs[1].grow(20), "the last resort"
+    assert not any(hog.grow(20) for hog in hogs[2:])
+    for _ in range(10):
+        good = opened(budget, told, "good", peer="good")
+        assert good.grow(30)
+        good.release()
+    assert not told
+
+
+def test_peers_take_turns_at_the_last_resort() -> None:
+    budget, told = Budget(100, largest=100, share=100), list[str]()
+    first = opened(budget, told, "first", peer="hog")
+    assert first.grow(1)
+    hogs = [opened(budget, told, f"hog {number}", peer="hog") for number in range(10)]
+    good = opened(budget, told, "good", peer="good")
+    assert not any(waiting.grow(1) for waiting in (*hogs, good))
+    first.release()
+    hogs[0].release()
+    assert told == ["hog 0", "good"]
+
+
+def test_within_a_peer_waiting_is_first_come_first_served_whatever_the_size() -> None:
+    budget, told = Budget(110, largest=10, share=100), list[str]()
+    holder, last = opened(budget, told, "holder"), opened(budget, told, "last")
+    assert holder.grow(95)
+    assert last.grow(10)
+    large, small = opened(budget, told, "large"), opened(budget, told, "small")
+    assert not large.grow(80)
+    assert not small.grow(5), "or small ones could keep a large one out for ever"
     holder.release()
-    assert large.granted
-    assert small.granted
-    assert told == [80, 5]
+    assert told == ["large", "small"]
 
 
 def test_one_that_waits_no_longer_lets_the_next_through() -> None:
-    budget, told = Budget(100), list[int]()
-    holder = reserve(budget, 50, told)
-    gone, next_one = reserve(budget, 60, told), reserve(budget, 50, told)
+    budget, told = Budget(200, largest=100, share=100), list[str]()
+    holder, last = opened(budget, told, "holder"), opened(budget, told, "last")
+    assert holder.grow(50)
+    assert last.grow(60)
+    gone, next_one = opened(budget, told, "gone"), opened(budget, told, "next")
+    assert not gone.grow(80)
+    assert not next_one.grow(50)
     gone.release()
-    assert next_one.granted
-    assert told == [50]
+    assert told == ["next"]
+    assert budget.used == 160
+    last.release()
     holder.release()
     next_one.release()
     assert budget.used == 0
 
 
+@given(
+    frames=st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.integers(1, 40), min_size=1, max_size=6)),
+        min_size=1,
+        max_size=12,
+    ),
+    pool=st.integers(0, 120),
+    share=st.integers(1, 120),
+    order=st.randoms(use_true_random=False),
+)
+def test_whatever_the_frames_all_get_through_within_the_bounds(
+    frames: list[tuple[int, list[int]]], pool: int, share: int, order: object
+) -> None:
+    largest = max(sum(steps) for _, steps in frames)
+    budget = Budget(pool + largest, largest=largest, share=share)
+    rest = {budget.open(f"peer {peer}", lambda: None): list(steps) for peer, steps in frames}
+    while rest:
+        able = [frame for frame in rest if frame.granted]
+        assert able, "nobody can go on"
+        frame = order.choice(able)  # type: ignore[attr-defined]
+        if rest[frame]:
+            frame.grow(rest[frame].pop(0))
+        else:
+            frame.release()
+            del rest[frame]
+        assert budget.used <= pool + largest
+    assert budget.used == 0
+    assert not budget._peers
+
+
 def test_what_is_in_use_already_counts_beyond_the_total() -> None:
-    budget, told = Budget(100), list[int]()
-    charged = budget.charge(150)
-    waiting = reserve(budget, 1, told)
-    assert not waiting.granted
-    charged.release()
-    assert waiting.granted
+    tally = Tally(100)
+    first, second = tally.charge(99), tally.charge(51)
+    assert tally.exhausted
+    second.release()
+    second.release()
+    assert not tally.exhausted
+    first.release()
+    assert tally.used == 0

@@ -31,11 +31,25 @@ def test_what_lies_ready_is_bounded() -> None:
     views = [buffers.take(16 << 20) for _ in range(4)]
     for view in views:
         buffers.give(view)
-    assert buffers._idle_bytes == 32 << 20
+    assert buffers._kept_bytes == 32 << 20
+
+
+def test_what_was_used_is_bounded_though_it_is_in_use_again() -> None:
+    buffers = Buffers()
+    for _ in range(3):
+        views = [buffers.take(16 << 20) for _ in range(4)]
+        for view in views:
+            buffers.give(view)
+        again = [buffers.take(16 << 20) for _ in range(4)]
+        used = {id(view.obj) for view in views} & {id(view.obj) for view in again}
+        assert len(used) <= 2
+        assert buffers._kept_bytes == 32 << 20
+        for view in again:
+            buffers.give(view)
 
 
 def test_memory_of_others_is_not_kept() -> None:
     buffers = Buffers()
     buffers.give(memoryview(bytes(1 << 20)))
     buffers.give(memoryview(b""))
-    assert buffers._idle_bytes == 0
+    assert buffers._kept_bytes == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.network.budget import Memory
 from spark_logbus.broker.network.buffers import Buffers
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.replies import Deferred, NoReply, Reply
+from spark_logbus.broker.network.replies import NoReply, NotYet, Reply
 from spark_logbus.broker.network.turns import Turns
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
@@ -22,34 +22,11 @@ from spark_logbus.protocol import (
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
-    HandshakeRequest,
     decode_response,
     encode_response,
 )
-from tests.unit.broker.network.ends import REPLY, Ends, over
+from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later
 from tests.unit.broker.wire import Wire, request
-
-STALL_S = 30.0
-
-
-class Later(Deferred):
-    """A deferred answer that the test gives."""
-
-    def __init__(self, deadline: float = 100.0) -> None:
-        super().__init__(deadline=deadline)
-        self.reply: Reply | None = None
-        self.polls = 0
-
-    def poll(self) -> Reply | None:
-        self.polls += 1
-        return self.reply
-
-
-@pytest.fixture
-def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
-    config: NetworkConfig = getattr(request, "param", NetworkConfig(max_in_flight=3))
-    with over(*socket.socketpair(), config) as both:
-        yield both
 
 
 def test_a_request_is_answered_in_one_turn(ends: Ends) -> None:
@@ -123,6 +100,68 @@ def test_a_wake_up_gives_the_next_turn(ends: Ends) -> None:
     ends.connection.turns.give_back(reads=True, writes=False)
     later.wake()
     assert ends.armed == [(True, False), (True, True)]
+
+
+class NotNow:
+    """Requests that cannot be begun before ``allow``."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], None]] = []
+
+    @property
+    def answer(self) -> NotYet:
+        return NotYet(self._calls.append)
+
+    def allow(self) -> None:
+        for call in self._calls:
+            call()
+
+
+def test_a_request_that_cannot_be_begun_yet_is_kept_and_holds_up_those_behind_it(
+    ends: Ends,
+) -> None:
+    later = NotNow()
+    ends.answers += [REPLY, later.answer]
+    ends.request()
+    kept = ends.wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("kept"), b"payload")
+    ends.request()
+    ends.turn()
+    assert len(ends.frames) == 2
+    assert not ends.connection.wants_to_read()
+    assert ends.connection.waiting == 1 + ends.connection.turns.taken
+    assert ends.connection.overdue(ends.now + 10**6) is None, "it waits for us"
+    ends.answers += [later.answer]
+    ends.turn()
+    assert len(ends.frames) == 3, "asked again, and put off again"
+    assert bytes(ends.frames[2].payload) == b"payload"
+    ends.connection.turns.give_back(reads=False, writes=False)
+    later.allow()
+    assert ends.armed[-1] == (True, True)
+    ends.turn()
+    assert [ends.wire.receive().correlation for _ in range(3)] == [1, kept, 3]
+
+
+def test_a_request_that_cannot_be_begun_goes_with_its_client(ends: Ends) -> None:
+    ends.answers += [NotNow().answer]
+    ends.request()
+    ends.turn()
+    ends.wire.sock.close()
+    ends.connection.check_peer()
+    assert ends.connection.closed
+    ends.turn()
+    assert len(ends.frames) == 1
+
+
+def test_the_memory_of_a_request_that_could_not_be_begun_is_used_again(ends: Ends) -> None:
+    payload = bytes(100_000)
+    buffers = ends.connection._inbound._buffers
+    buffers.give(buffers.take(len(payload)))
+    ends.answers += [NotNow().answer]
+    ends.wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("kept"), payload)
+    ends.turn()
+    (kept,) = ends.frames
+    ends.connection.end()
+    assert buffers.take(len(payload)).obj is kept.payload.obj
 
 
 def test_no_more_than_max_in_flight_are_started(ends: Ends) -> None:
@@ -213,7 +252,7 @@ def test_before_the_handshake_frames_are_small() -> None:
         handle=lambda *_: REPLY,
         turns=Turns(lambda *, reads, writes: None),
         buffers=Buffers(),
-        memory=Memory(1 << 30),
+        memory=Memory(NetworkConfig()),
         now=0.0,
     )
     with Wire(there) as wire:
@@ -340,63 +379,3 @@ def test_a_slice_outlives_its_file(ends: Ends, tmp_path: Path) -> None:
     ends.request()
     ends.turn()
     assert len(ends.wire.receive().payload) == 1000
-
-
-# -- stalling ---------------------------------------------------------------------------------
-
-
-def test_an_idle_connection_never_stalls(ends: Ends) -> None:
-    assert not ends.connection.overdue(ends.now + 10 * STALL_S)
-
-
-def test_half_a_frame_stalls_after_a_while_without_a_byte(ends: Ends) -> None:
-    ends.wire.sock.sendall(b"\x40")
-    ends.turn()
-    assert not ends.connection.overdue(ends.now + STALL_S - 1)
-    assert ends.connection.overdue(ends.now + STALL_S + 1)
-    ends.now += STALL_S - 1
-    ends.wire.sock.sendall(b"\x00")
-    ends.turn()
-    assert not ends.connection.overdue(ends.now + STALL_S - 1)
-
-
-def test_half_a_frame_that_we_do_not_read_on_does_not_stall(ends: Ends) -> None:
-    waiting = [Later() for _ in range(3)]
-    ends.answers += list(waiting)
-    for _ in range(2):
-        ends.request()
-    data = request(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
-    ends.wire.sock.sendall(data + data[:5])
-    ends.turn()
-    ends.now += STALL_S + 1
-    assert not ends.connection.overdue(ends.now)
-    for later in waiting:
-        later.reply = REPLY
-    ends.turn()
-    assert not ends.connection.overdue(ends.now + 1), "our sending counts as progress"
-
-
-def test_before_the_handshake_bytes_do_not_buy_time() -> None:
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    connection = Connection(
-        here,
-        "peer",
-        address="here",
-        config=NetworkConfig(),
-        handle=lambda *_: REPLY,
-        turns=Turns(lambda *, reads, writes: None),
-        buffers=Buffers(),
-        memory=Memory(1 << 30),
-        now=0.0,
-    )
-    hello = request(Api.HANDSHAKE, HandshakeRequest(client_id="x" * 200))
-    with there:
-        seconds = 0.0
-        while not connection.overdue(seconds):
-            there.sendall(hello[int(seconds) : int(seconds) + 1])
-            connection.turn(seconds, may_send_slices=True)
-            seconds += 1
-        assert STALL_S < seconds <= STALL_S + 2
-        assert not connection.closed
-    connection.close()

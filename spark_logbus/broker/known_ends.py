@@ -1,0 +1,85 @@
+"""Notes in ZooKeeper how far each log has come, so that one which comes back shorter is noticed.
+
+A thread of its own writes flushed ends, of logs that have moved, every few seconds; appends never
+wait for it. So what stands in ZooKeeper is a lower bound: a log that ends before it has lost
+records. While ZooKeeper is away nothing is noted, and the next pass makes up for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from itertools import islice
+from typing import Final
+
+from spark_logbus.broker.partitions import Partitions
+from spark_logbus.clock import Clock
+from spark_logbus.coordination import Reached, Session, SessionState, TopicRegistry
+from spark_logbus.errors import CoordinationError
+from spark_logbus.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_PASS_EVERY_S: Final = 5.0
+# Of the time, a pass may take this share at most: with very many logs they become rarer.
+_MAX_SHARE: Final = 0.05
+# A ZooKeeper that does not answer holds up the broker's stop for no longer.
+_LAST_PASS_S: Final = 3.0
+# In one transaction: well below what ZooKeeper takes at once, and others wait but milliseconds.
+_AT_ONCE: Final = 250
+
+
+class KnownEnds:
+    """``start`` and ``stop`` are called once each."""
+
+    def __init__(
+        self, partitions: Partitions, topics: TopicRegistry, session: Session, *, clock: Clock
+    ) -> None:
+        self._partitions = partitions
+        self._topics = topics
+        self._session = session
+        self._clock = clock
+        self._noted: dict[TopicPartition, Reached] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="known-ends", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Note the ends once more, if ZooKeeper answers soon; call it when appends have ended."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_LAST_PASS_S)
+
+    def _follow(self) -> None:
+        pause_s = _PASS_EVERY_S
+        while not self._stopping.wait(pause_s):
+            began = self._clock.monotonic()
+            self._note_or_warn()
+            pause_s = max(_PASS_EVERY_S, (self._clock.monotonic() - began) / _MAX_SHARE)
+        for led in self._partitions.led().values():
+            led.log.flush()
+        self._note_or_warn()
+
+    def _note_or_warn(self) -> None:
+        if self._session.state is not SessionState.CONNECTED:
+            return  # an attempt would only wait
+        try:
+            self.note()
+        except CoordinationError as error:
+            log.info("The ends of the logs are noted in ZooKeeper later: %s", error)
+        except Exception:
+            log.exception("The ends of the logs could not be noted in ZooKeeper.")
+
+    def note(self) -> None:
+        """One pass. Raises CoordinationError; what was noted until then counts."""
+        now = {
+            topic_partition: Reached(led.log.topic_id, led.leader_epoch, led.log.flushed_end)
+            for topic_partition, led in self._partitions.led().items()
+        }
+        self._noted = {tp: at for tp, at in self._noted.items() if tp in now}
+        moved = iter([(tp, at) for tp, at in now.items() if self._noted.get(tp) != at])
+        while part := dict(islice(moved, _AT_ONCE)):
+            self._topics.note_ends(part)
+            self._noted.update(part)

@@ -1,0 +1,172 @@
+"""What a topic holds now, read once: what can be had first, then a word on what cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_logbus.cli.output import console
+
+if TYPE_CHECKING:
+    from spark_logbus.client import Admin, Cluster, FetchedBatch
+    from spark_logbus.errors import BrokerUnavailableError, LogbusError
+    from spark_logbus.model import OffsetSpec, TopicPartition
+
+_SHOWN: Final = 10  # partitions named in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Partitions of one topic, and where to begin: earliest, latest or an offset."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[TopicPartition, ...]
+    start: OffsetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The offsets ``[start, end)`` that are to be read of one partition."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Of the partitions whose leaders answer; and why the others do not."""
+
+    found: dict[TopicPartition, Span]
+    away: dict[TopicPartition, LogbusError]
+
+
+def spans(admin: Admin, wanted: Wanted, tps: Sequence[TopicPartition]) -> Spans:
+    """What there is of ``tps`` now. OffsetOutOfRangeError for a start that none of them has."""
+    from spark_logbus.model import AtOffset, Earliest, Latest
+
+    topic_ids = {wanted.topic: wanted.topic_id}
+    firsts = admin.find_offsets(dict.fromkeys(tps, Earliest()), topic_ids=topic_ids)
+    ends = admin.find_offsets(dict.fromkeys(firsts.found, Latest()), topic_ids=topic_ids)
+    there = {tp: Span(firsts.found[tp] or 0, end or 0) for tp, end in ends.found.items()}
+    away = {**firsts.away, **ends.away}
+    match wanted.start:
+        case AtOffset(offset):
+            whole = not away and len(tps) == len(wanted.partitions)
+            _check_offset(offset, there, whole=whole)
+            found = {tp: Span(min(offset, span.end), span.end) for tp, span in there.items()}
+        case Latest():
+            found = {tp: Span(span.end, span.end) for tp, span in there.items()}
+        case _:
+            found = there
+    return Spans(found, away)
+
+
+def _check_offset(offset: int, there: Mapping[TopicPartition, Span], *, whole: bool) -> None:
+    """Partitions that end before ``offset`` begin at their end; all of them cannot."""
+    from spark_logbus.errors import OffsetOutOfRangeError
+
+    last = max((span.end for span in there.values()), default=0)
+    if offset > last and whole:
+        ends = {tp: span.end for tp, span in there.items()}
+        raise OffsetOutOfRangeError(
+            f"--start is {offset:,}, but the last offset is {last - 1:,} ({_shown(ends)}). Use a "
+            "smaller one, or latest."
+        )
+    early = {tp: span.start for tp, span in there.items() if offset < span.start}
+    if early:
+        raise OffsetOutOfRangeError(
+            f"--start is {offset:,}, but retention deleted what was before {_shown(early)}. Use a "
+            "larger one, or earliest."
+        )
+
+
+def _shown(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{tp}: {offset:,}" for tp, offset in sorted(offsets.items()))
+
+
+def until_now(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedBatch]:
+    """The records that there are. Partitions whose broker is away are told of at once, and tried
+    again behind the others; BrokerUnavailableError at the end for what is missing then."""
+    reading = _Reading(cluster, admin, wanted)
+    yield from reading.read(wanted.partitions)
+    if reading.away:
+        yield from reading.read(list(reading.away))
+    if reading.away:
+        raise reading.missing()
+
+
+class _Reading:
+    """Rounds over the partitions of one topic. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster, admin: Admin, wanted: Wanted) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._wanted = wanted
+        self._left: dict[TopicPartition, Span] = {}  # of those that were begun
+        self._told: set[TopicPartition] = set()
+        self.away: dict[TopicPartition, LogbusError] = {}  # not read whole in the last round
+
+    def read(self, tps: Sequence[TopicPartition]) -> Iterator[FetchedBatch]:
+        """What can be had of ``tps``, one partition after the other."""
+        from spark_logbus.client import RangeReader
+        from spark_logbus.errors import LogbusError
+        from spark_logbus.model import OffsetRange
+
+        now = spans(self._admin, self._wanted, tps)
+        self.away = dict(now.away)
+        self._tell()
+        failed: dict[str, LogbusError] = {}  # by leader: it is not waited for once more
+        for tp, found in now.found.items():
+            leader = self._cluster.leader_name(tp)
+            if leader in failed:
+                self.away[tp] = failed[leader]
+                continue
+            span = self._left.setdefault(tp, found)
+            wanted = OffsetRange(tp, span.start, span.end)
+            try:
+                with RangeReader(self._cluster, wanted, topic_id=self._wanted.topic_id) as reader:
+                    for fetched in reader:
+                        self._left[tp] = Span(fetched.next_offset, span.end)
+                        yield fetched
+            except LogbusError as error:
+                if not error.retriable:
+                    raise
+                failed[leader] = self.away[tp] = error
+                self._tell()
+
+    def _tell(self) -> None:
+        for leader, (tps, error) in self._by_leader().items():
+            if self._told.issuperset(tps):
+                continue
+            self._told.update(tps)
+            console(stderr=True).print(
+                f"Warning: cannot read {_named(tps)} at the moment: waiting for {leader}. {error} "
+                "What the other brokers have is printed first.",
+                style="yellow",
+            )
+
+    def missing(self) -> BrokerUnavailableError:
+        """What to say when nothing else is left to be read."""
+        from spark_logbus.errors import BrokerUnavailableError
+
+        parts = [
+            f"{_named(tps)} wait{'s' if len(tps) == 1 else ''} for {leader}"
+            for leader, (tps, _) in self._by_leader().items()
+        ]
+        return BrokerUnavailableError(
+            f"Not everything was read: {'; '.join(parts)}. Start that broker and read what is "
+            "missing with --partition, or use --follow, which waits for it."
+        )
+
+    def _by_leader(self) -> dict[str, tuple[list[TopicPartition], LogbusError]]:
+        by_leader: dict[str, tuple[list[TopicPartition], LogbusError]] = {}
+        for tp, error in sorted(self.away.items(), key=lambda each: each[0]):
+            by_leader.setdefault(self._cluster.leader_name(tp), ([], error))[0].append(tp)
+        return by_leader
+
+
+def _named(tps: Sequence[TopicPartition]) -> str:
+    more = f" and {len(tps) - _SHOWN} more" if len(tps) > _SHOWN else ""
+    return ", ".join(map(str, tps[:_SHOWN])) + more

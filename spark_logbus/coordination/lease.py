@@ -1,0 +1,219 @@
+"""How long a broker may take its id for its own without asking ZooKeeper again.
+
+A process that was stopped, or a machine that slept, does not notice. When it goes on, its session
+may have expired, and another broker may have its id and its partitions. So the broker asks
+ZooKeeper several times within each session timeout if the id is still its own. From the moment of
+a question that was answered with yes, the id is certain for one session timeout: ZooKeeper heard
+of us then, and expires no session earlier. The time is counted by a clock that also runs while the
+machine sleeps. After it, appends wait for the next answer.
+
+A ZooKeeper that is away is something else: partitions go on being served without it. It counts as
+away when it has left questions unanswered for half of a timeout while we were awake to hear; that
+is before the lease ends, so nobody waits. After an interruption of our own it is given longer,
+because then the silence may be ours. "Away" holds for a second or so and is said again as long as
+it lasts, and it ends at once when ZooKeeper is heard of.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from spark_logbus.clock import elapsed
+from spark_logbus.coordination.states import SessionState
+from spark_logbus.errors import BrokerShuttingDownError, CoordinationError, LogbusError
+
+logger = logging.getLogger(__name__)
+
+# Kept well below what ZooKeeper grants at most by default (20 ticks, 40 s), because a lease that is
+# shorter than the session is merely asked for more often.
+_LONGEST_S = 20.0
+_LOOKS = 5  # in one lease
+_QUICK_S = 0.5  # between looks at a ZooKeeper that is away
+_NOT_YET_S = 0.1  # between looks while our registration is being renewed
+_INTERRUPTED = 3  # looks of the usual length; one that takes longer did not run all the time
+
+# Asks ZooKeeper within so many seconds: true if the id is ours now, false if it is not (yet).
+# Raises CoordinationError without an answer.
+Ask = Callable[[float], bool]
+
+
+class Lease:
+    """The time for which a broker's id is certain. Thread-safe; asks on a thread of its own.
+
+    ``current`` costs well below a microsecond, so it is asked for each append.
+    """
+
+    def __init__(
+        self, *, timeout_ms: int, ask: Ask, elapsed_s: Callable[[], float] = elapsed
+    ) -> None:
+        self._last_for(timeout_ms)
+        self._ask = ask
+        self._elapsed = elapsed_s
+        self._until = 0.0
+        self._changed = threading.Condition()
+        self._waiting: dict[Callable[[], None], None] = {}
+        self._refusal: LogbusError | None = None
+        self._news = 0  # counts what happened to the session
+        self._look_now = False
+        self._stopped = False
+        # Of the asking thread:
+        self._silent_s = 0.0
+        self._patience_s = self._long_patience_s
+        self._away = False
+        self._looked = elapsed_s()
+        self._thread = threading.Thread(target=self._run, name="broker-lease", daemon=True)
+
+    def _last_for(self, timeout_ms: int) -> None:
+        self._length_s = min(timeout_ms / 1000, _LONGEST_S)
+        self._look_s = self._length_s / _LOOKS
+        self._quick_s = min(self._look_s, _QUICK_S)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. What is certain stays so for its time; nobody waits any longer."""
+        with self._changed:
+            self._stopped = True
+            self._refusal = self._refusal or BrokerShuttingDownError(
+                "The broker is shutting down and asks ZooKeeper for its id no more."
+            )
+            self._changed.notify_all()
+        self._tell()
+
+    def join(self) -> None:
+        """Wait for the asking thread to end, after ``stop`` and the end of the session."""
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    # -- for whoever appends --------------------------------------------------------------
+
+    def current(self) -> bool:
+        """Whether appends may be taken and acknowledged without asking."""
+        return self._elapsed() < self._until
+
+    @property
+    def refusal(self) -> LogbusError | None:
+        """Why there is no lease to wait for, if so: another broker has the id."""
+        return self._refusal
+
+    def when_decided(self, f: Callable[[], None]) -> None:
+        """Call ``f`` once, when the lease is current again, or is lost; at once if it is so now.
+        ``f`` must not block. The same ``f`` is kept once."""
+        with self._changed:
+            decided = self.current() or self._refusal is not None
+            if not decided:
+                # Not when it was ended because ZooKeeper was heard: an answer is on its way then.
+                first = not self._waiting and self._until > 0
+                self._waiting[f] = None
+                self._look_now = True
+                self._changed.notify_all()
+        if decided:
+            f()
+        elif first:
+            logger.warning(
+                "ZooKeeper was last heard of longer ago than the session lasts; appends wait "
+                "until it says whether the id is still this broker's."
+            )
+
+    # -- for whoever learns of the registration ---------------------------------------------
+
+    def end(self, refusal: LogbusError) -> None:
+        """Another broker has the id."""
+        with self._changed:
+            self._refusal = refusal
+            self._until = 0.0
+            self._news += 1
+        self._tell()
+
+    def begin(self) -> None:
+        """The id was registered, again perhaps; ZooKeeper is asked for it at once."""
+        with self._changed:
+            if not self._stopped:
+                self._refusal = None
+            self._look_now = True
+            self._changed.notify_all()
+
+    def session_is(self, state: SessionState, granted_ms: int) -> None:
+        """A hook of the session's, on kazoo's thread: ZooKeeper was heard of, or is lost.
+
+        ``granted_ms`` is the session timeout that it has granted. A lease that was longer than
+        that would outlast the session.
+        """
+        with self._changed:
+            self._news += 1
+            self._last_for(granted_ms)
+            self._until = min(self._until, self._elapsed() + self._length_s)
+            if state is SessionState.LOST or self._away:
+                self._until = 0.0
+                self._away = False
+            self._look_now = True
+            self._changed.notify_all()
+
+    # -- asking ---------------------------------------------------------------------------
+
+    @property
+    def _long_patience_s(self) -> float:
+        # kazoo takes two thirds of a timeout to find that a connection is dead, then reconnects.
+        return 1.5 * self._length_s
+
+    def _run(self) -> None:
+        while not self._stopped:
+            pause_s = self._look()
+            with self._changed:
+                self._changed.wait_for(lambda: self._look_now or self._stopped, pause_s)
+                self._look_now = False
+
+    def _look(self) -> float:
+        """Ask once, and draw the conclusions; how many seconds to pause."""
+        with self._changed:
+            news = self._news
+            limit_s = self._quick_s if self._away else self._look_s
+        began = self._elapsed()
+        answer: bool | None = None
+        try:
+            answer = self._ask(limit_s)
+        except CoordinationError as failure:
+            logger.debug("ZooKeeper was not heard of: %s", failure)
+        except Exception:
+            logger.exception("Asking ZooKeeper for the broker's id failed.")
+        now = self._elapsed()
+        too_long_s = _INTERRUPTED * self._look_s
+        if began - self._looked > too_long_s or now - began > too_long_s:
+            self._silent_s, self._patience_s = 0.0, self._long_patience_s
+        silent_s = min(now - self._looked, 2 * self._look_s)
+        self._looked = now
+        with self._changed:
+            if news != self._news:
+                self._silent_s = 0.0  # what was asked of an earlier session says nothing now
+                return 0.0
+            if answer is None:
+                pause_s = max(0.0, limit_s - (now - began))
+                self._unanswered(now, silent_s)
+            else:
+                pause_s = self._look_s if answer else _NOT_YET_S
+                self._answered(began, ours=answer)
+            decided = self.current()
+        if decided:
+            self._tell()
+        return pause_s
+
+    def _answered(self, asked: float, *, ours: bool) -> None:
+        self._silent_s, self._patience_s = 0.0, self._length_s / 2
+        self._away = False
+        if ours and self._refusal is None:
+            self._until = asked + self._length_s
+
+    def _unanswered(self, now: float, silent_s: float) -> None:
+        self._silent_s += silent_s
+        if self._silent_s >= self._patience_s and self._refusal is None:
+            self._away = True
+            self._until = max(self._until, now + _INTERRUPTED * self._quick_s)
+
+    def _tell(self) -> None:
+        with self._changed:
+            waiting, self._waiting = self._waiting, {}
+        for f in waiting:
+            f()

@@ -1,0 +1,63 @@
+"""Which records are in a data frame: how many, and a digest of them that no order changes.
+
+A compacted topic has offsets without a record, so ``end - start`` does not say how many records a
+range holds. What a load proves is that the records that it staged are those that its readers handed
+over: each by its partition and offset, none missing and none in another's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+_RECORDS = "records"
+_DIGEST = "digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Equal for two data frames that hold the same partitions and offsets. Immutable."""
+
+    records: int
+    digest: int
+
+
+class Observed:
+    """The tally of what passes through a data frame while an action on it runs."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._observation = Observation()
+        self.frame = frame.observe(self._observation, *_aggregates())
+
+    def tally(self) -> Tally:
+        """Of the first action on ``frame``, which must have ended.
+
+        Spark counts what a stage reads again after it lost an executor twice. The tallies then
+        differ, which costs a load that would have been right; it is never the other way round.
+
+        Where nothing at all passes through, Spark cuts the plan short, and there is nothing that it
+        has counted: not even that there were no rows.
+        """
+        observed = self._observation._jo  # whose row PySpark can only take when there is one
+        counted = observed is not None and observed.getRow().schema() is not None
+        return _tally(self._observation.get if counted else {})
+
+
+def tally_of(frame: DataFrame) -> Tally:
+    """Reads the columns ``partition`` and ``offset`` of all records."""
+    row = frame.agg(*_aggregates()).first()
+    return _tally({} if row is None else row.asDict())
+
+
+def _aggregates() -> list[Column]:
+    return [
+        F.count(F.lit(1)).alias(_RECORDS),
+        F.expr("bit_xor(xxhash64(partition, offset))").alias(_DIGEST),
+    ]
+
+
+def _tally(found: dict[str, Any]) -> Tally:
+    return Tally(found.get(_RECORDS) or 0, found.get(_DIGEST) or 0)

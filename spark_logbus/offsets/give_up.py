@@ -1,0 +1,105 @@
+"""Giving up logs that are lost: planned purely, shown, then told to their brokers.
+
+What ZooKeeper knows of a log's end is a lower bound: more may have been appended, acknowledged
+and read before the disk was lost, for seconds as a rule and for as long as ZooKeeper was away at
+worst. An offset that was given must never stand for another record. So a new log starts at a round
+number that lies further on than records can have come: at a million a second, eleven days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.model import TopicPartition
+
+if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
+    from spark_logbus.coordination import GroupOffsets, PartitionState, TopicRegistry
+
+STEP: Final = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpRow:
+    """One partition: its log had reached ``known_end`` at least, groups are at ``committed`` at
+    most (None: none is anywhere), and its new log would start at ``go_on_at``."""
+
+    topic_partition: TopicPartition
+    broker_id: int
+    known_end: int
+    committed: int | None
+    go_on_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpPlan:
+    """What giving up would do; also the table that a dry run shows."""
+
+    topic_id: str
+    rows: tuple[GiveUpRow, ...]
+
+
+def go_on_at(known_end: int) -> int:
+    """A round offset at least ``STEP`` behind ``known_end``."""
+    return (-(-known_end // STEP) + 1) * STEP
+
+
+def plan(
+    topic: str,
+    topic_id: str,
+    states: Mapping[int, PartitionState],
+    committed: Mapping[TopicPartition, int],
+    *,
+    only: Iterable[int] = (),
+) -> GiveUpPlan:
+    """The partitions that their brokers refuse: all, or those in ``only`` (pure).
+
+    Raises InvalidRequestError when one of them, or none at all, is refused.
+    """
+    refused = {number for number, state in states.items() if state.refused is not None}
+    wanted = sorted(set(only) or refused)
+    served = [str(TopicPartition(topic, number)) for number in wanted if number not in refused]
+    if served or not wanted:
+        what = ", ".join(served) or f"Of topic {topic} no partition"
+        raise InvalidRequestError(
+            f"{what} is refused by its broker. Only a log that a running broker has looked for and "
+            "not found whole can be given up; if that broker is not running, start it first."
+        )
+    rows = []
+    for number in wanted:
+        tp, state = TopicPartition(topic, number), states[number]
+        known = max(state.end or 0, committed.get(tp, 0))
+        start = go_on_at(known) if state.go_on_at is None else max(state.go_on_at, known)
+        rows.append(GiveUpRow(tp, state.leader, state.end or 0, committed.get(tp), start))
+    return GiveUpPlan(topic_id, tuple(rows))
+
+
+def prepare(
+    topic: str, *, topics: TopicRegistry, groups: GroupOffsets, only: Iterable[int] = ()
+) -> GiveUpPlan:
+    """A plan from what ZooKeeper knows. UnknownTopicError, InvalidRequestError."""
+    record = topics.get(topic)
+    if record is None:
+        raise UnknownTopicError(f"There is no topic {topic!r}; check its name.")
+    partitions = list(only)
+    unknown = sorted(set(partitions) - set(record.partitions))
+    if unknown:
+        raise UnknownTopicError(
+            f"Topic {topic} has the partitions 0 to {len(record.partitions) - 1}, "
+            f"not {', '.join(map(str, unknown))}."
+        )
+    committed: dict[TopicPartition, int] = {}
+    tps = [TopicPartition(topic, number) for number in record.partitions]
+    for group in groups.groups():
+        for tp, at in groups.committed(group, tps).items():
+            if at.topic_id in (None, record.topic_id):
+                committed[tp] = max(at.offset, committed.get(tp, 0))
+    return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions)
+
+
+def is_followed(row: GiveUpRow, states: Mapping[int, PartitionState]) -> bool:
+    """Whether the broker serves the partition again (pure)."""
+    state = states.get(row.topic_partition.partition)
+    return state is not None and state.refused is None

@@ -1,0 +1,121 @@
+"""Brokers that do not answer, and networks that are slow: the others' records come all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.client import (
+    Admin,
+    Bootstrap,
+    ClientConfig,
+    Cluster,
+    Consumer,
+    Producer,
+    RangeReader,
+)
+from spark_logbus.clock import SystemClock
+from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from tests.helpers import process_is_stopped, wait_until
+from tests.integration.broker_tools import broker_process
+from tests.integration.relay import Relay
+
+CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
+
+
+def created(zookeeper: str, name: str, *, partitions: int) -> dict[TopicPartition, int]:
+    """A topic with three record batches of one record in each partition; its leaders."""
+    with Cluster.from_zookeeper(zookeeper, CONFIG) as cluster:
+        parts = Admin(cluster).create_topic(name, partitions=partitions).partitions
+        leaders = {TopicPartition(name, n): part.leader for n, part in parts.items()}
+        with Producer(cluster) as producer:
+            for number in range(3):
+                for tp in leaders:
+                    producer.send(name, b"%d" % number, partition=tp.partition)
+                producer.flush()
+    return {tp: leader.broker_id for tp, leader in leaders.items() if leader is not None}
+
+
+@contextmanager
+def stopped(broker: BrokerProcess) -> Iterator[None]:
+    """The process stands still: it keeps its connections, and says nothing."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: process_is_stopped(broker.pid))
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def test_offsets_of_others_are_known_when_the_first_leader_is_silent(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedCluster(tmp_path, brokers=2) as brokers:
+        leaders = created(brokers.zookeeper, "first-silent", partitions=4)
+        silent = leaders[TopicPartition("first-silent", 0)]
+        others = [tp for tp, leader in leaders.items() if leader != silent]
+        config = replace(CONFIG, idle_connections=0)  # so that each leader is greeted anew
+        for _ in range(5):
+            with Cluster.from_zookeeper(brokers.zookeeper, config) as cluster:
+                admin = Admin(cluster)
+                admin.describe(["first-silent"], ends=False)
+                with stopped(brokers.brokers[silent - 1]):
+                    found = admin.find_offsets(dict.fromkeys(leaders, Latest()), patience_ms=1_000)
+                assert found.found == dict.fromkeys(others, 3)
+                assert all(f"broker {silent} " in str(error) for error in found.away.values())
+
+
+def test_a_silent_broker_costs_a_poll_one_timeout_however_many_partitions_it_leads(
+    chroot: str, tmp_path: Path
+) -> None:
+    config = ClientConfig(request_timeout_ms=500, connect_timeout_ms=1_000, retry_deadline_ms=2_000)
+    clock = SystemClock()
+    with broker_process(tmp_path, chroot) as broker:
+        created(chroot, "many", partitions=60)
+        at = Bootstrap.of(broker.address)
+        with Cluster.connect(at, config) as cluster, Consumer(cluster) as consumer:
+            consumer.assign_topics("many")
+            wait_until(lambda: not consumer.poll_arrow(0.1), message="the end of all partitions")
+
+            def poll_until_given_up() -> None:
+                while True:
+                    began = clock.monotonic()
+                    consumer.poll_arrow(0.1)
+                    assert clock.monotonic() - began < 10, "60 timeouts, one after the other"
+
+            with stopped(broker), pytest.raises(LogbusError, match="did not succeed within"):
+                poll_until_given_up()
+            broker.kill()
+
+
+def test_an_answer_that_is_on_its_way_is_waited_for(
+    chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is impatient with brokers that are away, as ``logbus consume`` is, reads over a slow
+    network all the same."""
+    impatient = ClientConfig(local_sockets=False, retry_deadline_ms=600)
+    with broker_process(tmp_path, chroot) as broker:
+        tp = next(iter(created(chroot, "slow", partitions=1)))
+        with Cluster.from_zookeeper(chroot, CONFIG) as cluster, Producer(cluster) as producer:
+            for _ in range(6):
+                producer.send(tp.topic, bytes(1_000_000), partition=0)
+        never = threading.Event()  # what it waits for in vain is the time that 4 MB/s take
+        relay = Relay(broker.address, lambda data: not never.wait(len(data) / 4_000_000))
+        relay.take_over(monkeypatch)
+        try:
+            with (
+                Cluster.from_zookeeper(chroot, impatient) as cluster,
+                RangeReader(cluster, OffsetRange(tp, 0, 9)) as reader,
+            ):
+                assert sum(len(fetched.arrow_batch) for fetched in reader) == 9
+        finally:
+            relay.close()
