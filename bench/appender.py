@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from spark_logbus.client import Cluster
-from spark_logbus.client.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import Connection, PendingResponse
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
 from spark_logbus.record.arrow import encode

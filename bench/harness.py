@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from spark_logbus.cluster import EmbeddedCluster
-from spark_logbus.java import ensure_java_home
+from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.local.java import ensure_java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 

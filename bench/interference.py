@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.appender import Appender, record_batch
 from bench.harness import ROOT, cluster, console
 from spark_logbus.client import Admin, ClientConfig, Cluster
-from spark_logbus.client.connection import Connection
+from spark_logbus.client.transport.connection import Connection
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.harness import ROOT, console
 from spark_logbus.client import Admin, Cluster, RangeReader
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from spark_logbus.record.arrow import canonical, encode

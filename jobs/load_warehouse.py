@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from spark_logbus.coordination import default_connect
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import LoadConfig, Loaded, run_load
 from spark_logbus.model import check_name
+from spark_logbus.zookeeper import default_connect
 
 
 def parse_arguments(argv: list[str] | None = None) -> LoadConfig:

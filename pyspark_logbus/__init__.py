@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_logbus.hang_ups import end_quietly_when_dropped
+from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

@@ -39,9 +39,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
-from spark_logbus.cluster import EmbeddedCluster
 from spark_logbus.errors import LogbusError
 from spark_logbus.java import ensure_java_home
+from spark_logbus.local.cluster import EmbeddedCluster
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_logbus.broker.compaction_run import job_of
-from spark_logbus.client.fetched import RawBatch, decoded, walk
-from spark_logbus.client.records import ConsumerRecord, records_of
-from spark_logbus.compaction.compact import compact
-from spark_logbus.compaction.messages import Compacted, Finished, Report
+from spark_logbus.broker.compaction.run import job_of
+from spark_logbus.client.fetch.batches import RawBatch, decoded, walk
+from spark_logbus.client.fetch.records import ConsumerRecord, records_of
+from spark_logbus.compactor.compact import compact
+from spark_logbus.compactor.messages import Compacted, Finished, Report
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import Compression
 from spark_logbus.record import stamp

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from spark_logbus.coordination.embedded import EmbeddedZooKeeper
-from spark_logbus.java import ensure_java_home
+from spark_logbus.local.java import ensure_java_home
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 
 def pytest_configure() -> None:

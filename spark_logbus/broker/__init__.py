@@ -5,10 +5,10 @@ from spark_logbus.broker.config import (
     CompactionConfig,
     LoggingConfig,
     MetricsConfig,
-    NetworkConfig,
     load_broker_config,
 )
 from spark_logbus.broker.data_directory import BROKER_FILES
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.server import Broker
 
 __all__ = [

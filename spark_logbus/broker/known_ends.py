@@ -12,11 +12,13 @@ import threading
 from itertools import islice
 from typing import Final
 
-from spark_logbus.broker.partitions import Partitions
+from spark_logbus.broker.replica_manager import Partitions
 from spark_logbus.clock import Clock
-from spark_logbus.coordination import Reached, Session, SessionState, TopicRegistry
+from spark_logbus.coordination.topic_records import Reached
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session, SessionState
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spark_logbus import __version__
-from spark_logbus.broker.appends import AppendHandler
-from spark_logbus.broker.compactor import Compactor
+from spark_logbus.broker.compaction.scheduler import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
     BROKER_FILES,
@@ -21,17 +20,23 @@ from spark_logbus.broker.data_directory import (
     remembered_metrics_port,
     remembered_port,
 )
-from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
+from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.handlers.fetch import FetchHandler, WaitingFetches
+from spark_logbus.broker.handlers.request_metrics import RequestMeters
 from spark_logbus.broker.known_ends import KnownEnds
-from spark_logbus.broker.metadata import ClusterImage
-from spark_logbus.broker.monitoring import Health, HttpServer, Pages, Parts, Phase, SessionWatch
+from spark_logbus.broker.metadata_cache import ClusterImage
+from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
+from spark_logbus.broker.monitoring.http import HttpServer
+from spark_logbus.broker.monitoring.metric_table import Parts
+from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.network import Network, allow_descriptors
-from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.request_meters import RequestMeters
-from spark_logbus.broker.requests import RequestHandler
+from spark_logbus.broker.replica_manager import Partitions
 from spark_logbus.clock import Clock, SystemClock
-from spark_logbus.coordination import BrokerRegistry, Lease, Session, TopicRegistry
+from spark_logbus.coordination.brokers import BrokerRegistry
+from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import (
     BrokerIdInUseError,
     BrokerShuttingDownError,
@@ -41,6 +46,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
+from spark_logbus.zookeeper import Session
 
 log = logging.getLogger(__name__)
 

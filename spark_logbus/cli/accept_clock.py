@@ -29,7 +29,7 @@ def accept_clock(
     from spark_logbus.clock import SystemClock
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.clock_file import off_us, write_accepted
-    from spark_logbus.log.inspection import in_use, list_directory
+    from spark_logbus.log.inspect.listing import in_use, list_directory
     from spark_logbus.log.steady_time import SteadyTime
     from spark_logbus.times import US_PER_S, show_moment
 
@@ -72,7 +72,7 @@ def accept_clock(
 def _is_taken(path: Path) -> bool:
     """Wait for the broker to take the word away."""
     from spark_logbus.clock import SystemClock
-    from spark_logbus.log import files as names
+    from spark_logbus.log import names
 
     clock, pause = SystemClock(), threading.Event()
     deadline = clock.monotonic() + _TAKEN_WITHIN_S

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from spark_logbus.clock import SystemClock
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import StorageError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import OS_FILES
 from spark_logbus.log.clock_file import off_us
 from spark_logbus.log.steady_time import SteadyTime

@@ -13,19 +13,13 @@ import typer
 from typer.core import TyperGroup
 
 from spark_logbus.cli.dump_segments import segments
-from spark_logbus.cli.dump_text import (
-    batch_fields,
-    batch_row,
-    decoded,
-    record_fields,
-    record_line,
-)
+from spark_logbus.cli.dump_text import batch_fields, batch_row, decoded, record_fields, record_line
 from spark_logbus.cli.output import console, plural, table, utc
 
 if TYPE_CHECKING:
     from spark_logbus.log import File
-    from spark_logbus.log.inspection import OnHole
-    from spark_logbus.log.scan import Hole, OnRecordBatch
+    from spark_logbus.log.inspect.listing import OnHole
+    from spark_logbus.log.segment.scan import Hole, OnRecordBatch
     from spark_logbus.record import RecordBatchHeader
 
 Segment = Annotated[Path, typer.Argument(help="A .log file of a partition's directory.")]
@@ -131,7 +125,7 @@ def index(
     """The entries of an index, its summary, and whether it agrees with its segment."""
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.index_check import compare_index, read_index
+    from spark_logbus.log.inspect.index_check import compare_index, read_index
 
     try:
         found = read_index(OS_FILES, index_file)
@@ -179,8 +173,8 @@ class _Opened:
 
     def scan(self, see: OnRecordBatch, damaged: OnHole) -> None:
         """From the first byte to the last, in order; ``damaged`` gets the end too if it is torn."""
-        from spark_logbus.log.inspection import first_offset, problem_at, scan_in_order
-        from spark_logbus.log.scan import Hole
+        from spark_logbus.log.inspect.listing import first_offset, problem_at, scan_in_order
+        from spark_logbus.log.segment.scan import Hole
 
         def tell(hole: Hole) -> None:
             damaged(hole)

@@ -13,8 +13,8 @@ from rich.console import Console
 from spark_logbus.cli.output import console, human_bytes, table, utc
 
 if TYPE_CHECKING:
-    from spark_logbus.log.inspection import LogListing
-    from spark_logbus.log.overview import SegmentOverview
+    from spark_logbus.log.inspect.listing import LogListing
+    from spark_logbus.log.inspect.segment_report import SegmentOverview
 
 _LINES_SHOWN = 5
 
@@ -26,7 +26,7 @@ def segments(
     """The segments of each log and the small files; headers are read, not the records."""
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspection import in_use, list_directory
+    from spark_logbus.log.inspect.listing import in_use, list_directory
 
     try:
         listing = list_directory(OS_FILES, directory.absolute())
@@ -47,9 +47,8 @@ def segments(
 
 
 def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
-    from spark_logbus.log import OS_FILES
-    from spark_logbus.log import files as names
-    from spark_logbus.log.overview import overview
+    from spark_logbus.log import OS_FILES, names
+    from spark_logbus.log.inspect.segment_report import overview
 
     if not as_json:
         out.print(f"\n{log.topic_partition}", style="bold")
@@ -97,7 +96,7 @@ def _cells(found: SegmentOverview) -> list[str]:
 def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
     """A file beside the segments: what it says, if it is one of the small text files."""
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspection import is_text_file, read_text_file
+    from spark_logbus.log.inspect.listing import is_text_file, read_text_file
 
     try:
         size = path.stat().st_size

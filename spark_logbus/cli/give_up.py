@@ -12,7 +12,7 @@ from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper
 from spark_logbus.cli.output import console, table
 
 if TYPE_CHECKING:
-    from spark_logbus.coordination import TopicRegistry
+    from spark_logbus.coordination.topics import TopicRegistry
     from spark_logbus.offsets.give_up import GiveUpPlan, GiveUpRow
 
 _FOLLOWED_WITHIN_S = 30.0
@@ -34,8 +34,10 @@ def give_up(
 
     They go on empty, behind every offset that was ever given. A dry run unless --execute is given.
     """
-    from spark_logbus.coordination import GroupOffsets, Session, TopicRegistry
+    from spark_logbus.coordination.group_offsets import GroupOffsets
+    from spark_logbus.coordination.topics import TopicRegistry
     from spark_logbus.offsets.give_up import prepare
+    from spark_logbus.zookeeper import Session
 
     out = console()
     with Session(zookeeper, client_name="logbus-topics") as session:

@@ -14,7 +14,7 @@ from rich.console import Console
 from spark_logbus.cli.output import console, plural
 
 if TYPE_CHECKING:
-    from spark_logbus.cluster import EmbeddedCluster
+    from spark_logbus.local.cluster import EmbeddedCluster
 
 _CHECK_S = 1.0
 
@@ -37,7 +37,7 @@ def up(
     # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
     # though its KeyboardInterrupt was caught.
     from spark_logbus.cli.clocks import tell_of_clocks
-    from spark_logbus.cluster import EmbeddedCluster
+    from spark_logbus.local.cluster import EmbeddedCluster
 
     out = console()
     before = len(list(data.glob("broker-[0-9]*")))

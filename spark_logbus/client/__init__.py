@@ -1,17 +1,20 @@
 """Clients: connections, metadata cache, producer, consumer, range reader, admin."""
 
-from spark_logbus.client.acknowledgements import AppendedRange, RecordFuture, RecordMetadata
-from spark_logbus.client.admin import Admin
-from spark_logbus.client.alterations import TopicAlteration
-from spark_logbus.client.bootstrap import Bootstrap
-from spark_logbus.client.cluster import Cluster
+from spark_logbus.client.admin.admin import Admin
+from spark_logbus.client.admin.topics import PartitionDescription, TopicAlteration, TopicDescription
+from spark_logbus.client.cluster.bootstrap import Bootstrap
+from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from spark_logbus.client.consumer import Consumer
-from spark_logbus.client.describe import PartitionDescription, TopicDescription
-from spark_logbus.client.fetched import FetchedBatch
-from spark_logbus.client.producer import Producer
-from spark_logbus.client.range_reader import RangeReader
-from spark_logbus.client.records import ConsumerRecord
+from spark_logbus.client.consumer.consumer import Consumer
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.fetch.range_reader import RangeReader
+from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.producer.acknowledgements import (
+    AppendedRange,
+    RecordFuture,
+    RecordMetadata,
+)
+from spark_logbus.client.producer.producer import Producer
 from spark_logbus.protocol import PartitionEnds
 
 __all__ = [

@@ -8,14 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from spark_logbus.errors import ConfigError, InvalidRequestError
-from spark_logbus.model import (
-    AtOffset,
-    AtTimestamp,
-    Earliest,
-    Latest,
-    OffsetSpec,
-    TopicPartition,
-)
+from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetSpec, TopicPartition
 from spark_logbus.record.builder import Header
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable
 
 from spark_logbus.clock import elapsed
-from spark_logbus.coordination.states import SessionState
 from spark_logbus.errors import BrokerShuttingDownError, CoordinationError, LogbusError
+from spark_logbus.zookeeper.states import SessionState
 
 logger = logging.getLogger(__name__)
 

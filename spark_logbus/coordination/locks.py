@@ -6,12 +6,13 @@ import uuid
 from typing import Self
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.deadline import Deadline
-from spark_logbus.coordination.operations import Create, Delete
-from spark_logbus.coordination.payloads import CorruptNodeError, LockPayload, decode, encode
-from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import Node, Tree
+from spark_logbus.coordination.payloads import LockPayload, decode, encode
 from spark_logbus.errors import LockHeldError
+from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.zookeeper.nodes import Node, Tree
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Create, Delete
+from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 
 class Lock:

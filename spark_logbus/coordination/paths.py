@@ -21,15 +21,6 @@ LOCKS = "/locks"
 _GENERATION_DIGITS = 10  # so that names sort as numbers do
 
 
-def name_of(path: str) -> str:
-    """The last part of a path."""
-    return path.rpartition("/")[2]
-
-
-def parent_of(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
 def number_of(name: str) -> int | None:
     """The broker id, partition or generation that a node's name stands for, or None."""
     return int(name) if name.isascii() and name.isdigit() else None

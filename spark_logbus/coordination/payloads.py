@@ -6,26 +6,13 @@ See docs/formats/zookeeper.md for an example of each.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from spark_logbus.errors import CoordinationError, Fault
+from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-class CorruptNodeError(CoordinationError):
-    """A node holds something else than logbus wrote there; the message names its path."""
-
-    fault: ClassVar[Fault] = "data"
-    retriable: ClassVar[bool] = False
-
-
-def foreign_node(path: str, kind: str) -> CorruptNodeError:
-    return CorruptNodeError(
-        f"The ZooKeeper node {path} is not of logbus: no {kind} has such a name. Remove it by hand."
-    )
 
 
 class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):

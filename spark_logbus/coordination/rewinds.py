@@ -16,14 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.deadline import Deadline
-from spark_logbus.coordination.groups import (
-    NO_TOPIC_IDS,
-    check_offsets,
-    mark_of,
-    read_group,
-)
-from spark_logbus.coordination.operations import Create, Delete, Operation, SetData
+from spark_logbus.coordination.group_offsets import NO_TOPIC_IDS, check_offsets, mark_of, read_group
 from spark_logbus.coordination.payloads import (
     GenerationPayload,
     OffsetPayload,
@@ -31,10 +24,12 @@ from spark_logbus.coordination.payloads import (
     decode,
     encode,
 )
-from spark_logbus.coordination.session import Session
-from spark_logbus.coordination.tree import Node, Tree
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
+from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.zookeeper.nodes import Node, Tree
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Create, Delete, Operation, SetData
 
 MAX_HISTORY = 1_000  # rewinds kept for each group; older ones are forgotten
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode, foreign_node
-from spark_logbus.coordination.tree import Node
+from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
 from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
 from spark_logbus.model import check_name
+from spark_logbus.zookeeper.nodes import Node
+from spark_logbus.zookeeper.unreadable import foreign_node
 
 MAX_PARTITIONS = 10_000  # about 150 KB in the topic's node, far below ZooKeeper's 1 MiB
 MAX_CONFIG_BYTES = 100_000

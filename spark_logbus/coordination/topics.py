@@ -18,16 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.deadline import Deadline
-from spark_logbus.coordination.operations import Check, Create, Delete, Operation, SetData, in_parts
-from spark_logbus.coordination.payloads import (
-    CorruptNodeError,
-    StatePayload,
-    TopicPayload,
-    decode,
-    encode,
-)
-from spark_logbus.coordination.session import Session
+from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode, encode
 from spark_logbus.coordination.topic_records import (
     PartitionState,
     Reached,
@@ -41,8 +32,6 @@ from spark_logbus.coordination.topic_records import (
     state_of,
     unknown_topic,
 )
-from spark_logbus.coordination.tree import ConflictError, Node, Tree
-from spark_logbus.coordination.watches import ChildrenView
 from spark_logbus.errors import (
     CoordinationError,
     InvalidRequestError,
@@ -50,6 +39,12 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree, name_of
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
+from spark_logbus.zookeeper.unreadable import CorruptNodeError
+from spark_logbus.zookeeper.watches import ChildrenView
 
 logger = logging.getLogger(__name__)
 
@@ -484,7 +479,7 @@ def _later(end: int | None, other: int | None) -> int | None:
 
 def _has_id(path: str, node: Node | None, topic_id: str) -> bool:
     try:
-        payload = None if node is None else payload_of(paths.name_of(path), node)
+        payload = None if node is None else payload_of(name_of(path), node)
     except CorruptNodeError:
         return False
     return payload is not None and payload.id == topic_id and not payload.deleted

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_logbus.datasource.given import GivenOptions
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, Earliest, Latest
-from spark_logbus.offsets import (
+from spark_logbus.offsets.position import (
     Bound,
     Committed,
     PerPartition,
@@ -20,6 +19,7 @@ from spark_logbus.offsets import (
     parse_positions,
     parse_timestamp,
 )
+from spark_logbus.spark.options import GivenOptions
 
 STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")

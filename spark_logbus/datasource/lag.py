@@ -17,7 +17,8 @@ from typing import Any
 from spark_logbus.datasource.stream_offset import nest
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets import DriverLink, Snapshot
+from spark_logbus.offsets.snapshot import Snapshot
+from spark_logbus.spark.driver import DriverLink
 
 logger = logging.getLogger(__name__)
 

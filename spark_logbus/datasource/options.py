@@ -8,22 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.datasource import bounds
-from spark_logbus.datasource.given import GivenOptions
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Latest, check_name
-from spark_logbus.offsets import (
-    DEFAULT_MAX_BYTES,
-    DEFAULT_MAX_DELAY_MS,
-    Bound,
-    Committed,
-    Partitions,
-    Pattern,
-    Selection,
-    Topics,
-    TriggerLimits,
-    parse_assignment,
-    zookeeper_address,
-)
+from spark_logbus.offsets.position import Bound, Committed, parse_assignment
+from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
+from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
+from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
+from spark_logbus.spark.driver import zookeeper_address
+from spark_logbus.spark.options import GivenOptions
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (

@@ -9,10 +9,11 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin
 from spark_logbus.datasource.options import SourceOptions
-from spark_logbus.datasource.read import RangesPartition
+from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
-from spark_logbus.offsets import DriverLink, Share, SplitLimits, Splitter, split
+from spark_logbus.offsets.ranges import Share, SplitLimits, Splitter, split
+from spark_logbus.spark.driver import DriverLink
 
 
 def plan_input_partitions(

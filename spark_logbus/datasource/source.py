@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
-from spark_logbus.datasource.batch import LogbusBatchReader
+from spark_logbus.datasource.batch_reader import LogbusBatchReader
 from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.options import parse_options, wants_headers
-from spark_logbus.datasource.stream import LogbusStreamReader
+from spark_logbus.datasource.stream_reader import LogbusStreamReader
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:

@@ -14,27 +14,19 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
-from spark_logbus.datasource.advance import Advance, GroupView, advance, replay
+from spark_logbus.datasource.micro_batch import Advance, GroupView, advance, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions, splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
-from spark_logbus.offsets import (
-    NO_LIMITS,
-    Committed,
-    DriverLink,
-    Finding,
-    GroupProgress,
-    Patience,
-    Snapshot,
-    TriggerLimits,
-    decide,
-    explained,
-    limited_ends,
-    locate,
-    of_current_topics,
-    take_snapshot,
-)
+from spark_logbus.offsets.data_loss import Finding, decide, explained, of_current_topics
+from spark_logbus.offsets.position import Committed
+from spark_logbus.offsets.resolve import locate
+from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
+from spark_logbus.offsets.trigger_limits import NO_LIMITS, TriggerLimits, limited_ends
+from spark_logbus.spark.driver import DriverLink
+from spark_logbus.spark.group import GroupProgress
+from spark_logbus.spark.patience import Patience
 
 T = TypeVar("T")
 

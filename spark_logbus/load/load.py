@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
-from spark_logbus.coordination import GroupClaims, GroupOffsets, Lock, Session
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import translated
@@ -21,8 +23,9 @@ from spark_logbus.load.schema import merged
 from spark_logbus.load.tally import Observed, Tally, tally_of
 from spark_logbus.load.warehouse import Warehouse, without_date
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets import Snapshot, take_snapshot
 from spark_logbus.offsets.selection import Topics
+from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
+from spark_logbus.zookeeper import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import reason
 from spark_logbus.model import OffsetRange
-from spark_logbus.offsets import Snapshot
+from spark_logbus.offsets.snapshot import Snapshot
 
 #: What is kept of a record, besides its date. The topic is the directory's name.
 COLUMNS = (

@@ -5,15 +5,15 @@ record is visible once it is on disk: readers see what lies below the high water
 moves that. No sockets, no Arrow, no ZooKeeper.
 """
 
-from spark_logbus.log.compaction import CompactionGroup, CompactionPlan
+from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
+from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.log import LogEnds, PartitionLog
-from spark_logbus.log.reading import LogSlice
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.steady_time import SteadyTime
-from spark_logbus.log.swap import index_cleaned
+from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import Appended
 
 __all__ = [

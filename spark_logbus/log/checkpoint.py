@@ -16,15 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import files as names
-from spark_logbus.log.checked_text import checked_text, read_checked_text
-from spark_logbus.log.compaction_plan import Cleaning
-from spark_logbus.log.filesystem import (
-    FileSystem,
-    read_whole,
-    storage_errors,
-    write_atomically,
-)
+from spark_logbus.log import names
+from spark_logbus.log.checksummed_file import checked_text, read_checked_text
+from spark_logbus.log.compaction.plan import Cleaning
+from spark_logbus.log.filesystem import FileSystem, read_whole, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import format as fmt
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import StorageError
-from spark_logbus.log import files as names
-from spark_logbus.log.checked_text import checked_text, read_checked_text
+from spark_logbus.log import names
+from spark_logbus.log.checksummed_file import checked_text, read_checked_text
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 
 logger = logging.getLogger(__name__)

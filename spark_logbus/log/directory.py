@@ -30,12 +30,11 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import files as names
-from spark_logbus.log import ownership
+from spark_logbus.log import names, ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.clock_file import read_clock, take_accepted, write_clock
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.environment import LogEnvironment, LogStats
 from spark_logbus.log.filesystem import (
     OS_FILES,
     File,
@@ -46,13 +45,12 @@ from spark_logbus.log.filesystem import (
     storage_errors,
 )
 from spark_logbus.log.flusher import Flusher, FlushScheduler
-from spark_logbus.log.home import LogHome
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.missing import missing, too_short
-from spark_logbus.log.producers import ProducerCount
+from spark_logbus.log.partition_directories import LogHome
+from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.segment import OpenSegments
-from spark_logbus.log.stats import LogStats
+from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.steady_time import SteadyTime
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.times import US_PER_S, show_moment

@@ -1,16 +1,17 @@
-"""What all logs of a data directory share."""
+"""Collaborators and counters that all logs of a data directory share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_logbus.clock import Clock
 from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.flusher import FlushScheduler
-from spark_logbus.log.producers import ProducerCount
-from spark_logbus.log.segment import OpenSegments
-from spark_logbus.log.stats import LogStats
+from spark_logbus.log.producers.states import ProducerCount
+from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.metrics import Counter, Histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,22 @@ class LogEnvironment:
     pool: OpenSegments
     producers: ProducerCount
     stats: LogStats
+
+
+class LogStats:
+    """Shared by all logs of a data directory. Thread-safe."""
+
+    def __init__(self) -> None:
+        #: Seconds that each successful flush of a segment took.
+        self.flushes = Histogram()
+        #: What retention has taken out of logs.
+        self.retired_segments = Counter()
+        self.retired_bytes = Counter()
+
+
+class AppendTotals(NamedTuple):
+    """What was appended to one log since it was opened."""
+
+    record_batches: int
+    records: int
+    size_bytes: int

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_logbus.errors import StorageError
-from spark_logbus.log import files as names
+from spark_logbus.log import names
 
 Buffer = bytes | bytearray | memoryview
 

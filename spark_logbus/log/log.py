@@ -15,18 +15,17 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.log import reading
+from spark_logbus.log import view as reading
 from spark_logbus.log.checkpoint import LogCheckpoint
-from spark_logbus.log.compaction import LogCompaction
+from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.environment import AppendTotals, LogEnvironment
 from spark_logbus.log.filesystem import storage_error
-from spark_logbus.log.producers import ProducerStates
-from spark_logbus.log.reading import LogSlice, View
+from spark_logbus.log.producers.states import ProducerStates
 from spark_logbus.log.retention import SegmentFacts, expired_segments
-from spark_logbus.log.segment import SealedSegment, delete_segment, save_index
+from spark_logbus.log.segment.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
-from spark_logbus.log.stats import AppendTotals
+from spark_logbus.log.view import LogSlice, View
 from spark_logbus.log.watermark import Listener, OnFlushed
 from spark_logbus.log.writer import Appended, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition

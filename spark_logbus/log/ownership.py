@@ -14,7 +14,7 @@ from typing import Final
 
 from spark_logbus.errors import ConfigError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import files as names
+from spark_logbus.log import names
 from spark_logbus.log.filesystem import FileSystem, storage_errors
 
 _LOST_AND_FOUND: Final = "lost+found"

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.clock import Clock
-from spark_logbus.log import failed_flush
-from spark_logbus.log import files as names
-from spark_logbus.log.contents import Contents, scan_contents
+from spark_logbus.log import flush_failure as failed_flush
+from spark_logbus.log import names
+from spark_logbus.log.compaction.swap import complete as complete_swaps
 from spark_logbus.log.filesystem import File, FileSystem, read_whole
-from spark_logbus.log.index import (
+from spark_logbus.log.missing import EndsTooEarlyError
+from spark_logbus.log.segment.index import (
     ENTRY_SIZE,
     HEADER_SIZE,
     MAX_ENTRIES,
@@ -39,11 +40,10 @@ from spark_logbus.log.index import (
     Summary,
     decode_summary,
 )
-from spark_logbus.log.lookup import Lookup
-from spark_logbus.log.missing import EndsTooEarlyError
-from spark_logbus.log.reading import View, make_view
-from spark_logbus.log.scan import ScanResult
-from spark_logbus.log.segment import (
+from spark_logbus.log.segment.lookup import Lookup
+from spark_logbus.log.segment.metadata import Contents, scan_contents
+from spark_logbus.log.segment.scan import ScanResult
+from spark_logbus.log.segment.segment import (
     ActiveSegment,
     OpenSegments,
     SealedSegment,
@@ -54,7 +54,7 @@ from spark_logbus.log.segment import (
     save_index,
     tail_hole,
 )
-from spark_logbus.log.swap import complete as complete_swaps
+from spark_logbus.log.view import View, make_view
 
 logger = logging.getLogger(__name__)
 

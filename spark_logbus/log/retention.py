@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_logbus.log.contents import NOTHING_APPENDED
+from spark_logbus.log.segment.metadata import NOTHING_APPENDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import logging
 import threading
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
-from spark_logbus.log import reading
-from spark_logbus.log.reading import View
-from spark_logbus.log.segment import ActiveSegment, SealedSegment
+from spark_logbus.log import view as reading
+from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
+from spark_logbus.log.view import View
 from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, notify
 from spark_logbus.model import TopicPartition
 

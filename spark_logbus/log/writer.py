@@ -25,22 +25,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
-from spark_logbus.log import failed_flush
-from spark_logbus.log.age import Age
+from spark_logbus.log import flush_failure as failed_flush
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
-from spark_logbus.log.flush_plan import FlushPlan
-from spark_logbus.log.incoming import Incoming, check_incoming
-from spark_logbus.log.producers import ProducerStates
-from spark_logbus.log.segment import (
+from spark_logbus.log.flush_schedule import FlushPlan
+from spark_logbus.log.producers.snapshots import save_producers
+from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.segment.metadata import Age
+from spark_logbus.log.segment.segment import (
     ActiveSegment,
     SealedSegment,
     create_segment,
     save_index,
 )
-from spark_logbus.log.snapshots import save_producers
 from spark_logbus.log.state import LogState
+from spark_logbus.log.validate import Incoming, check_incoming
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 

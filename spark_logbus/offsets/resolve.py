@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import (
     AtOffset,
@@ -19,9 +20,8 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
-from spark_logbus.offsets.loss import AboveEnd, BelowLogStart, Finding
-from spark_logbus.offsets.snapshot import Snapshot, Span
-from spark_logbus.offsets.specs import (
+from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, Finding
+from spark_logbus.offsets.position import (
     Bound,
     Committed,
     LastRecords,
@@ -29,6 +29,7 @@ from spark_logbus.offsets.specs import (
     Positions,
     Since,
 )
+from spark_logbus.offsets.snapshot import Snapshot, Span
 from spark_logbus.times import show_moment
 
 NOTHING: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -167,3 +168,17 @@ def make_ranges(
             )
         ranges.append(OffsetRange(tp, start, ends[tp]))
     return ranges
+
+
+def locate(
+    bound: Bound,
+    snapshot: Snapshot,
+    admin: Admin,
+    *,
+    now_us: int,
+    committed: Mapping[TopicPartition, int] = NOTHING,
+) -> Resolved:
+    """The offset that ``bound`` means in every partition of ``snapshot``, as of ``now_us``."""
+    wanted = lookups(bound.positions, snapshot, now_us=now_us)
+    found = admin.list_offsets(wanted) if wanted else {}
+    return resolve(bound, snapshot, committed=committed, found=found)

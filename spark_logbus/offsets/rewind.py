@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import AtTimestamp, TopicPartition
-from spark_logbus.offsets.group import of_current_topics
-from spark_logbus.offsets.loss import TopicRecreated
+from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics
 from spark_logbus.offsets.snapshot import Snapshot, Span
 from spark_logbus.times import show_moment
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination import GroupOffsets, GroupRewinds, Rewind
+    from spark_logbus.coordination.group_offsets import GroupOffsets
+    from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 
 
 @dataclass(frozen=True, slots=True)

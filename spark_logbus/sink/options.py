@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
-from spark_logbus.offsets import zookeeper_address
+from spark_logbus.spark.driver import zookeeper_address
 
 T = TypeVar("T")
 

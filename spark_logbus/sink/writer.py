@@ -21,15 +21,12 @@ from pyspark.sql.types import StructType
 from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import (
-    DriverLink,
-    Patience,
-    freeze_what_is_loaded,
-    shared_cluster,
-)
 from spark_logbus.sink.columns import SinkColumns, check_columns
-from spark_logbus.sink.delivery import RECORD_BATCH_BYTES, Appended, Delivery
 from spark_logbus.sink.options import SinkOptions, parse_options
+from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, Delivery
+from spark_logbus.spark.driver import DriverLink
+from spark_logbus.spark.patience import Patience
+from spark_logbus.spark.worker import freeze_what_is_loaded, shared_cluster
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_logbus.cluster import BrokerProcess
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api, MetadataRequest
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until

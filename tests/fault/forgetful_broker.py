@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from spark_logbus.broker import Broker, load_broker_config
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.processes import spawn
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.processes import spawn
 from tests.fault.forgetful_files import JournalingFiles, PowerLoss
 from tests.fault.log.simulated_disk import Survival
 

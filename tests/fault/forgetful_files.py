@@ -18,8 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import OS_FILES, File
-from spark_logbus.log import files as names
+from spark_logbus.log import OS_FILES, File, names
 from tests.fault.log.simulated_disk import SimulatedDisk, SimulatedFile, Survival
 
 Buffer = bytes | bytearray | memoryview

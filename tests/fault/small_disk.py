@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess, Settings
-from spark_logbus.processes import spawn
+from spark_logbus.local.cluster import BrokerProcess, Settings
+from spark_logbus.local.processes import spawn
 
 _MOUNT = 'mount -t tmpfs -o size="$2"m tmpfs "$1" && echo mounted && exec sleep infinity'
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.client import Cluster, RangeReader
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     FrameTooLargeError,
@@ -25,6 +24,7 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
 )
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,

@@ -20,8 +20,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from spark_logbus.client import Cluster
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.coordination import paths
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import MetadataRequest, MetadataResponse
 from spark_logbus.protocol.messages import Api
 from tests.fault.crash_load import (

@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import (
-    BrokerRegistry,
-    EmbeddedZooKeeper,
-    Session,
-    zookeeper_launch,
-)
+from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.errors import LogbusError
+from spark_logbus.local import zookeeper_command as zookeeper_launch
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.protocol import Api, AppendResponse
 from spark_logbus.record import split
+from spark_logbus.zookeeper import Session
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until
 from tests.integration.broker_tools import SESSION_MS, broker_process, connect, create_topic

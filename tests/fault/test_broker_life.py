@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import EmbeddedZooKeeper
 from spark_logbus.errors import CoordinationError, EmbeddedServerError, LogbusError
-from spark_logbus.processes import stop
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.processes import stop
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.protocol import (
     Api,
     AppendResponse,

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import ClientConfig, Cluster
-from spark_logbus.client.dial import dial
-from spark_logbus.cluster import BrokerProcess
+from spark_logbus.client.transport.connect import dial
 from spark_logbus.errors import LimitExceededError
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.processes import spawn, stop
 from spark_logbus.model import BrokerAddress
-from spark_logbus.processes import spawn, stop
 from spark_logbus.protocol import Api, AppendResponse, MetadataRequest, MetadataResponse
 from tests.fault.broker_peers import ROOT, resident_mib, sockets_of, works
 from tests.fault.log.material import record_batch

@@ -11,8 +11,8 @@ from typing import Self
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LogbusError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,

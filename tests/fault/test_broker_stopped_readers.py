@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api
 from tests.fault.broker_peers import MIB, ROOT, sockets_of, stopped_reader, works
 from tests.fault.log.material import joined, record_batch

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import EmbeddedZooKeeper
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.fault.log.material import record_batch
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.broker_tools import connect, create_topic, is_led

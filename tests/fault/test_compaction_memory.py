@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.compaction_run import job_of
-from spark_logbus.compaction.messages import Compacted, Finished, Report, decode_report, encode
+from spark_logbus.broker.compaction.run import job_of
+from spark_logbus.compactor.messages import Compacted, Finished, Report, decode_report, encode
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE
@@ -63,7 +63,7 @@ def compact_in_child(
     assert plan is not None
     job_file = directory / "compaction.job"
     job_file.write_bytes(encode(job_of(log.topic_partition, plan, map_bytes=MIB)))
-    command = f'ulimit -d {data_mib * 1024} && exec "$0" -m spark_logbus.compaction "$1"'
+    command = f'ulimit -d {data_mib * 1024} && exec "$0" -m spark_logbus.compactor "$1"'
     done = subprocess.run(
         ["sh", "-c", command, sys.executable, str(job_file)],
         capture_output=True,

@@ -8,8 +8,7 @@ import pytest
 
 from spark_logbus.client import Cluster, Consumer, Producer, ProducerConfig, RangeReader
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
+from spark_logbus.log import LogConfig, names
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import peek_size
 from tests.integration.broker_tools import broker_here, connect, create_topic

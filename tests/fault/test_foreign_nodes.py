@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Producer
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LogbusError
-from spark_logbus.log import files as names
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.log import names
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic, is_led

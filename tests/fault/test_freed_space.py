@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, Cluster, RangeReader
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import NotLeaderError, UnknownTopicError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, FetchResponse
 from tests.compaction_tools import Keyed, keyed_batch

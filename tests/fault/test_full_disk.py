@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RangeReader, RecordFuture
-from spark_logbus.cluster import EmbeddedCluster
 from spark_logbus.errors import StorageError
+from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -6,8 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import EmbeddedZooKeeper
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, create_topic, is_led

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import (
-    Admin,
-    ClientConfig,
-    Cluster,
-    Producer,
-    ProducerConfig,
-    RangeReader,
-)
+from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from tests.integration.broker_tools import broker_process
 from tests.integration.relay import Relay

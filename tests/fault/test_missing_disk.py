@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Cluster, Consumer, ConsumerConfig
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import GroupOffsets, Session, TopicRegistry
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
 from tests.fault.log.material import record_batch
 from tests.fault.test_broker_life import read_all
 from tests.helpers import wait_until

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from spark_logbus.broker.config import NetworkConfig
 from spark_logbus.broker.network import Network, Reply
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, encode_response

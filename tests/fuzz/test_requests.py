@@ -17,14 +17,16 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.broker.appends import AppendHandler
-from spark_logbus.broker.config import BrokerConfig, NetworkConfig
-from spark_logbus.broker.fetches import FetchHandler, WaitingFetches
-from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.config import BrokerConfig
+from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.handlers.fetch import FetchHandler, WaitingFetches
+from spark_logbus.broker.metadata_cache import ClusterImage
 from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, NotYet
-from spark_logbus.broker.offload import Offload
-from spark_logbus.broker.requests import RequestHandler
-from spark_logbus.coordination import TopicRecord, TopicRegistry
+from spark_logbus.broker.network.config import NetworkConfig
+from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import BrokerAddress, TopicPartition

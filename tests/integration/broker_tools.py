@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_logbus.broker import Broker, BrokerConfig, NetworkConfig
-from spark_logbus.cluster import BrokerProcess
 from spark_logbus.errors import LogbusError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import LogConfig
 from spark_logbus.protocol import (
     Api,

@@ -12,8 +12,8 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
-from spark_logbus.coordination import Session, SessionState
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.zookeeper import Session, SessionState
+from spark_logbus.zookeeper.nodes import Tree
 
 MULTI = 14  # ZooKeeper's number for a transaction
 CREATE = 1

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from spark_logbus.coordination.embedded import _ask, _is_free
-from spark_logbus.coordination.zookeeper_launch import server_command
-from spark_logbus.processes import spawn, stop
+from spark_logbus.local.processes import spawn, stop
+from spark_logbus.local.zookeeper import _ask, _is_free
+from spark_logbus.local.zookeeper_command import server_command
 from tests.helpers import wait_until
 
 _HOST = "127.0.0.1"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.client import dial
-from spark_logbus.client.retry import Deadline
+from spark_logbus.client.transport import connect as dial
 from spark_logbus.model import BrokerAddress
+from spark_logbus.retry import Deadline
 
 
 class Relay:

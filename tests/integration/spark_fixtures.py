@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_logbus.client import Admin, Cluster, Producer, TopicDescription
-from spark_logbus.cluster import EmbeddedCluster
-from spark_logbus.coordination import CommittedOffset, GroupOffsets, GroupRewinds, Session
+from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.rewinds import GroupRewinds
+from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
 
 PROJECT = Path(__file__).parents[2]
 _numbers = itertools.count(1)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_logbus.processes import spawn, stop
+from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import PROJECT
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from spark_logbus.monitoring import LagListener
+from spark_logbus.spark.lag.listener import LagListener
 
 
 def session(where: str) -> SparkSession:

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.errors import (
-    ConfigError,
-    RecordBatchTooLargeError,
-    UnknownTopicError,
-)
+from spark_logbus.errors import ConfigError, RecordBatchTooLargeError, UnknownTopicError
+from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api, AppendResponse
 from tests.fault.log.material import record_batch
 from tests.helpers import wait_until

@@ -23,7 +23,7 @@ session.stop()
 _ZOOKEEPER = """
 import sys
 from pathlib import Path
-from spark_logbus.coordination.embedded import EmbeddedZooKeeper
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 with EmbeddedZooKeeper(Path(sys.argv[1])) as server:
     print(Path(f"/proc/{server.pid}/exe").resolve())

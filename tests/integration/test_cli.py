@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.cli import main
-from spark_logbus.coordination import GroupClaims, GroupOffsets, Session
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.group_owners import GroupClaims
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus
 
@@ -454,7 +456,7 @@ def test_an_address_without_a_cluster_is_told_at_once(
             told = command(*words, "-z", address).refusal
             assert f"Nothing listens at {address} (connection refused)." in told
         monkeypatch.setattr(
-            "spark_logbus.coordination.connect.DEFAULT_CONNECT", address + "/logbus"
+            "spark_logbus.zookeeper.connect_string.DEFAULT_CONNECT", address + "/logbus"
         )
         monkeypatch.setenv("LOGBUS_ZOOKEEPER", address)
         assert (

@@ -21,8 +21,9 @@ from spark_logbus.client import (
     RangeReader,
 )
 from spark_logbus.clock import SystemClock
-from spark_logbus.cluster import EmbeddedCluster
-from spark_logbus.coordination import GroupClaims, GroupOffsets, GroupRewinds, Session
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.errors import (
     BrokerUnavailableError,
     GroupHeldError,
@@ -34,6 +35,7 @@ from spark_logbus.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import (
     Acks,
     AtTimestamp,
@@ -43,8 +45,10 @@ from spark_logbus.model import (
     OffsetRange,
     TopicPartition,
 )
-from spark_logbus.offsets import Pattern, take_snapshot
+from spark_logbus.offsets.selection import Pattern
+from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.protocol import Api, CreateTopicRequest, CreateTopicResponse
+from spark_logbus.zookeeper import Session
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 

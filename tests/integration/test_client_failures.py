@@ -19,7 +19,7 @@ from spark_logbus.client import (
     RangeReader,
     TopicDescription,
 )
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 
 # Over TCP: the other integration tests use the brokers' local sockets.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster, _toml_value
 from spark_logbus.errors import ConfigError, EmbeddedServerError
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster, _toml_value
 from spark_logbus.protocol import (
     Api,
     CreateTopicRequest,

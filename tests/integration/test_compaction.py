@@ -13,20 +13,14 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_logbus.client import (
-    Admin,
-    ClientConfig,
-    Cluster,
-    Producer,
-    ProducerConfig,
-    RangeReader,
-)
-from spark_logbus.client.records import records_of
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
-from spark_logbus.coordination import Session, TopicRegistry
+from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
+from spark_logbus.client.fetch.records import records_of
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import ConfigError, DataLossError, InvalidRequestError
 from spark_logbus.load import LoadConfig, run_load
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import AtTimestamp, Compression, Latest, OffsetRange, TopicPartition
+from spark_logbus.zookeeper import Session
 from tests.helpers import paths_below, process_is_gone, wait_until
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
@@ -260,7 +254,7 @@ def compacting_child(broker: BrokerProcess) -> int:
             command = (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(parent) == broker.pid and b"spark_logbus.compaction" in command:
+        if int(parent) == broker.pid and b"spark_logbus.compactor" in command:
             return int(entry.name)
     return 0
 

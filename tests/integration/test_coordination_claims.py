@@ -11,15 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_logbus.coordination import (
-    EmbeddedZooKeeper,
-    GroupClaims,
-    GroupOffsets,
-    Session,
-    Unclaimed,
-    paths,
-)
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.group_owners import GroupClaims, Unclaimed
 from spark_logbus.errors import (
     ClaimLostError,
     CoordinationError,
@@ -27,7 +21,10 @@ from spark_logbus.errors import (
     InvalidRequestError,
     StaleOwnerError,
 )
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper.nodes import Tree
 from tests.helpers import process_is_gone, process_is_stopped, wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, expire, session
 
@@ -47,7 +44,7 @@ def claims(on: Session, *, pid: int = 7) -> GroupClaims:
 
 def quick(on: GroupClaims, monkeypatch: pytest.MonkeyPatch) -> GroupClaims:
     """Does not wait long for a holder that is alive."""
-    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
     return on
 
 
@@ -220,7 +217,7 @@ def test_a_lost_reply_to_a_claim(chroot: str) -> None:
 
 
 def test_of_many_that_want_it_one_gets_it(chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
     start = threading.Barrier(4)
 
     def run(pid: int) -> int | None:

@@ -9,22 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.coordination import (
-    CorruptNodeError,
-    EmbeddedZooKeeper,
-    GroupOffsets,
-    GroupRewinds,
-    Session,
-)
-from spark_logbus.coordination.operations import (
-    MAX_TRANSACTION_BYTES,
-    Create,
-    Operation,
-    size_of,
-)
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwnerError
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import RewindMark, TopicPartition
+from spark_logbus.zookeeper import CorruptNodeError, Session
+from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Create, Operation, size_of
 from tests.integration.coordination_tools import MULTI, Proxy, put, session
 
 A0 = TopicPartition("a", 0)
@@ -103,8 +95,8 @@ class TestCommit:
     def test_more_partitions_than_one_transaction_holds(
         self, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.operations.MAX_TRANSACTION_BYTES", 20_000)
-        monkeypatch.setattr("spark_logbus.coordination.tree.MAX_TRANSACTION_BYTES", 20_000)
+        monkeypatch.setattr("spark_logbus.zookeeper.transactions.MAX_TRANSACTION_BYTES", 20_000)
+        monkeypatch.setattr("spark_logbus.zookeeper.nodes.MAX_TRANSACTION_BYTES", 20_000)
         many = {TopicPartition("wide", p): p for p in range(300)}
         offsets.commit("g", many, by="x")
         assert plain(offsets) == many
@@ -116,7 +108,7 @@ class TestCommit:
         offsets: GroupOffsets,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.operations.MAX_TRANSACTION_BYTES", 5_000)
+        monkeypatch.setattr("spark_logbus.zookeeper.transactions.MAX_TRANSACTION_BYTES", 5_000)
         many = {TopicPartition("wide", p): 7 for p in range(100)}
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             proxy.lose_reply(MULTI)
@@ -372,7 +364,7 @@ class TestRewinds:
     def test_more_than_one_transaction_holds_is_refused(
         self, rewinds: GroupRewinds, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.tree.MAX_TRANSACTION_BYTES", 20_000)
+        monkeypatch.setattr("spark_logbus.zookeeper.nodes.MAX_TRANSACTION_BYTES", 20_000)
         fitting = {TopicPartition("wide", p): p for p in range(50)}
         rewinds.record("g", fitting, why="w", by="x")
         with pytest.raises(InvalidRequestError, match=r"holds 20000 bytes.*smaller parts"):

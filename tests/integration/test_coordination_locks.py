@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.coordination import Lock, Session
+from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LockHeldError
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import expire
 

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.coordination import (
-    BrokerRegistry,
-    EmbeddedZooKeeper,
-    Session,
-    SessionState,
-)
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress
+from spark_logbus.zookeeper import Session, SessionState
+from spark_logbus.zookeeper.nodes import Tree
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, expire, put, session
 
@@ -83,15 +80,15 @@ class TestRegister:
     def test_a_live_rival_that_started_earlier_is_waited_for_then_refused(
         self, chroot: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.registry._EXPIRY_MARGIN_MS", 0)
-        monkeypatch.setattr("spark_logbus.coordination.registry._PROGRESS_S", 0.1)
+        monkeypatch.setattr("spark_logbus.coordination.brokers._EXPIRY_MARGIN_MS", 0)
+        monkeypatch.setattr("spark_logbus.coordination.brokers._PROGRESS_S", 0.1)
         with (
             session(chroot, session_timeout_ms=500) as first,
             session(chroot, session_timeout_ms=500) as second,
         ):
             BrokerRegistry(first).register(ONE, version="1")
             with (
-                caplog.at_level(logging.INFO, "spark_logbus.coordination.registry"),
+                caplog.at_level(logging.INFO, "spark_logbus.coordination.brokers"),
                 pytest.raises(BrokerIdInUseError, match=r"127\.0\.0\.1:9001"),
             ):
                 BrokerRegistry(second).register(ONE_ELSEWHERE, version="1")

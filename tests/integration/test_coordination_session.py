@@ -14,17 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.coordination import (
-    BrokerRegistry,
-    EmbeddedZooKeeper,
-    GroupOffsets,
-    Session,
-    SessionState,
-    TopicRegistry,
-)
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.coordination.brokers import BrokerRegistry
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.zookeeper import Session, SessionState
+from spark_logbus.zookeeper.nodes import Tree
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import READ, Proxy, States, expire, session
 
@@ -182,7 +179,7 @@ class TestConnectionLoss:
                 def serialize(self) -> bytes:
                     raise ValueError("as an unknown reply would")
 
-            with caplog.at_level(logging.CRITICAL, "spark_logbus.coordination.kazoo_client"):
+            with caplog.at_level(logging.CRITICAL, "spark_logbus.zookeeper.kazoo_client"):
                 opened._client._call(Unsendable(), opened._client.handler.async_result())
                 wait_until(lambda: states.seen[-2:] == [LOST, CONNECTED])
             assert TopicRegistry(opened).all() == {}

@@ -10,16 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_logbus.coordination import (
-    CorruptNodeError,
-    EmbeddedZooKeeper,
-    PartitionState,
-    Reached,
-    Session,
-    TopicRecord,
-    TopicRegistry,
-)
-from spark_logbus.coordination.tree import Tree
+from spark_logbus.coordination.topic_records import PartitionState, Reached, TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
@@ -27,7 +19,10 @@ from spark_logbus.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import CorruptNodeError, Session
+from spark_logbus.zookeeper.nodes import Tree
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, allow, expire, forbid, put, session
 
@@ -347,7 +342,7 @@ class TestWatch:
     def test_a_topic_that_may_not_be_read_costs_itself_and_comes_when_it_may(
         self, topics: TopicRegistry, chroot: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.watches._UNWATCHED_DELAY_MS", 20)
+        monkeypatch.setattr("spark_logbus.zookeeper.watches._UNWATCHED_DELAY_MS", 20)
         others = create(topics, "others")
         create(topics, "secret", 3)
         forbid(chroot, "/brokers/topics/secret")

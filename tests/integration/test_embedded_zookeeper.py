@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from spark_logbus.coordination.embedded import EmbeddedZooKeeper
 from spark_logbus.errors import ConfigError, DataDirectoryLockedError, EmbeddedServerError
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.helpers import process_is_gone, wait_until
 
 
@@ -145,7 +145,7 @@ def test_refuses_bad_settings(tmp_path: Path, arguments: dict[str, int]) -> None
 _PARENT = """
 import sys, threading
 from pathlib import Path
-from spark_logbus.coordination.embedded import EmbeddedZooKeeper
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 server = EmbeddedZooKeeper(Path(sys.argv[1]))
 starter = threading.Thread(target=server.start)  # a thread that ends before the process

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer, RecordFuture
-from spark_logbus.coordination import BrokerRegistry, Session
+from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process
 from tests.integration.ensemble import Ensemble

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from spark_logbus.processes import spawn
+from spark_logbus.local.processes import spawn
 from tests.helpers import wait_until
 from tests.integration.hanging import stacks
 

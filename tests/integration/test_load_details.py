@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_logbus.coordination import Lock, Session
+from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, DataLossError, LockHeldError
 from spark_logbus.load import (
     Commit,
@@ -24,6 +24,7 @@ from spark_logbus.load import (
     run_load,
 )
 from spark_logbus.load.hadoop import HadoopDirectory
+from spark_logbus.zookeeper import Session
 from tests.integration.spark_fixtures import Logbus
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_logbus import __version__
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.coordination import EmbeddedZooKeeper
 from spark_logbus.errors import NotLeaderError
-from spark_logbus.log import files as names
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from spark_logbus.log import names
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, frame_head
 from spark_logbus.record import stamp
 from tests.fault.log.material import joined, record_batch

@@ -13,18 +13,11 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.broker import NetworkConfig
-from spark_logbus.client import (
-    Admin,
-    ClientConfig,
-    Cluster,
-    Producer,
-    ProducerConfig,
-    RangeReader,
-    passed_file,
-)
-from spark_logbus.client import connection as connection_module
-from spark_logbus.client.fetched import FetchedBatch
-from spark_logbus.client.passed_file import PassedFile
+from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.transport import connection as connection_module
+from spark_logbus.client.transport import mapped_file as passed_file
+from spark_logbus.client.transport.mapped_file import PassedFile
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
@@ -35,7 +28,7 @@ T0 = TopicPartition("t", 0)
 RECORDS = 60_000
 PER_BATCH = 5_000  # about 1 MB; a segment holds seven of them
 LOG = LogConfig(segment_bytes=8_000_000)
-LOG_NAME = "spark_logbus.client.range_reader"
+LOG_NAME = "spark_logbus.client.fetch.range_reader"
 
 
 def value(number: int) -> bytes:

@@ -22,8 +22,8 @@ from spark_logbus.client import (
     RangeReader,
 )
 from spark_logbus.clock import SystemClock
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.errors import LogbusError
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.broker_tools import broker_process

@@ -22,9 +22,9 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Producer
-from spark_logbus.cluster import EmbeddedCluster
+from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.local.processes import spawn
 from spark_logbus.model import TopicPartition
-from spark_logbus.processes import spawn
 from tests.helpers import paths_below, wait_until
 from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import environment

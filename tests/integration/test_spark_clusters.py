@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.processes import spawn
+from spark_logbus.local.processes import spawn
 from tests.integration.hanging import stacks
 from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import (

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_logbus.client import Admin, Cluster, Producer
-from spark_logbus.cluster import BrokerProcess, EmbeddedCluster
-from spark_logbus.coordination import Session, SessionState
+from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import Proxy
 

@@ -10,12 +10,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Cluster
-from spark_logbus.coordination import Session, TopicRegistry
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.reading import plan
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import Topics, take_snapshot
+from spark_logbus.offsets.selection import Topics
+from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.broker_tools import broker_process, connect, is_led
 from tests.integration.spark_fixtures import Logbus, Streams, finish

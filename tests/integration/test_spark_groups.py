@@ -13,7 +13,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_logbus.coordination import GroupOffsets, Holder, Session
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.group_owners import Holder
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import PROJECT, Logbus, Streams, finish
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_logbus.monitoring import LagListener
+from spark_logbus.spark.lag.listener import LagListener
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus, Streams, finish
 

@@ -11,21 +11,23 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from spark_logbus.clock import SystemClock
-from spark_logbus.coordination import GroupOffsets, GroupRewinds, Session
+from spark_logbus.coordination.group_offsets import GroupOffsets
+from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import (
+from spark_logbus.offsets.rewind import (
     ByCount,
     ByDuration,
     Target,
     ToEarliest,
     ToLatest,
     ToOffset,
-    Topics,
     ToTime,
     apply,
     prepare,
-    take_snapshot,
 )
+from spark_logbus.offsets.selection import Topics
+from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus, Streams, finish
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_logbus.client.partitioner import partition_of
+from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.model import TopicPartition
 from tests.integration.spark_fixtures import Logbus, Streams, finish
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.log import files as names
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.log import names
 from tests.fault.log.material import joined, record_batch
 from tests.integration.broker_tools import broker_process, connect, create_topic
 

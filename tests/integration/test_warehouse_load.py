@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_logbus.coordination import GroupClaims, Lock, Session
+from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
 from tests.integration.spark_fixtures import PROJECT, Logbus
 
 pytestmark = pytest.mark.spark
@@ -71,7 +73,7 @@ def test_each_load_brings_what_is_new(job: Job) -> None:
 def test_a_load_gives_way_to_a_query_that_holds_its_group(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_logbus.coordination.claims._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
     group = f"loads-{job.topic}"
     job.produce("a")
     with Session(job.logbus.zookeeper, client_name="query") as session:

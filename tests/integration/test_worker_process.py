@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.columns import choose_columns, full_schema
-from spark_logbus.datasource.read import RangesPartition
+from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
 from tests.integration.spark_fixtures import PROJECT, Logbus
 
 READS = """\
-from spark_logbus.datasource.read import read_partition
+from spark_logbus.datasource.task import read_partition
 partition, columns = pickle.load(sys.stdin.buffer)
 for task in range(2):
     rows = sum(b.num_rows for b in read_partition(partition, columns, fail_on_data_loss=True))

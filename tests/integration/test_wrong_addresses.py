@@ -18,8 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Bootstrap
-from spark_logbus.coordination import EmbeddedZooKeeper, Session, SessionState
 from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import Logbus
 
@@ -108,7 +109,9 @@ def test_there_is_no_such_chroot_and_it_is_not_made(chroot: str) -> None:
 
 def test_the_default_address_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another default than that of users: on this machine, something may listen there."""
-    monkeypatch.setattr("spark_logbus.coordination.connect.DEFAULT_CONNECT", "x.invalid:1/logbus")
+    monkeypatch.setattr(
+        "spark_logbus.zookeeper.connect_string.DEFAULT_CONNECT", "x.invalid:1/logbus"
+    )
     told = refusal("x.invalid:1")
     assert "'logbus up'" in told
     assert "export LOGBUS_ZOOKEEPER=" in told

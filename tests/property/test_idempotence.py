@@ -14,14 +14,14 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_logbus.client.accumulator import Accumulator
-from spark_logbus.client.acknowledgements import Acknowledgement
 from spark_logbus.client.config import ProducerConfig
-from spark_logbus.client.links import InFlight, Link
-from spark_logbus.client.partitioner import RoundRobin
-from spark_logbus.client.queues import PartitionQueue, QueuedBatch
-from spark_logbus.client.sequences import Sequences
-from spark_logbus.client.settling import Settler
+from spark_logbus.client.producer.accumulator import Accumulator
+from spark_logbus.client.producer.acknowledgements import Acknowledgement
+from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.completion import Settler
+from spark_logbus.client.producer.leader_connections import InFlight, Link
+from spark_logbus.client.producer.partitioner import RoundRobin
+from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LogbusError,
@@ -30,7 +30,7 @@ from spark_logbus.errors import (
     RequestTimeoutError,
     StorageError,
 )
-from spark_logbus.log.producers import ProducerStates
+from spark_logbus.log.producers.states import ProducerStates
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import AppendResponse, AppendResult, error_info
 from spark_logbus.record import RecordBatchHeader, verify

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.clock import Clock
-from spark_logbus.coordination import SessionState
 from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import LogDirectory
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import SessionState
 
 _SHOWN = 10  # partitions that are named in one answer
 

@@ -7,7 +7,7 @@ the table in docs/operations.md; a test compares the two.
 
 A read runs on the HTTP thread at each scrape: it must not block, and take no lock for long. What
 happens on the path of requests is counted there by a ``Counter`` or ``Histogram`` of
-``spark_logbus.meters``, and only read here.
+``spark_logbus.metrics``, and only read here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_logbus import __version__
-from spark_logbus.broker.compaction_run import CompactionStats
+from spark_logbus.broker.compaction.run import CompactionStats
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.metadata import ClusterImage
+from spark_logbus.broker.handlers.request_metrics import RequestMeters, name_of
+from spark_logbus.broker.metadata_cache import ClusterImage
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.network import Network
-from spark_logbus.broker.partitions import Partitions
-from spark_logbus.broker.request_meters import RequestMeters, name_of
-from spark_logbus.coordination import Session, SessionState
+from spark_logbus.broker.replica_manager import Partitions
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
-from spark_logbus.meters import Distribution
+from spark_logbus.metrics import Distribution
+from spark_logbus.zookeeper import Session, SessionState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from spark_logbus.broker.monitoring.health import Health
 from spark_logbus.broker.monitoring.http import Page, Routes
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, Parts
 from spark_logbus.clock import Clock
-from spark_logbus.meters import Distribution
+from spark_logbus.metrics import Distribution
 
 PREFIX = "logbus_"
 

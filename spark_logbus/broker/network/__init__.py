@@ -6,8 +6,7 @@ the slice of a file that goes out with ``sendfile``.
 """
 
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.network import Network
-from spark_logbus.broker.network.replies import (
+from spark_logbus.broker.network.responses import (
     Answer,
     Deferred,
     NoReply,
@@ -15,6 +14,7 @@ from spark_logbus.broker.network.replies import (
     PassedFile,
     Reply,
 )
+from spark_logbus.broker.network.server import Network
 from spark_logbus.broker.network.sockets import allow_descriptors, is_out_of_room, listen
 
 __all__ = [

@@ -14,13 +14,12 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from spark_logbus.broker.config import DECODED, NetworkConfig
-from spark_logbus.broker.network.budget import Charge, Memory
-from spark_logbus.broker.network.buffers import Buffers
-from spark_logbus.broker.network.inbound import Inbound
-from spark_logbus.broker.network.outbound import Outbound
-from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, NotYet, Reply
-from spark_logbus.broker.network.turns import Turns
+from spark_logbus.broker.network.config import DECODED, NetworkConfig
+from spark_logbus.broker.network.memory import Buffers, Charge, Memory
+from spark_logbus.broker.network.receiver import Inbound
+from spark_logbus.broker.network.responses import Answer, Deferred, NoReply, NotYet, Reply
+from spark_logbus.broker.network.sender import Outbound
+from spark_logbus.broker.network.strand import Turns
 from spark_logbus.errors import LogbusError
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
 

@@ -11,8 +11,7 @@ from spark_logbus.errors import (
     OffsetOutOfRangeError,
     UnsupportedVersionError,
 )
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
+from spark_logbus.log import LogConfig, names
 from spark_logbus.model import OffsetRange
 from spark_logbus.record import stamp, verify
 from tests.fault.log.material import TP, Broker, batches_from, offsets_from, record_batch

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.log import CompactionPlan, LogConfig
-from spark_logbus.log import files as names
-from spark_logbus.log.checked_text import checked_text
+from spark_logbus.log import CompactionPlan, LogConfig, names
+from spark_logbus.log.checksummed_file import checked_text
 from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
 from tests.fault.log.simulated_disk import SimulatedDisk
 from tests.fault.log.test_compaction_crashes import keyed, write_cleaned
 from tests.fault.log.test_crash_points import every_crash
-from tests.unit.log.test_producers import append, batch
+from tests.unit.log.producers.test_states import append, batch
 
 DAY = 24 * 3600
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
-from spark_logbus.log.checked_text import checked_text
+from spark_logbus.log import LogConfig, names
+from spark_logbus.log.checksummed_file import checked_text
 from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 

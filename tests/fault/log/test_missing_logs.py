@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import LogMissingError, PartitionOfflineError, StorageError
-from spark_logbus.log import PartitionLog
-from spark_logbus.log import files as names
+from spark_logbus.log import PartitionLog, names
 from spark_logbus.model import TopicPartition
 from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
 from tests.fault.log.simulated_disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk

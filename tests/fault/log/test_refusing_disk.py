@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
+from spark_logbus.log import LogConfig, names
 from spark_logbus.model import TopicPartition
 from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
 from tests.fault.log.simulated_disk import NOTHING, AllSurvives, SimulatedDisk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.log import files as names
+from spark_logbus.log import names
 from spark_logbus.record import HEADER_SIZE
 from tests.fault.log.material import Broker, batches_from, joined, offsets_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk

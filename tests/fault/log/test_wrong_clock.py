@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
+from spark_logbus.log import LogConfig, names
 from spark_logbus.log.clock_file import read_clock, write_accepted, write_clock
 from tests.fault.log.material import NOW_US, SECOND, Broker, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk

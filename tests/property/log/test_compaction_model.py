@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_logbus.client.records import ConsumerRecord
+from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression
 from spark_logbus.record.builder import Header

@@ -36,8 +36,7 @@ from spark_logbus.errors import (
     UnknownProducerError,
     UnsupportedVersionError,
 )
-from spark_logbus.log import LogConfig
-from spark_logbus.log import files as names
+from spark_logbus.log import LogConfig, names
 from spark_logbus.record import HEADER_SIZE, split
 from spark_logbus.record.arrow import ProducerStamp, canonical, encode
 from spark_logbus.record.builder import ArrowBatchBuilder

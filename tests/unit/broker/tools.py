@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from spark_logbus.broker.network import Answer, Deferred, Reply
-from spark_logbus.broker.partitions import Led, Partitions
-from spark_logbus.coordination import Lease
+from spark_logbus.broker.replica_manager import Led, Partitions
+from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition

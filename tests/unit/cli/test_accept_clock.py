@@ -11,9 +11,8 @@ import pytest
 from spark_logbus.cli.app import app
 from spark_logbus.cli.clocks import tell_of_clocks
 from spark_logbus.cli.output import console
-from spark_logbus.cluster import BrokerProcess
-from spark_logbus.log import OS_FILES, LogConfig, LogDirectory
-from spark_logbus.log import files as names
+from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.log import OS_FILES, LogConfig, LogDirectory, names
 from spark_logbus.log.clock_file import write_clock
 
 DAY_US = 86_400_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from spark_logbus.cli.groups import _target
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.offsets import ByCount, ByDuration, ToEarliest, ToOffset, ToTime
+from spark_logbus.offsets.rewind import ByCount, ByDuration, ToEarliest, ToOffset, ToTime
 
 
 def test_times_and_durations() -> None:

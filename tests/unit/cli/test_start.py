@@ -39,4 +39,4 @@ def test_a_broker_does_without_spark_and_arrow() -> None:
 
 
 def test_a_cluster_does_without_spark_and_arrow() -> None:
-    assert imported("import spark_logbus.cluster") <= {"kazoo"}
+    assert imported("import spark_logbus.local.cluster") <= {"kazoo"}

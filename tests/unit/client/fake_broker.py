@@ -23,7 +23,7 @@ from spark_logbus.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_logbus.log.producers import ProducerStates
+from spark_logbus.log.producers.states import ProducerStates
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,

@@ -22,7 +22,7 @@ from spark_logbus.errors import ConfigError, InvalidNameError, InvalidRequestErr
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, TopicPartition
 from tests.unit.client.fake_broker import FakeCluster
 from tests.unit.client.helpers import T0, T1
-from tests.unit.client.test_producer import stored
+from tests.unit.client.producer.test_producer import stored
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 NOON_US = 1_772_366_400_123_456

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.coordination import Lease, SessionState
+from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import CoordinationError, NotLeaderError
+from spark_logbus.zookeeper import SessionState
 
 TIMEOUT_S = 10.0
 LOOK_S = TIMEOUT_S / 5

@@ -7,6 +7,7 @@ import pytest
 from spark_logbus.coordination import paths
 from spark_logbus.errors import InvalidNameError, InvalidRequestError
 from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper.nodes import name_of, parent_of
 
 TP = TopicPartition("orders", 3)
 
@@ -58,5 +59,5 @@ def test_a_number_in_a_name(name: str, number: int | None) -> None:
 
 
 def test_a_path_comes_apart() -> None:
-    assert paths.parent_of("/brokers/topics/a") == "/brokers/topics"
-    assert paths.name_of("/brokers/topics/a") == "a"
+    assert parent_of("/brokers/topics/a") == "/brokers/topics"
+    assert name_of("/brokers/topics/a") == "a"

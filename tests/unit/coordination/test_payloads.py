@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
     ClaimPayload,
-    CorruptNodeError,
     GenerationPayload,
     LockPayload,
     OffsetPayload,
@@ -20,6 +19,7 @@ from spark_logbus.coordination.payloads import (
     decode,
     encode,
 )
+from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 # As docs/formats/zookeeper.md shows them: these bytes stand in ZooKeeper and must stay readable.
 EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [

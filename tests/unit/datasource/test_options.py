@@ -7,18 +7,16 @@ import pytest
 from spark_logbus.datasource.options import SourceOptions, parse_options, wants_headers
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, TopicPartition
-from spark_logbus.offsets import (
+from spark_logbus.offsets.position import (
     Bound,
     Committed,
     LastRecords,
-    Partitions,
-    Pattern,
     PerPartition,
     Positions,
     Since,
-    Topics,
-    TriggerLimits,
 )
+from spark_logbus.offsets.selection import Partitions, Pattern, Topics
+from spark_logbus.offsets.trigger_limits import TriggerLimits
 
 T0 = TopicPartition("t", 0)
 

@@ -12,7 +12,7 @@ from spark_logbus.errors import (
     UnsupportedVersionError,
 )
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets import TriggerLimits, limited_ends
+from spark_logbus.offsets.trigger_limits import TriggerLimits, limited_ends
 from tests.unit.datasource.world import T0, Query, World, two_partitions
 
 

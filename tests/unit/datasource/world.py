@@ -9,23 +9,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from spark_logbus.client import (
-    Admin,
-    Bootstrap,
-    PartitionDescription,
-    PartitionEnds,
-    TopicDescription,
-)
-from spark_logbus.coordination import CommittedOffset
+from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
+from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.datasource.options import parse_options
-from spark_logbus.datasource.read import RangesPartition
 from spark_logbus.datasource.stream_driver import StreamDriver
-from spark_logbus.errors import (
-    LogbusError,
-    UnknownTopicError,
-)
+from spark_logbus.datasource.task import RangesPartition
+from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
-from spark_logbus.offsets import DriverLink, GroupProgress, Patience
+from spark_logbus.protocol import PartitionEnds
+from spark_logbus.spark.driver import DriverLink
+from spark_logbus.spark.group import GroupProgress
+from spark_logbus.spark.patience import Patience
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

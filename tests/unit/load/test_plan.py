@@ -9,7 +9,7 @@ from spark_logbus.load import Commit, WarehouseError
 from spark_logbus.load.commits import newest
 from spark_logbus.load.reading import plan
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets import Snapshot, Span
+from spark_logbus.offsets.snapshot import Snapshot, Span
 
 ID = "5f0c"
 

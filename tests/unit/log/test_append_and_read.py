@@ -195,7 +195,7 @@ def test_a_segment_rolls(broker: Broker, cause: str, monkeypatch: pytest.MonkeyP
     if cause == "age":
         broker.clock.advance(7 * 24 * 3600)
     if cause == "index":
-        monkeypatch.setattr("spark_logbus.log.index.MAX_ENTRIES", 2)
+        monkeypatch.setattr("spark_logbus.log.segment.index.MAX_ENTRIES", 2)
     broker.append(record_batch(1, payload=bytes(1000 if cause == "size" else 8)))
     names = sorted(path.name for path in broker.log_path().glob("*.log"))
     assert names == ["00000000000000000000.log", "00000000000000000002.log"]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.log.contents import NOTHING_APPENDED
-from spark_logbus.log.index import NO_TIMESTAMP
 from spark_logbus.log.retention import SegmentFacts, expired_segments
+from spark_logbus.log.segment.index import NO_TIMESTAMP
+from spark_logbus.log.segment.metadata import NOTHING_APPENDED
 from spark_logbus.log.steady_time import SteadyTime
 from tests.fault.log.material import NOW_US, SECOND, ManualClock
 

@@ -6,24 +6,17 @@ import pytest
 
 from spark_logbus.errors import DataLossError, InvalidOptionError
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetRange, TopicPartition
-from spark_logbus.offsets import (
-    AboveEnd,
-    BelowLogStart,
+from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, Finding, TopicGone, decide
+from spark_logbus.offsets.position import (
     Bound,
     Committed,
-    Finding,
     LastRecords,
     PerPartition,
     Positions,
     Since,
-    Snapshot,
-    Span,
-    TopicGone,
-    decide,
-    lookups,
-    make_ranges,
-    resolve,
 )
+from spark_logbus.offsets.resolve import lookups, make_ranges, resolve
+from spark_logbus.offsets.snapshot import Snapshot, Span
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 SNAPSHOT = Snapshot({"t": "id"}, {T0: Span(10, 20), T1: Span(0, 5)})

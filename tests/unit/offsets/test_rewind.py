@@ -6,15 +6,13 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.coordination import GroupRewinds, Rewind
+from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets import (
+from spark_logbus.offsets.rewind import (
     ByCount,
     ByDuration,
     RewindPlan,
-    Snapshot,
-    Span,
     Target,
     ToEarliest,
     ToLatest,
@@ -23,6 +21,7 @@ from spark_logbus.offsets import (
     apply,
     plan,
 )
+from spark_logbus.offsets.snapshot import Snapshot, Span
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SNAPSHOT = Snapshot({"t": "id"}, {T0: Span(100, 200), T1: Span(0, 50)})

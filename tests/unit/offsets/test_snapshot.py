@@ -6,10 +6,12 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.client import Admin, PartitionDescription, PartitionEnds, TopicDescription
+from spark_logbus.client import Admin, PartitionDescription, TopicDescription
 from spark_logbus.errors import BrokerUnavailableError, LogbusError
 from spark_logbus.model import BrokerAddress
-from spark_logbus.offsets import Pattern, take_snapshot
+from spark_logbus.offsets.selection import Pattern
+from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.protocol import PartitionEnds
 
 LEADER = BrokerAddress(2, "etl-1", 9092)
 

@@ -9,8 +9,8 @@ import pytest
 from spark_logbus.client import Bootstrap
 from spark_logbus.model import TopicPartition
 from spark_logbus.sink.columns import SinkColumns
-from spark_logbus.sink.delivery import Appended
 from spark_logbus.sink.options import parse_options
+from spark_logbus.sink.task import Appended
 from spark_logbus.sink.writer import LogbusBatchWriter, LogbusStreamWriter, TaskAppends, WritePlan
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
-from spark_logbus.coordination import SessionState
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     LogbusError,
@@ -16,6 +15,7 @@ from spark_logbus.errors import (
     PartitionOfflineError,
 )
 from spark_logbus.log import LogDirectory
+from spark_logbus.zookeeper import SessionState
 from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, record_batch
 from tests.fault.log.simulated_disk import SimulatedDisk
 

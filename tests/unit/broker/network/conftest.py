@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.broker.config import NetworkConfig
+from spark_logbus.broker.network.config import NetworkConfig
 from tests.unit.broker.network.ends import Ends, over
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.network.budget import Memory
-from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.replies import Answer, Deferred, Reply
-from spark_logbus.broker.network.turns import Turns
+from spark_logbus.broker.network.memory import Buffers, Memory
+from spark_logbus.broker.network.responses import Answer, Deferred, Reply
+from spark_logbus.broker.network.strand import Turns
 from spark_logbus.protocol import (
     Api,
     DeleteTopicRequest,

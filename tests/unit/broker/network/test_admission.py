@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.network.admission import Admission
+from spark_logbus.broker.network.config import NetworkConfig
+from spark_logbus.broker.network.limits import Admission
 from spark_logbus.errors import LimitExceededError
 
 LIMITS = NetworkConfig(max_connections=5, max_connections_per_address=3)

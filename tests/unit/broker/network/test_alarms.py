@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from spark_logbus.broker.network.alarms import Alarms
+from spark_logbus.broker.network.deadlines import Alarms
 
 
 def test_due_things_come_out_once_in_order() -> None:

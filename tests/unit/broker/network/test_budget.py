@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_logbus.broker.network.budget import Budget, Reservation, Tally
+from spark_logbus.broker.network.memory import Budget, Reservation, Tally
 
 
 def opened(budget: Budget, told: list[str], name: str, *, peer: str = "a") -> Reservation:

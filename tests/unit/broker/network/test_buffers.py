@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.memory import Buffers
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20, (1 << 20) + 1])

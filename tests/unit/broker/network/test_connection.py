@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.network.budget import Memory
-from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.replies import NoReply, NotYet, Reply
-from spark_logbus.broker.network.turns import Turns
+from spark_logbus.broker.network.memory import Buffers, Memory
+from spark_logbus.broker.network.responses import NoReply, NotYet, Reply
+from spark_logbus.broker.network.strand import Turns
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_logbus.broker.network.lanes import Lanes
+from spark_logbus.broker.network.limits import Lanes
 
 
 def test_as_many_may_enter_as_there_are_lanes() -> None:

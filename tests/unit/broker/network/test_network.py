@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.network import network as network_module
+from spark_logbus.broker.network import server as network_module
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.network import Network
-from spark_logbus.broker.network.replies import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.responses import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.server import Network
 from spark_logbus.broker.network.sockets import configure, listen
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LimitExceededError, StorageError

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.broker.network.replies import PassedFile, Reply
+from spark_logbus.broker.network.responses import PassedFile, Reply
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.log.filesystem import OSFile
-from spark_logbus.protocol import (
-    Api,
-    CreateTopicResponse,
-    Frame,
-    decode_response,
-    encode_response,
-)
+from spark_logbus.protocol import Api, CreateTopicResponse, Frame, decode_response, encode_response
 from spark_logbus.protocol.frames import PRELUDE, PRELUDE_SIZE
 from tests.unit.broker.network.ends import REPLY, over
 from tests.unit.broker.wire import Wire, frames

@@ -5,16 +5,11 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack, suppress
 
-from spark_logbus.broker.config import NetworkConfig
-from spark_logbus.broker.network.budget import Memory
-from spark_logbus.broker.network.buffers import Buffers
+from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.turns import Turns
-from spark_logbus.protocol import (
-    Api,
-    DeleteTopicRequest,
-    HandshakeRequest,
-)
+from spark_logbus.broker.network.memory import Buffers, Memory
+from spark_logbus.broker.network.strand import Turns
+from spark_logbus.protocol import Api, DeleteTopicRequest, HandshakeRequest
 from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later, over
 from tests.unit.broker.wire import request
 

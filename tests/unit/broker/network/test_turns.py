@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_logbus.broker.network.turns import Turns
+from spark_logbus.broker.network.strand import Turns
 
 
 class Poller:

@@ -1,0 +1,1 @@
+"""When the broker compacts a log, and the child process that does it."""

@@ -1,0 +1,224 @@
+"""The fetch request: slices of segments, at once or when enough has come (long poll)."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from spark_logbus.broker.handlers.request_metrics import RequestMeters
+from spark_logbus.broker.network import Answer, Deferred, PassedFile, Reply
+from spark_logbus.broker.replica_manager import Partitions, require_id
+from spark_logbus.clock import Clock
+from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.log import LogSlice, PartitionLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.protocol import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    encode_response,
+    error_info,
+)
+
+# Below this, to pass and map a file takes as long as to copy its bytes, or longer.
+LEAST_PASSED_BYTES: Final = 1 << 20
+
+
+class WaitingFetches:
+    """Which fetches wait for records of which partition. Thread-safe.
+
+    A waiting fetch is forgotten when it is woken (it comes back if that was not enough) and when
+    its connection drops it: only weak references are held.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[TopicPartition, weakref.WeakSet[Deferred]] = {}
+
+    def __len__(self) -> int:
+        """Partitions that somebody waits for, or has waited for."""
+        return len(self._waiting)
+
+    def add(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
+        with self._lock:
+            self._waiting.setdefault(topic_partition, weakref.WeakSet()).add(fetch)
+
+    def remove(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
+        with self._lock:
+            fetches = self._waiting.get(topic_partition)
+            if fetches is not None:
+                fetches.discard(fetch)
+                if not fetches:
+                    del self._waiting[topic_partition]
+
+    def wake(self, topic_partition: TopicPartition) -> None:
+        """The high watermark moved, or the partition is no longer led here."""
+        with self._lock:
+            waiting = list(self._waiting.pop(topic_partition, ()))
+        for fetch in waiting:
+            fetch.wake()
+
+    def wake_all(self) -> None:
+        with self._lock:
+            waiting = {fetch for fetches in self._waiting.values() for fetch in fetches}
+            self._waiting.clear()
+        for fetch in waiting:
+            fetch.wake()
+
+
+class _Attempt(Protocol):
+    def __call__(self, request: FetchRequest, *, deadline: float) -> Reply | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one partition gives to a fetch; ``settled``: there is no point in waiting for more."""
+
+    result: FetchResult
+    piece: LogSlice | None = None
+    log: PartitionLog | None = None
+    settled: bool = False
+
+
+class FetchHandler:
+    """Thread-safe; keeps nothing between requests but who waits."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        waiting: WaitingFetches,
+        *,
+        clock: Clock,
+        max_wait_ms: int,
+        max_fetch_bytes: int,
+        meters: RequestMeters | None = None,
+    ) -> None:
+        self._meters = meters or RequestMeters(clock)
+        self._partitions = partitions
+        self._waiting = waiting
+        self._clock = clock
+        self._max_wait_ms = max_wait_ms
+        self._max_fetch_bytes = max_fetch_bytes
+        self._ending = False
+
+    def handle(self, request: FetchRequest) -> Answer:
+        if not request.partitions:
+            raise InvalidRequestError("A fetch names no partition.")
+        reply = self.attempt(request, deadline=-math.inf if request.max_wait_ms <= 0 else math.inf)
+        return reply if reply is not None else self._long_poll(request)
+
+    def end_waiting(self) -> None:
+        """Answer all that wait, now and from now on, with what there is."""
+        self._ending = True
+        self._waiting.wake_all()
+
+    def _long_poll(self, request: FetchRequest) -> Deferred:
+        wait_ms = min(request.max_wait_ms, self._max_wait_ms)
+        return _LongPoll(
+            request, self.attempt, self._waiting, deadline=self._clock.monotonic() + wait_ms / 1000
+        )
+
+    def attempt(self, request: FetchRequest, *, deadline: float) -> Reply | None:
+        """The response if there is enough to send, an error to report, or no more time."""
+        final = self._ending or self._clock.monotonic() >= deadline
+        results: list[FetchResult] = []
+        slices: list[LogSlice] = []
+        room = max(1, min(request.max_bytes, self._max_fetch_bytes))
+        enough = min(max(1, request.min_bytes), room)
+        length = 0
+        for wanted in request.partitions:
+            found = self._read(wanted, room - length, first=not slices, enough=enough)
+            results.append(found.result)
+            if found.piece is not None:
+                slices.append(found.piece)
+                length += found.piece.length
+            final = final or found.settled
+        if not final and length < enough:
+            return None
+        file = self._file_instead(request, found) if len(request.partitions) == 1 else None
+        for result in results:
+            if result.length:
+                sent = file.piece.length if file is not None else result.length
+                self._meters.sent(result.topic, sent)
+        return Reply(encode_response(FetchResponse(results)), slices, file)
+
+    def _file_instead(self, request: FetchRequest, found: _Found) -> PassedFile | None:
+        """The response with a file in place of its bytes, if the client takes that."""
+        max_bytes = min(request.max_bytes_by_descriptor, self._max_fetch_bytes)
+        if max_bytes < LEAST_PASSED_BYTES or found.log is None:
+            return None
+        wanted = request.partitions[0]
+        try:
+            piece = found.log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+        except LogbusError:
+            return None  # it changed at this moment; what was found a moment ago goes out
+        if piece is None or piece.length < LEAST_PASSED_BYTES:
+            return None
+        result = msgspec.structs.replace(found.result, length=piece.length)
+        return PassedFile(encode_response(FetchResponse([result], piece.position)), piece)
+
+    def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
+        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+        try:
+            led = self._partitions.leader_of(topic_partition)
+            require_id(wanted.topic, wanted.topic_id, led)
+            log = led.log
+            piece = None
+            settled = False
+            if room > 0 or first:
+                max_bytes = max(1, min(wanted.max_bytes, room))
+                piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+                if piece is not None and piece.length < enough:
+                    # Less than the client waits for: is more there that max_bytes keeps out?
+                    more = log.read(wanted.offset, max_bytes=enough, end=wanted.end)
+                    settled = more is not None and more.length > piece.length
+            if piece is not None and piece.length > room and not first:
+                piece = None  # does not fit behind what others got; its turn comes next time
+            ends = log.ends()
+        except LogbusError as error:
+            self._meters.failed(Api.FETCH, error)
+            failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
+            return _Found(failed, settled=True)
+        result = FetchResult(
+            wanted.topic,
+            wanted.partition,
+            length=piece.length if piece is not None else 0,
+            log_start_offset=ends.log_start_offset,
+            high_watermark=ends.high_watermark,
+        )
+        return _Found(result, piece, log, settled)
+
+
+class _LongPoll(Deferred):
+    """One fetch that waits."""
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        attempt: _Attempt,
+        waiting: WaitingFetches,
+        *,
+        deadline: float,
+    ) -> None:
+        super().__init__(deadline=deadline)
+        self._request = request
+        self._attempt = attempt
+        self._waiting = waiting
+        self._wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
+
+    def poll(self) -> Reply | None:
+        # Registered before looking, so that no record can come unnoticed in between.
+        for topic_partition in self._wanted:
+            self._waiting.add(topic_partition, self)
+        reply = self._attempt(self._request, deadline=self.deadline)
+        if reply is not None:
+            for topic_partition in self._wanted:
+                self._waiting.remove(topic_partition, self)
+        return reply

@@ -1,0 +1,132 @@
+"""Requests that create, alter and delete topics: checked here, decided by ZooKeeper."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from spark_logbus.broker.config import BrokerConfig
+from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.metadata_cache import ClusterImage
+from spark_logbus.broker.network import Answer, Reply
+from spark_logbus.coordination.topic_records import TopicRecord, enlarge
+from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.errors import BrokerUnavailableError, ConfigError
+from spark_logbus.log import LogConfig
+from spark_logbus.protocol import (
+    AlterTopicRequest,
+    AlterTopicResponse,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    encode_response,
+)
+
+
+class TopicHandler:
+    """Thread-safe; keeps nothing."""
+
+    def __init__(
+        self, config: BrokerConfig, *, image: ClusterImage, topics: TopicRegistry, offload: Offload
+    ) -> None:
+        self._config = config
+        self._image = image
+        self._topics = topics
+        self._offload = offload
+
+    def create(self, request: CreateTopicRequest) -> Answer:
+        LogConfig.from_topic_config(request.config, self._config.log)  # refuse before it exists
+        live = self._live_brokers()
+        self._check_partitions(request.name, request.partitions, added=request.partitions)
+
+        def create() -> Reply:
+            record = self._topics.create(
+                request.name, partitions=request.partitions, brokers=live, config=request.config
+            )
+            return Reply(encode_response(CreateTopicResponse(record.topic_id)))
+
+        return self._offload.run(create)
+
+    def delete(self, request: DeleteTopicRequest) -> Answer:
+        def delete() -> Reply:
+            self._topics.delete(request.name)
+            return Reply(encode_response(DeleteTopicResponse()))
+
+        return self._offload.run(delete)
+
+    def alter(self, request: AlterTopicRequest) -> Answer:
+        """Every leader sees the change in its watch of the topics, and applies it."""
+        live = [] if request.partitions is None else self._live_brokers()
+
+        def change(now: TopicRecord) -> TopicRecord:
+            config = altered(now.name, now.config, put=request.set, drop=request.unset)
+            LogConfig.from_topic_config(config, self._config.log)
+            made = dataclasses.replace(now, config=config)
+            return made if request.partitions is None else self._enlarge(made, request, live)
+
+        def alter() -> Reply:
+            before, after = self._topics.alter(request.name, change)
+            return Reply(
+                encode_response(
+                    AlterTopicResponse(
+                        config_before=before.config,
+                        config=after.config,
+                        partitions_before=len(before.partitions),
+                        partitions=len(after.partitions),
+                    )
+                )
+            )
+
+        return self._offload.run(alter)
+
+    def _enlarge(
+        self, now: TopicRecord, request: AlterTopicRequest, live: Sequence[int]
+    ) -> TopicRecord:
+        have, wanted = len(now.partitions), request.partitions or 0
+        if wanted < have:
+            raise ConfigError(
+                f"The topic {now.name!r} has {have} partitions and cannot have {wanted}: taking "
+                "partitions away would lose records. Create another topic."
+            )
+        self._check_partitions(now.name, wanted, added=wanted - have)
+        others = self._image.topics.values()
+        return enlarge(now, partitions=wanted, brokers=live, others=others)
+
+    def _live_brokers(self) -> list[int]:
+        live = [broker.broker_id for broker in self._image.brokers]
+        if not live:
+            raise BrokerUnavailableError(
+                "No broker is registered in ZooKeeper at the moment; try again."
+            )
+        return live
+
+    def _check_partitions(self, name: str, wanted: int, *, added: int) -> None:
+        """Refuse what the brokers could not hold. Topics made at the same moment do not count."""
+        most = self._config.max_partitions_per_topic
+        if added and wanted > most:
+            raise ConfigError(
+                f"The topic {name!r} cannot have {wanted} partitions: {most} is the most that this "
+                "broker allows (max_partitions_per_topic)."
+            )
+        have = sum(len(topic.partitions) for topic in self._image.topics.values())
+        brokers = len(self._image.brokers)
+        each = self._config.max_partitions_per_broker
+        if added and have + added > each * brokers:
+            raise ConfigError(
+                f"There are {have} partitions on {brokers} brokers, and {added} more would be "
+                f"above {each} for each broker (max_partitions_per_broker). Delete topics that "
+                "are not needed, or add a broker."
+            )
+
+
+def altered(
+    name: str, config: Mapping[str, str], *, put: Mapping[str, str], drop: Sequence[str]
+) -> dict[str, str]:
+    """``config`` with keys set and unset. Unsetting what is not set is no change, so that a
+    request whose answer was lost can be repeated."""
+    for key in drop:
+        if key in put:
+            raise ConfigError(f"{key} of the topic {name!r} is to be both set and unset.")
+    kept = {key: value for key, value in config.items() if key not in drop}
+    return {**kept, **put}

@@ -1,0 +1,444 @@
+"""The partitions that this broker leads: taken, kept and given up as ZooKeeper says."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.errors import (
+    CoordinationError,
+    LogbusError,
+    NotLeaderError,
+    PartitionOfflineError,
+    StorageError,
+    UnknownTopicError,
+)
+from spark_logbus.log import LogDirectory, PartitionLog
+from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import CorruptNodeError
+
+log = logging.getLogger(__name__)
+
+_State = PartitionState | CorruptNodeError | None
+
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 30.0
+_SHOWN = 10  # partitions that one line of the log names
+_REFUSED_RETRY_S = 2.0
+_REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a second
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A partition that this broker leads, under a leader epoch."""
+
+    log: PartitionLog
+    leader_epoch: int
+
+
+def require_id(topic: str, topic_id: str | None, led: Led) -> None:
+    """UnknownTopicError if ``topic_id`` is given and is of another topic of that name than the
+    one that is led here."""
+    if topic_id not in (None, led.log.topic_id):
+        raise UnknownTopicError(
+            f"The topic {topic} that is meant has the id {topic_id}, the one of that name here "
+            f"has the id {led.log.topic_id}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A partition of this broker's that is not served, because its log is missing or too short."""
+
+    topic_id: str
+    error: StorageError
+
+
+class _Wanted(NamedTuple):
+    """The topics as ZooKeeper told in one of its sessions."""
+
+    topics: Mapping[str, TopicRecord]
+    session_id: int
+
+
+class Partitions:
+    """Follows the topics in ZooKeeper with its own thread; lookups are lock-free and thread-safe.
+
+    A partition is served as soon as its leadership stands in ZooKeeper, and goes on being served
+    while ZooKeeper is away. One whose log is not there, though it was led before, or ends before
+    what ZooKeeper knows, is refused until it is given up (see ``TopicRegistry.give_up``).
+
+    A topic's logs are removed only when it is seen to disappear within one ZooKeeper session. Logs
+    of topics that ZooKeeper does not know at the start, or no longer knows in a new session, are
+    left alone, also by retention and compaction: ZooKeeper may have lost them. So are those of a
+    topic whose node disappears when it could not be read: nobody deleted the topic, somebody
+    cleared the node away.
+
+    A broker that lost its id steps back: it leads nothing, follows nothing and so deletes nothing
+    until it leads again, then in new leader epochs.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        logs: LogDirectory,
+        topics: TopicRegistry,
+        session_id: Callable[[], int],
+        moved: Callable[[TopicPartition], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._topics = topics
+        self._session_id = session_id
+        self._moved = moved
+        self._led: dict[TopicPartition, Led] = {}
+        self._resigned: dict[TopicPartition, Led] = {}  # what was led before the id was lost
+        self._stepped_back = False
+        self._refused: dict[TopicPartition, Refused] = {}
+        self._to_remove: dict[TopicPartition, str] = {}  # of deleted topics, by id; refused so far
+        self._seen: Mapping[str, TopicRecord] = {}
+        self._seen_in = 0  # the session in which they were seen
+        self._said_held: list[TopicPartition] = []
+        self._wanted: _Wanted | None = None
+        self._newest: _Wanted | None = None
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._follow, name="partitions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._topics.watch(self._topics_changed)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    def step_back(self) -> None:
+        """Lead nothing from now on: another broker has the id."""
+        with self._changed:
+            self._stepped_back = True
+            resigned, self._led = self._led, {}
+            self._resigned.update(resigned)
+            self._changed.notify()
+        for topic_partition in resigned:
+            self._moved(topic_partition)  # who waits for its records learns of it now
+
+    def check_epochs(self) -> None:
+        """Lead those partitions anew that another broker has led since, which had the id for a
+        while and is gone. Raises CoordinationError."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for topic_partition in self.led():
+            by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
+        for topic, topic_partitions in by_topic.items():
+            try:
+                states = self._topics.states(topic)
+                for topic_partition in topic_partitions:
+                    state = states.get(topic_partition.partition)
+                    if state is not None:
+                        self._check_epoch(topic_partition, state)
+            except (CorruptNodeError, UnknownTopicError) as error:
+                log.debug("The epochs of %s are left as they are: %s", topic, error)
+
+    def _check_epoch(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        led, newest = self._led.get(topic_partition), state.leader_epoch
+        if led is None or led.leader_epoch == newest:
+            return
+        if led.log.flushed_end < (state.end or 0):
+            # The other's log has come further: this one is looked at anew, and refused.
+            with self._changed:
+                if self._led.get(topic_partition) is led:
+                    del self._led[topic_partition]
+                self._wanted = self._newest
+                self._changed.notify()
+            return
+        epoch = self._topics.lead(
+            topic_partition,
+            broker_id=self._broker_id,
+            topic_id=led.log.topic_id,
+            end=led.log.flushed_end,
+        ).leader_epoch
+        with self._changed:
+            if self._led.get(topic_partition) is led:
+                self._led[topic_partition] = Led(led.log, epoch)
+        log.warning(
+            "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
+            topic_partition, newest, epoch, extra=_about(topic_partition),
+        )  # fmt: skip
+
+    def lead_again(self) -> None:
+        """The id is this broker's again: take the partitions in new leader epochs."""
+        with self._changed:
+            self._stepped_back = False
+            self._wanted = self._newest
+            self._changed.notify()
+
+    def leader_of(self, topic_partition: TopicPartition) -> Led:
+        """The log and epoch of a partition that is led here, else NotLeaderError, or what keeps
+        this broker from leading it: LogMissingError, PartitionOfflineError."""
+        led = self._led.get(topic_partition)
+        if led is None:
+            refused = self._refused.get(topic_partition)
+            if refused is not None:
+                raise refused.error.again()
+            raise NotLeaderError(
+                f"Broker {self._broker_id} does not lead {topic_partition}; "
+                "refresh the metadata and ask its leader."
+            )
+        return led
+
+    @property
+    def count(self) -> int:
+        return len(self._led)
+
+    def find(self, topic_partition: TopicPartition) -> Led | None:
+        return self._led.get(topic_partition)
+
+    def led(self) -> dict[TopicPartition, Led]:
+        """All that are led here, as of now."""
+        return dict(self._led)
+
+    def refused(self) -> dict[TopicPartition, StorageError]:
+        """The partitions that would be led here if their logs were whole, and why they are not."""
+        return {tp: refused.error for tp, refused in self._refused.copy().items()}
+
+    # -- following ZooKeeper --------------------------------------------------------------
+
+    def _topics_changed(self, topics: dict[str, TopicRecord]) -> None:
+        with self._changed:
+            self._wanted = self._newest = _Wanted(topics, self._session_id())
+            self._changed.notify()
+
+    def _follow(self) -> None:
+        unfinished: _Wanted | None = None
+        pause_s = _FIRST_RETRY_S
+        while True:
+            with self._changed:
+                if self._wanted is None and not self._stopping:
+                    self._changed.wait(pause_s if unfinished is not None else None)
+                if self._stopping:
+                    return
+                news, self._wanted = self._wanted, None
+            wanted = news or unfinished
+            if self._stepped_back:
+                self._hold_all()
+            if wanted is None or self._stepped_back:
+                unfinished = None
+                continue
+            pause_s = _FIRST_RETRY_S if news else min(2 * pause_s, self._longest_pause_s())
+            try:
+                unfinished = None if self._apply(wanted) else wanted
+            except Exception:
+                log.exception("The partitions could not be brought in line with ZooKeeper.")
+                unfinished = wanted
+
+    def _longest_pause_s(self) -> float:
+        """A refused partition is looked at often, for whoever gives it up waits for that."""
+        refused = len(self._refused)
+        if not refused:
+            return _LAST_RETRY_S
+        return min(_REFUSED_RETRY_S + refused * _REFUSED_LOOK_S, _LAST_RETRY_S)
+
+    def _apply(self, wanted: _Wanted) -> bool:
+        """Bring the logs in line with ``wanted``; False when something is to be tried again."""
+        for name, record in self._seen.items():
+            now = wanted.topics.get(name)
+            if now is None or now.topic_id != record.topic_id:
+                self._give_up(record, kept=self._why_kept(record, wanted))
+        self._seen, self._seen_in = wanted.topics, wanted.session_id
+        done = self._remove_deleted(wanted.topics)
+        try:
+            states = self._states(wanted.topics.values())
+            for record in wanted.topics.values():
+                for topic_partition in self._ours(record):
+                    if self._stopping or self._stepped_back:
+                        return False
+                    state = states.get(topic_partition)
+                    done = self._take(topic_partition, record, state) and done
+        except CoordinationError as error:
+            log.warning("Not all partitions can be led yet, trying again: %s", error)
+            return False
+        self._tell_what_is_held()
+        return done
+
+    def _hold_all(self) -> None:
+        for each in self._logs.logs():
+            self._logs.hold(each.topic_partition, topic_id=each.topic_id)
+
+    def _tell_what_is_held(self) -> None:
+        held = sorted(
+            each.topic_partition
+            for each in self._logs.logs()
+            if each.held and each.topic_partition not in self._refused
+        )
+        if held and held != self._said_held:
+            log.warning(
+                "ZooKeeper has no topic, or none with a configuration that can be used, for %d of "
+                "the logs here (%s%s): all their records are kept. If ZooKeeper has lost its data, "
+                "restore that; if the topics were deleted while this broker was away, remove the "
+                "directories while it is stopped.",
+                len(held), ", ".join(map(str, held[:_SHOWN])), ", ..." * (len(held) > _SHOWN),
+            )  # fmt: skip
+        self._said_held = held
+
+    def _ours(self, record: TopicRecord) -> list[TopicPartition]:
+        return [
+            TopicPartition(record.name, partition)
+            for partition, brokers in record.partitions.items()
+            if brokers[:1] == [self._broker_id]
+        ]
+
+    def _states(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, _State]:
+        """What ZooKeeper says of the partitions that are ours and not led yet."""
+        return self._topics.states_of(
+            topic_partition
+            for record in records
+            for topic_partition in self._ours(record)
+            if (led := self._led.get(topic_partition)) is None
+            or led.log.topic_id != record.topic_id
+        )
+
+    def _take(self, topic_partition: TopicPartition, record: TopicRecord, state: _State) -> bool:
+        """Lead the partition; False when that failed. Raises CoordinationError."""
+        led = self._led.get(topic_partition)
+        try:
+            if isinstance(state, CorruptNodeError):
+                raise state
+            partition_log = self._log_of(topic_partition, record, state)
+            if led is not None and led.log is partition_log:
+                return True
+            state = self._topics.lead(
+                topic_partition,
+                broker_id=self._broker_id,
+                topic_id=record.topic_id,
+                end=partition_log.flushed_end,
+            )
+        except CorruptNodeError as error:  # reported by who met it; the others go on
+            log.debug("Not leading %s: %s", topic_partition, error)
+            return False
+        except CoordinationError:
+            raise
+        except UnknownTopicError as error:
+            log.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
+            return True
+        except PartitionOfflineError as error:
+            self._refuse(topic_partition, record, error)
+            return False
+        except LogbusError as error:
+            log.error("Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition))
+            return False
+        led = Led(partition_log, state.leader_epoch)
+        with self._changed:
+            if self._stepped_back:
+                return False
+            self._led[topic_partition] = led
+            self._refused.pop(topic_partition, None)
+            before = self._resigned.pop(topic_partition, None)
+        if before is None or before.log is not partition_log:
+            partition_log.add_listener(lambda: self._moved(topic_partition))
+        log.info(
+            "Leading %s in epoch %d.",
+            topic_partition, state.leader_epoch, extra=_about(topic_partition),
+        )  # fmt: skip
+        return True
+
+    def _log_of(
+        self, topic_partition: TopicPartition, record: TopicRecord, state: PartitionState | None
+    ) -> PartitionLog:
+        """The partition's log; a new one in the place of one that is refused and given up."""
+        try:
+            return self._logs.ensure(
+                topic_partition,
+                topic_id=record.topic_id,
+                config=record.config,
+                known_end=None if state is None else state.end or 0,
+            )
+        except PartitionOfflineError:
+            if state is None or state.go_on_at is None:
+                raise
+        return self._logs.start_over(
+            topic_partition,
+            topic_id=record.topic_id,
+            config=record.config,
+            base_offset=max(state.go_on_at, state.end or 0),
+        )
+
+    def _refuse(
+        self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError
+    ) -> None:
+        """Say once, here and in ZooKeeper, that the partition is not served."""
+        known = self._refused.get(topic_partition)
+        said = known and (known.topic_id, known.error.message)
+        if said == (record.topic_id, error.message):
+            return
+        try:
+            self._topics.refuse(
+                topic_partition,
+                broker_id=self._broker_id,
+                topic_id=record.topic_id,
+                why=error.message,
+                end=self._logs.known_end(topic_partition, topic_id=record.topic_id),
+            )
+        except UnknownTopicError:
+            return  # deleted just now; the news of it is under way
+        self._refused[topic_partition] = Refused(record.topic_id, error.again())
+        self._moved(topic_partition)
+        log.error("%s", error, extra=_about(topic_partition))
+
+    def _why_kept(self, record: TopicRecord, wanted: _Wanted) -> str | None:
+        """Why the logs of a topic that is gone may be wanted still; None if it was deleted."""
+        if wanted.session_id != self._seen_in:
+            return "since its session was lost"
+        return None if record.readable else "where its topic's node could not be read any more"
+
+    def _give_up(self, record: TopicRecord, *, kept: str | None) -> None:
+        for topic_partition in self._ours(record):
+            with self._changed:  # or ``check_epochs`` could put it back
+                self._led.pop(topic_partition, None)
+            self._refused.pop(topic_partition, None)
+            self._moved(topic_partition)  # who waits for its records learns of it now
+            if kept is not None:
+                self._logs.hold(topic_partition, topic_id=record.topic_id)
+                log.warning(
+                    "%s is gone from ZooKeeper %s. All its records are kept, whatever its "
+                    "retention was, in case it was not deleted; remove the directory if it was.",
+                    topic_partition,
+                    kept,
+                )
+                continue
+            self._resigned.pop(topic_partition, None)
+            self._to_remove[topic_partition] = record.topic_id
+
+    def _remove_deleted(self, topics: Mapping[str, TopicRecord]) -> bool:
+        """Remove the logs of deleted topics; False when the disk refuses one, for now."""
+        for topic_partition, topic_id in list(self._to_remove.items()):
+            now = topics.get(topic_partition.topic)
+            if now is not None and now.topic_id == topic_id:  # of a ZooKeeper put back, say
+                del self._to_remove[topic_partition]
+                continue
+            try:
+                self._logs.remove(topic_partition, topic_id=topic_id)
+                del self._to_remove[topic_partition]
+                log.info(
+                    "Removed %s: its topic was deleted.",
+                    topic_partition, extra=_about(topic_partition),
+                )  # fmt: skip
+            except LogbusError as error:
+                log.error(
+                    "Cannot remove %s yet: %s",
+                    topic_partition, error, extra=_about(topic_partition),
+                )  # fmt: skip
+        return not self._to_remove
+
+
+def _about(topic_partition: TopicPartition) -> dict[str, object]:
+    """Fields for logs that are read by machines."""
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}

@@ -1,0 +1,1 @@
+"""Topics and offsets, for people and tools."""

@@ -1,0 +1,56 @@
+"""Where a client finds its first broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_logbus.client.transport.connect import UNKNOWN_BROKER
+from spark_logbus.errors import BrokerUnavailableError, ConfigError
+from spark_logbus.model import BrokerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Brokers to ask for the whole cluster. A value: Spark sends it from driver to tasks."""
+
+    brokers: tuple[BrokerAddress, ...]
+
+    def __post_init__(self) -> None:
+        if not self.brokers:
+            raise ConfigError("A client needs the address of at least one broker, got none.")
+
+    @classmethod
+    def of(cls, addresses: str) -> Bootstrap:
+        """From ``"host:port,host:port"``."""
+        if not isinstance(addresses, str):
+            raise ConfigError(
+                f"The broker addresses are {addresses!r}, which is no text; use "
+                '"host:port,host:port".'
+            )
+        brokers = []
+        for part in addresses.split(","):
+            host, _, port = part.strip().rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ConfigError(f"{part.strip()!r} is not a broker address; use host:port.")
+            brokers.append(BrokerAddress(UNKNOWN_BROKER, host.strip("[]"), int(port)))
+        return cls(tuple(brokers))
+
+    @classmethod
+    def from_zookeeper(cls, connect: str) -> Bootstrap:
+        """The brokers that are registered now, read in a short ZooKeeper session.
+
+        Raises CoordinationError when ZooKeeper cannot be reached, BrokerUnavailableError when
+        no broker is registered.
+        """
+        # Imported here: Spark tasks use this module and never talk to ZooKeeper.
+        from spark_logbus.coordination.brokers import BrokerRegistry
+        from spark_logbus.zookeeper import Session
+
+        with Session(connect, client_name="logbus-bootstrap", expects_cluster=True) as session:
+            live = BrokerRegistry(session).live()
+        if not live:
+            raise BrokerUnavailableError(
+                f"No broker is registered in ZooKeeper at {connect}; start one with "
+                "'logbus broker', or check the path behind the address."
+            )
+        return cls(tuple(live))

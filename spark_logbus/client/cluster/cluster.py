@@ -1,0 +1,323 @@
+"""The client's view of a cluster: whom to ask, who leads what, and when to ask again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, NoReturn, TypeVar
+
+from spark_logbus.client.cluster.bootstrap import Bootstrap
+from spark_logbus.client.cluster.calls import Callers
+from spark_logbus.client.cluster.metadata import KnownTopic, Metadata
+from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.transport.pool import ConnectionPool
+from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LogbusError,
+    RequestTimeoutError,
+    UnknownTopicError,
+)
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import Api, Message, MetadataRequest, MetadataResponse
+from spark_logbus.retry import Backoff, Deadline, gave_up
+
+# Answered from memory: a broker that takes longer is stopped or cut off, and another one is asked.
+_METADATA_MS: Final = 1_500
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+class Cluster:
+    """Bootstrap, metadata cache and connection pool. Thread-safe; share one per process.
+
+    Not picklable: it holds sockets. Send its ``Bootstrap`` and connect again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        config: ClientConfig,
+        *,
+        rebootstrap: Callable[[], Bootstrap] | None = None,
+        clock: Clock,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.pool = ConnectionPool(config)
+        self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._callers = Callers(self.pool, config, bootstrap, rebootstrap)
+        self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()  # one thread asks for metadata, the others wait for it
+        self._closing = threading.Event()
+
+    @classmethod
+    def connect(
+        cls,
+        bootstrap: Bootstrap,
+        config: ClientConfig | None = None,
+        *,
+        rebootstrap: Callable[[], Bootstrap] | None = None,
+        clock: Clock | None = None,
+    ) -> Cluster:
+        """A cluster client that has met at least one broker.
+
+        ``rebootstrap`` is asked for new addresses when none of the known ones answers. Raises
+        BrokerUnavailableError when no broker answers within the connect timeout.
+        """
+        cluster = cls(
+            bootstrap,
+            config or ClientConfig(),
+            rebootstrap=rebootstrap,
+            clock=clock or SystemClock(),
+        )
+        try:
+            cluster.ask_metadata(
+                [], deadline=cluster.deadline_ms(cluster.config.connect_timeout_ms)
+            )
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    @classmethod
+    def from_zookeeper(cls, connect: str, config: ClientConfig | None = None) -> Cluster:
+        """Connect to the registered brokers, and look there again when all have moved."""
+        bootstrap = Bootstrap.from_zookeeper(connect)
+        return cls.connect(bootstrap, config, rebootstrap=lambda: Bootstrap.from_zookeeper(connect))
+
+    def close(self) -> None:
+        """Close idle connections and wake up whoever pauses before a retry."""
+        self._closing.set()
+        self.pool.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A Cluster holds sockets and cannot be pickled; pickle cluster.bootstrap and call "
+            "Cluster.connect with it on the other side."
+        )
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """Addresses that are good now, for a client elsewhere."""
+        brokers = self._metadata.brokers
+        return Bootstrap(tuple(sorted(brokers.values()))) if brokers else self._callers.bootstrap
+
+    @property
+    def brokers(self) -> list[BrokerAddress]:
+        """The live brokers as of the last metadata response, by id."""
+        return sorted(self._metadata.brokers.values())
+
+    # -- deadlines and retries ------------------------------------------------------------
+
+    def deadline_ms(self, milliseconds: float) -> Deadline:
+        return Deadline.after_ms(self.clock, milliseconds)
+
+    def retry_deadline(self) -> Deadline:
+        return self.deadline_ms(self.config.retry_deadline_ms)
+
+    def pause(self, seconds: float) -> None:
+        """Wait before a retry; raises at once when the cluster is closed."""
+        if self._closing.wait(seconds):
+            raise BrokerUnavailableError("This cluster client was closed during a retry.")
+
+    def retrying(
+        self,
+        what: str,
+        attempt: Callable[[Deadline], T],
+        *,
+        topics: Iterable[str] = (),
+        deadline: Deadline | None = None,
+    ) -> T:
+        """``attempt`` until it succeeds, fails for good, or the deadline is near.
+
+        After a failure the leaders of ``topics`` are asked for again. ``what`` names the
+        operation, capitalised, in the final error, which is of the last failure's kind.
+        """
+        started = self.clock.monotonic()
+        deadline = deadline or self.retry_deadline()
+        names = list(topics)
+        failures: Counter[str] = Counter()
+        last: LogbusError | None = None
+        while True:
+            try:
+                return attempt(deadline)
+            except LogbusError as error:
+                if not error.retriable:
+                    raise
+                # A try that the deadline cut short says less than the one before it.
+                if last is None or not deadline.expired:
+                    last = error
+                failures[str(error)] += 1
+                pause_s = self.backoff.pause_s(failures.total())
+                if pause_s >= deadline.remaining_s:
+                    [(usual, _)] = failures.most_common(1)
+                    seconds = self.clock.monotonic() - started
+                    raise gave_up(what, seconds, last, usual=usual) from last
+            self.pause(pause_s)
+            for name in names:
+                self.doubt(name)
+
+    # -- metadata -------------------------------------------------------------------------
+
+    def topic(self, name: str, deadline: Deadline) -> KnownTopic:
+        """The topic from the cache, or asked for. UnknownTopicError if no broker has it."""
+        known = self._fresh(name)
+        if known is not None:
+            return known
+        asked_at = self.clock.monotonic()
+        if not self._asking.acquire(timeout=deadline.remaining_s):
+            raise RequestTimeoutError(f"Waited in vain for the metadata of topic {name}.")
+        try:
+            known = self._metadata.topics.get(name)
+            if known is not None and known.learned_at >= asked_at:
+                return known
+            return self._learn(name, deadline)
+        finally:
+            self._asking.release()
+
+    def _fresh(self, name: str) -> KnownTopic | None:
+        known = self._metadata.topics.get(name)
+        oldest = self.clock.monotonic() - self.config.metadata_max_age_ms / 1000
+        return known if known is not None and known.learned_at >= oldest else None
+
+    def _learn(self, name: str, deadline: Deadline, *, partition: int = 0) -> KnownTopic:
+        # A broker hears of a new topic or partition a moment after the one that made it, so only
+        # the word of all that answer is final.
+        heard_of: list[int] = []  # partitions, by each broker that has the topic
+
+        def has_it(response: MetadataResponse) -> bool:
+            heard_of.extend(len(info.partitions) for info in response.topics if info.name == name)
+            return max(heard_of, default=0) > partition
+
+        self.ask_metadata([name], deadline=deadline, good=has_it)
+        known = self._metadata.topics.get(name)
+        if heard_of and known is not None:
+            return known
+        with self._lock:
+            self._metadata = self._metadata.without(name)
+        raise UnknownTopicError(f"The cluster has no topic {name!r}; create it, or check the name.")
+
+    def doubt(self, topic: str) -> None:
+        """Ask for the topic's leaders anew before they are next relied on."""
+        with self._lock:
+            self._metadata = self._metadata.doubted(topic)
+
+    def doubt_leader(self, address: BrokerAddress) -> None:
+        """Likewise for all topics in which the broker leads a partition."""
+        with self._lock:
+            self._metadata = self._metadata.doubted_leader(address.broker_id)
+
+    def in_doubt(self, topic: str) -> bool:
+        """Whether ``topic`` would ask for that topic."""
+        return self._fresh(topic) is None
+
+    def cached_leader(self, tp: TopicPartition) -> BrokerAddress | None:
+        """The leader if it is known, without asking anyone; it may be in doubt."""
+        return self._metadata.leader(tp)
+
+    def knows(self, tp: TopicPartition) -> bool:
+        """Whether the partition is in the metadata that was last got."""
+        topic = self._metadata.topics.get(tp.topic)
+        return topic is not None and tp.partition in topic.leaders
+
+    def leader_name(self, tp: TopicPartition) -> str:
+        """The leader for people, as last known: "broker 2 at host:port"."""
+        return self._metadata.leader_name(tp)
+
+    def leader(self, tp: TopicPartition, deadline: Deadline) -> BrokerAddress:
+        """The leader, asked for if unknown.
+
+        Raises UnknownTopicError for a partition that the topic does not have, and
+        BrokerUnavailableError while no live broker leads it.
+        """
+        topic = self.topic(tp.topic, deadline)
+        if tp.partition not in topic.leaders:
+            topic = self._learn(tp.topic, deadline, partition=tp.partition)  # it may be new
+        if tp.partition not in topic.leaders:
+            raise UnknownTopicError(
+                f"Topic {tp.topic} has the partitions 0 to {len(topic.leaders) - 1}, "
+                f"not {tp.partition}."
+            )
+        address = self._metadata.leader(tp)
+        if address is None:
+            raise self.not_running(tp)
+        return address
+
+    def not_running(self, tp: TopicPartition) -> BrokerUnavailableError:
+        """What to say of a leader that is not among the live brokers."""
+        return BrokerUnavailableError(
+            f"The leader of {tp}, {self.leader_name(tp)}, is not running; start it again, its "
+            "records are on its disk."
+        )
+
+    def ask_metadata(
+        self,
+        topics: list[str] | None,
+        *,
+        deadline: Deadline,
+        good: Callable[[MetadataResponse], bool] = lambda _: True,
+    ) -> MetadataResponse:
+        """Ask one broker after the other until a response is ``good``; cache what it says.
+
+        When none is good, the last response counts. None asks for all topics.
+        """
+        return self.ask_any(
+            Api.METADATA,
+            MetadataRequest(topics=topics),
+            MetadataResponse,
+            deadline=deadline,
+            good=lambda response: self._take(response) and good(response),
+            most_ms=_METADATA_MS,
+        )
+
+    def _take(self, response: MetadataResponse) -> bool:
+        with self._lock:
+            learned_at = self.clock.monotonic()
+            self._metadata = self._metadata.updated(response, learned_at=learned_at)
+        return True
+
+    # -- calls ----------------------------------------------------------------------------
+
+    def call(
+        self,
+        address: BrokerAddress,
+        api: Api,
+        message: Message,
+        kind: type[M],
+        *,
+        deadline: Deadline,
+    ) -> M:
+        """One request to one broker, without retry."""
+        return self._callers.call(address, api, message, kind, deadline=deadline)
+
+    def ask_any(
+        self,
+        api: Api,
+        message: Message,
+        kind: type[M],
+        *,
+        deadline: Deadline,
+        good: Callable[[M], bool] = lambda _: True,
+        most_ms: float | None = None,
+    ) -> M:
+        """The first good response of any broker, else the last response, else an error. While
+        there are others left to ask, a broker has ``most_ms`` to answer."""
+        brokers = list(self._metadata.brokers.values())
+        return self._callers.ask_any(
+            brokers, api, message, kind, deadline=deadline, good=good, most_ms=most_ms
+        )

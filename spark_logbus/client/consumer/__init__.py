@@ -1,0 +1,1 @@
+"""The consumer: its fetcher and its group's offsets."""

@@ -1,0 +1,382 @@
+"""The consumer: reads assigned partitions onwards, and waits for what is not there yet."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Final
+
+from spark_logbus.client.admin.admin import Admin
+from spark_logbus.client.arguments import as_offset_spec, as_topic, as_topic_partitions
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.config import ConsumerConfig
+from spark_logbus.client.consumer.fetcher import Fetched, Fetcher, Position
+from spark_logbus.client.consumer.group import ConsumerGroup, GroupStore
+from spark_logbus.client.fetch.batches import FetchedBatch, RawBatch, decoded, walk
+from spark_logbus.client.fetch.partition_failures import Troubles
+from spark_logbus.client.fetch.records import ConsumerRecord, records_of
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    TopicRecreatedError,
+)
+from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_NO_END: Final = 2**63 - 1
+_FIRST_PATIENCE_MS: Final = 1_000  # doubles from try to try, up to the connect timeout
+_ITERATION_POLL_S: Final = 1.0  # between two chances to be interrupted
+
+
+class Consumer:
+    """Reads the partitions it is assigned, each in order. Not thread-safe.
+
+    ``poll_arrow`` gives whole arrow batches, iteration gives single records and blocks until
+    there are some. The position of a partition is the offset of the next record to hand out;
+    ``commit`` stores positions for the group. The cluster is shared, not owned.
+
+    A position is of one topic, known by its id: when the topic is deleted and created again,
+    nothing is read or committed at the old position in the new topic.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig | None = None,
+        *,
+        group_store: GroupStore | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._config = config or ConsumerConfig()
+        self._admin = Admin(cluster)
+        self._troubles = Troubles(cluster)
+        self._fetcher = Fetcher(cluster, self._config, self._troubles)
+        self._group = ConsumerGroup(cluster, self._config, group_store)
+        self._assigned: dict[TopicPartition, None] = {}  # in the order of the next request
+        self._positions: dict[TopicPartition, Position] = {}
+        self._fetch_from: dict[TopicPartition, Position] = {}  # positions, and what is received
+        self._recreated: set[TopicPartition] = set()  # whose topic is another one now, as was told
+        self._received: deque[tuple[TopicPartition, RawBatch]] = deque()
+        self._current: FetchedBatch | None = None  # under iteration
+        self._rows: Iterator[ConsumerRecord] = iter(())
+
+    # -- what to read ---------------------------------------------------------------------
+
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions. Positions of those that stay are kept."""
+        before = self._assigned
+        self._assigned = dict.fromkeys(as_topic_partitions(tps))
+        for tp in [tp for tp in before if tp not in self._assigned]:
+            self._drop(tp)
+            self._positions.pop(tp, None)
+
+    def assign_topics(self, *topics: str) -> None:
+        """Read all partitions of these topics. UnknownTopicError."""
+        described = self._admin.describe([as_topic(each) for each in topics], ends=False)
+        self.assign(
+            TopicPartition(name, number)
+            for name, topic in described.items()
+            for number in topic.partitions
+        )
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return sorted(self._assigned)
+
+    def seek(self, tp: TopicPartition, to: int | OffsetSpec) -> None:
+        """Go on from there. A timestamp that no record has reached yet means the end.
+
+        An offset is of the topic that is being read; once a topic of the same name has taken its
+        place, and that was told, of the new one.
+        """
+        if tp not in self._assigned:
+            raise InvalidRequestError(f"{tp} is not assigned to this consumer; assign it first.")
+        spec = as_offset_spec("The place to seek", AtOffset(to) if isinstance(to, int) else to)
+        known = self._positions.get(tp)
+        if isinstance(spec, AtOffset) and known is not None and tp not in self._recreated:
+            self._go_to({tp: Position(spec.offset, known.topic_id)})
+        else:
+            self._go_to(self._resolve({tp: spec}))
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record that this consumer hands out."""
+        if tp not in self._assigned:
+            raise InvalidRequestError(f"{tp} is not assigned to this consumer; assign it first.")
+        if tp not in self._positions:
+            starts, specs = self._starts([tp])
+            self._go_to({**starts, **self._resolve(specs)})
+        return self._positions[tp].offset
+
+    def _go_to(self, positions: Mapping[TopicPartition, Position]) -> None:
+        for tp, position in positions.items():
+            self._drop(tp)
+            self._positions[tp] = position
+            self._fetch_from[tp] = position
+
+    def _drop(self, tp: TopicPartition) -> None:
+        """Forget what was received and not handed out."""
+        self._received = deque(pair for pair in self._received if pair[0] != tp)
+        if self._current is not None and self._current.topic_partition == tp:
+            self._current = None
+            self._rows = iter(())
+        self._fetch_from.pop(tp, None)
+        self._recreated.discard(tp)
+        self._fetcher.forget(tp)
+
+    def _topic_ids(self, tps: Iterable[TopicPartition]) -> dict[str, str]:
+        """The ids of the topics as they are now, not as they were when last asked for."""
+        names = sorted({tp.topic for tp in tps})
+        for name in names:
+            self._cluster.doubt(name)
+        return self._cluster.retrying(
+            f"Looking up {', '.join(names)}",
+            lambda deadline: {name: self._cluster.topic(name, deadline).topic_id for name in names},
+        )
+
+    def _starts(
+        self, tps: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OffsetSpec]]:
+        """The committed positions, and for the other partitions where the configuration begins."""
+        if self._config.group is None:
+            return {}, dict.fromkeys(tps, self._config.start)
+        topic_ids = self._topic_ids(tps)
+        committed = {
+            tp: Position(offset, topic_ids[tp.topic])
+            for tp, offset in self._group.begin(tps, topic_ids).items()
+        }
+        return committed, {tp: self._config.start for tp in tps if tp not in committed}
+
+    def _resolve(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, Position]:
+        """The positions that ``specs`` mean; waits for leaders that are away."""
+        if not specs:
+            return {}
+        topic_ids = self._topic_ids(specs)
+        found = self._admin.list_offsets(specs, topic_ids=topic_ids)
+        late = {tp: Latest() for tp, offset in found.items() if offset is None}
+        ends = self._admin.list_offsets(late, topic_ids=topic_ids) if late else {}
+        return _placed({**found, **ends}, topic_ids)
+
+    def _resolve_some(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, Position]:
+        """Likewise of the partitions whose leaders answer at once; the others are in trouble."""
+        if not specs:
+            return {}
+        topic_ids = self._topic_ids(specs)
+        began = self._cluster.clock.monotonic()
+        # Who is silent holds up the others at first for a moment only.
+        tries = min(self._troubles.failures(tp) for tp in specs)
+        patience_ms = min(_FIRST_PATIENCE_MS << tries, self._cluster.config.connect_timeout_ms)
+        found = self._admin.find_offsets(specs, topic_ids=topic_ids, patience_ms=patience_ms)
+        late = {tp: Latest() for tp, offset in found.found.items() if offset is None}
+        ends = self._admin.find_offsets(late, topic_ids=topic_ids, patience_ms=patience_ms)
+        for tp, error in {**found.away, **ends.away}.items():
+            self._troubles.failed([tp], error, began=began)
+        return _placed({**found.found, **ends.found}, topic_ids)
+
+    def _find_positions(self) -> None:
+        """Give each assigned partition without a position its committed or configured start, if
+        that can be had now."""
+        missing = [
+            tp for tp in self._assigned if tp not in self._positions and self._troubles.may_try(tp)
+        ]
+        if missing:
+            starts, specs = self._starts(missing)
+            self._go_to({**starts, **self._resolve_some(specs)})
+
+    # -- reading --------------------------------------------------------------------------
+
+    def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
+        """What can be had within ``timeout_s``; as soon as there is something, and then what
+        is there. Positions move behind it. Empty if nothing came. Finding a leader may take
+        the connect timeout longer.
+
+        Partitions whose broker is away wait for it, which is logged once, while the others are
+        read. Raises OffsetOutOfRangeError and TopicRecreatedError unless ``out_of_range`` says
+        otherwise, UnknownTopicError, CorruptRecordBatchError, and the retriable ones when no
+        partition could be read for the retry deadline.
+        """
+        batches = self._rest_of_iteration()
+        if not batches and not self._received:
+            self._receive(timeout_s)
+        while self._received:
+            try:
+                fetched = self._next_received()
+            except LogbusError:
+                if not batches:
+                    raise
+                break  # the next poll meets it again; what stands before it is handed out first
+            if fetched is not None:
+                batches.append(fetched)
+        return batches
+
+    def _receive(self, timeout_s: float) -> None:
+        if not self._assigned:
+            raise InvalidRequestError("No partition is assigned to this consumer; assign some.")
+        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        while not self._received:
+            self._find_positions()
+            self._request_more()
+            for fetched in self._fetcher.poll(deadline):
+                self._take(fetched)
+            self._troubles.tell(self._assigned)
+            if deadline.expired:
+                break
+        self._request_more()  # so that the leaders work while the caller does
+
+    def _request_more(self) -> None:
+        self._fetcher.request(
+            {tp: self._fetch_from[tp] for tp in self._assigned if tp in self._fetch_from}
+        )
+
+    def _take(self, fetched: Fetched) -> None:
+        tp = fetched.tp
+        if self._fetch_from.get(tp) != fetched.position:
+            return  # the consumer was sent elsewhere meanwhile
+        if fetched.lost is not None:
+            self._lost(tp, fetched.position, fetched.lost)
+            return
+        offset, topic_id = fetched.position
+        raws = list(walk(tp, fetched.data, position=offset))
+        if not raws:
+            raise CorruptRecordBatchError(
+                f"{tp}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
+                "without a whole record batch."
+            )
+        self._received.extend((tp, raw) for raw in raws)
+        self._fetch_from[tp] = Position(raws[-1].header.next_offset, topic_id)
+        # Whoever was served goes to the end of the next request, where space may run out.
+        del self._assigned[tp]
+        self._assigned[tp] = None
+
+    def _lost(self, tp: TopicPartition, position: Position, error: LogbusError) -> None:
+        """Raise, or go on from where the configuration says."""
+        if self._config.out_of_range == "error":
+            if isinstance(error, TopicRecreatedError):
+                self._recreated.add(tp)
+            raise error
+        spec = Earliest() if self._config.out_of_range == "earliest" else Latest()
+        positions = self._resolve({tp: spec})
+        log.warning(
+            "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
+            "key out_of_range says.",
+            position.offset,
+            tp,
+            error,
+            self._config.out_of_range,
+            positions[tp].offset,
+        )
+        self._go_to(positions)
+
+    def _next_received(self) -> FetchedBatch | None:
+        tp, raw = self._received[0]
+        fetched = decoded(tp, raw, start=self._positions[tp].offset, end=_NO_END)
+        self._received.popleft()
+        self._move(tp, raw.header.next_offset)
+        return fetched
+
+    def _move(self, tp: TopicPartition, offset: int) -> None:
+        """Onwards in the same topic."""
+        self._positions[tp] = Position(offset, self._positions[tp].topic_id)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; waits for one as long as it takes."""
+        while True:
+            record = next(self._rows, None)
+            if record is not None:
+                self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
+                return record
+            if self._current is not None:
+                # Skips the gap that compaction may have left behind the last record.
+                self._move(self._current.topic_partition, self._current.header.next_offset)
+                self._current = None
+            if not self._received:
+                self._receive(_ITERATION_POLL_S)
+            if self._received:
+                self._iterate_over(self._received[0][0])
+
+    def _iterate_over(self, tp: TopicPartition) -> None:
+        before = self._positions[tp]
+        fetched = self._next_received()
+        if fetched is not None:
+            self._positions[tp] = before  # moves record by record from here
+            self._current = fetched
+            self._rows = records_of(fetched)
+
+    def _rest_of_iteration(self) -> list[FetchedBatch]:
+        current, self._current = self._current, None
+        self._rows = iter(())
+        if current is None:
+            return []
+        tp = current.topic_partition
+        offsets = current.offsets()
+        done = sum(offset.as_py() < self._positions[tp].offset for offset in offsets)
+        self._move(tp, current.header.next_offset)
+        if done == len(offsets):
+            return []
+        rest = current.arrow_batch.slice(done)
+        return [FetchedBatch(tp, offsets[done].as_py(), rest, current.header)]
+
+    # -- the group ------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store the positions (or ``offsets``, each the next to read) for the group.
+
+        StaleOwnerError when the group was rewound since this consumer read its offsets; then
+        ``resume_from_committed`` goes where the rewind says. TopicRecreatedError, and nothing is
+        stored, when a topic was deleted and created again since its position was found.
+        GroupHeldError, with the holder's name, while a query or a load holds the group.
+        Needs ZooKeeper, and no broker.
+        """
+        if offsets is None:
+            offsets = {tp: at.offset for tp, at in self._positions.items() if tp in self._assigned}
+        known = {tp: self._positions[tp].topic_id for tp in offsets if tp in self._positions}
+        self._group.commit(offsets, known)
+
+    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's committed offsets; partitions without one are left out."""
+        return self._group.committed(list(tps))
+
+    def resume_from_committed(self) -> None:
+        """Forget the positions and take up the group's committed offsets, rewinds included."""
+        self._group.follow_rewinds()
+        for tp in self._assigned:
+            self._drop(tp)
+        self._positions.clear()
+
+    # -- the end --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop reading. Nothing is committed by itself."""
+        self._fetcher.close()
+        self._group.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _placed(
+    offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[str, str]
+) -> dict[TopicPartition, Position]:
+    return {
+        tp: Position(offset, topic_ids[tp.topic])
+        for tp, offset in offsets.items()
+        if offset is not None
+    }

@@ -1,0 +1,220 @@
+"""Keeps one long-polling fetch per leader under way, over all partitions that a consumer wants."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.topic_identity import require_topic
+from spark_logbus.client.config import ConsumerConfig
+from spark_logbus.client.fetch.partition_failures import Troubles
+from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.errors import (
+    LogbusError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    RequestTimeoutError,
+    TopicRecreatedError,
+)
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
+from spark_logbus.retry import Deadline
+
+_NOTHING: Final = memoryview(b"")
+_ANSWER_S: Final = 1.0  # from when a fetch is due until its leader counts as silent
+
+
+class Position(NamedTuple):
+    """The next record to read, in one topic: in a later one of its name it means nothing."""
+
+    offset: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came for one partition: data from ``position`` on, or word that it is no longer there:
+    the log begins behind it or ends before it, or its topic is gone."""
+
+    tp: TopicPartition
+    position: Position
+    data: memoryview
+    lost: OffsetOutOfRangeError | TopicRecreatedError | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One request under way to one leader."""
+
+    connection: Connection
+    pending: PendingResponse
+    positions: dict[TopicPartition, Position]
+    sent_at: float
+    deadline: Deadline
+
+
+class Fetcher:
+    """Not thread-safe. At most one response per leader is under way. ``troubles`` are shared with
+    the consumer."""
+
+    def __init__(self, cluster: Cluster, config: ConsumerConfig, troubles: Troubles) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._troubles = troubles
+        self._waiting: dict[BrokerAddress, _Waiting] = {}
+        self._lost: dict[TopicPartition, Fetched] = {}  # not told yet
+
+    def request(self, wanted: Mapping[TopicPartition, Position]) -> None:
+        """Send fetches for the partitions that none is under way for, where a leader is free."""
+        under_way = {tp for one in self._waiting.values() for tp in one.positions}
+        by_leader: dict[BrokerAddress, dict[TopicPartition, Position]] = {}
+        # For all partitions together: there may be many, and no broker that answers.
+        began = self._cluster.clock.monotonic()
+        patience = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
+        for tp, position in wanted.items():
+            if tp in under_way or tp in self._lost or not self._troubles.may_try(tp):
+                continue
+            try:
+                # A leader refuses another topic's id as if it did not lead it; this tells.
+                require_topic(self._cluster, tp.topic, position.topic_id, patience)
+                leader = self._cluster.leader(tp, patience)
+            except TopicRecreatedError as error:
+                self._lost[tp] = Fetched(tp, position, _NOTHING, error)
+                continue
+            except LogbusError as error:
+                self._troubles.failed([tp], error, began=began)
+                continue
+            if leader not in self._waiting:
+                by_leader.setdefault(leader, {})[tp] = position
+        for leader, positions in by_leader.items():
+            self._send(leader, positions)
+
+    def _send(self, leader: BrokerAddress, positions: dict[TopicPartition, Position]) -> None:
+        config = self._config
+        request = FetchRequest(
+            max_wait_ms=config.max_wait_ms,
+            min_bytes=config.min_bytes,
+            max_bytes=config.fetch_bytes,
+            partitions=[
+                FetchPartition(
+                    tp.topic,
+                    tp.partition,
+                    position.offset,
+                    config.partition_fetch_bytes,
+                    topic_id=position.topic_id,
+                )
+                for tp, position in positions.items()
+            ],
+        )
+        patience_ms = self._cluster.config.request_timeout_ms
+        began = self._cluster.clock.monotonic()
+        try:
+            connection = self._cluster.pool.take(leader, self._cluster.deadline_ms(patience_ms))
+            pending = connection.send(Api.FETCH, request)
+        except LogbusError as error:
+            self._troubles.failed(positions, error, began=began)
+            return
+        now = self._cluster.clock.monotonic()
+        deadline = self._cluster.deadline_ms(patience_ms + config.max_wait_ms)
+        self._waiting[leader] = _Waiting(connection, pending, positions, now, deadline)
+
+    def poll(self, deadline: Deadline) -> list[Fetched]:
+        """What has come by ``deadline``; returns as soon as any leader has answered.
+
+        Raises errors that no retry can mend.
+        """
+        if not self._lost:
+            self._wait(deadline)
+        fetched = list(self._lost.values())
+        self._lost.clear()
+        for leader, waiting in list(self._waiting.items()):
+            if not waiting.pending.done and waiting.deadline.expired:
+                waiting.connection.close(
+                    RequestTimeoutError(f"{leader} did not answer a fetch in time.")
+                )
+            if waiting.pending.done:
+                del self._waiting[leader]
+                self._cluster.pool.give_back(waiting.connection)
+                fetched += self._taken_apart(leader, waiting)
+            else:
+                self._note_silence(leader, waiting)
+        return fetched
+
+    def _note_silence(self, leader: BrokerAddress, waiting: _Waiting) -> None:
+        """A leader that is stopped or cut off keeps its connections, and says nothing."""
+        due = self._silent_from(waiting)
+        if waiting.connection.receives or self._cluster.clock.monotonic() < due:
+            return
+        silent = RequestTimeoutError(f"{leader} has not answered a fetch that was due.")
+        self._troubles.waits(waiting.positions, silent, since=due)
+
+    def _silent_from(self, waiting: _Waiting) -> float:
+        return waiting.sent_at + self._config.max_wait_ms / 1000 + _ANSWER_S
+
+    def _wait(self, deadline: Deadline) -> None:
+        poll = select.poll()
+        sockets = {}
+        soonest = self._troubles.soonest(deadline.at)
+        now = self._cluster.clock.monotonic()
+        for waiting in self._waiting.values():
+            waiting.connection.progress(until=waiting.pending)
+            if waiting.pending.done:
+                return
+            events = select.POLLIN | (select.POLLOUT if waiting.connection.wants_to_write else 0)
+            poll.register(waiting.connection, events)
+            sockets[waiting.connection.fileno()] = waiting
+            silent_from = self._silent_from(waiting)
+            soonest = min(soonest, waiting.deadline.at, *[silent_from] * (silent_from > now))
+        patience = Deadline(deadline.clock, soonest)
+        if not sockets:
+            self._cluster.pause(patience.remaining_s)
+            return
+        for descriptor, _ in poll.poll(max(1.0, patience.remaining_s * 1000)):
+            sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
+
+    def _taken_apart(self, leader: BrokerAddress, waiting: _Waiting) -> list[Fetched]:
+        try:
+            response = waiting.pending.result(FetchResponse, waiting.deadline)
+            results = response.results
+            got = [TopicPartition(result.topic, result.partition) for result in results]
+            total = sum(result.length for result in results)
+            payload = waiting.pending.payload
+            if got != list(waiting.positions) or total != len(payload):
+                raise ProtocolError(
+                    f"{leader} answered a fetch of {len(waiting.positions)} partitions with "
+                    f"{len(got)} results and {len(payload)} bytes, of which {total} are theirs."
+                )
+        except LogbusError as error:
+            self._troubles.failed(waiting.positions, error)
+            return []
+        fetched = []
+        at = 0
+        for tp, result in zip(got, results, strict=True):
+            position = waiting.positions[tp]
+            data = payload[at : at + result.length]
+            at += result.length
+            refused = partition_error(result.error, tp, leader) if result.error else None
+            if isinstance(refused, OffsetOutOfRangeError):
+                fetched.append(Fetched(tp, position, data, refused))
+            elif refused is not None:
+                self._troubles.failed([tp], refused)
+            else:
+                self._troubles.over(tp)
+                if result.length:
+                    fetched.append(Fetched(tp, position, data))
+        return fetched
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is no longer of interest; an answer under way is for nobody."""
+        self._troubles.forget(tp)
+        self._lost.pop(tp, None)
+
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.connection.close()
+        self._waiting.clear()
+        self._lost.clear()

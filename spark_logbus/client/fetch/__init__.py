@@ -1,0 +1,1 @@
+"""Fetched record batches: of a range, of a time, as records."""

@@ -1,0 +1,246 @@
+"""Reads one offset range from its leader, in order, as fast as one connection goes.
+
+The next fetch cannot be sent before the last one has come, because where it begins is known
+only from the record batch headers. So a reader walks those first, sends the next fetch, and
+decodes what it has while the broker is already sending.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.leaders import partition_error
+from spark_logbus.client.cluster.topic_identity import require_topic
+from spark_logbus.client.fetch.batches import FetchedBatch, RawBatch, decoded, walk
+from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.errors import (
+    ConfigError,
+    CorruptRecordBatchError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+)
+from spark_logbus.model import BrokerAddress, OffsetRange
+from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from spark_logbus.retry import Deadline
+
+log = logging.getLogger(__name__)
+
+_MAX_WAIT_MS: Final = 500  # of one fetch, when the range reaches beyond the high watermark
+# Of a file that a broker on this machine passes over: the larger the part that is mapped at once,
+# the less time a byte takes.
+_MAX_MAPPED_BYTES: Final = 32 << 20
+
+
+class RangeReader:
+    """Iterator over the record batches of one ``OffsetRange``. Not thread-safe.
+
+    Lost connections and leader moves are mended on the way, without a record lost or repeated.
+    At most two responses are in memory, each of ``fetch_bytes`` or one record batch if that is
+    larger, plus those that the caller's arrow batches still look into. Parts of files of a broker
+    on this machine are mapped instead, and may be larger.
+
+    ``in_flight`` 2 fetches ahead while the caller works, 1 does not. A range whose end stays
+    beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
+    a start that is no longer in the log. With ``topic_id``, a topic that was deleted and created
+    again raises TopicRecreatedError. Other errors: UnknownTopicError, CorruptRecordBatchError,
+    and the retriable ones once the retry deadline has passed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        *,
+        topic_id: str | None = None,
+        fetch_bytes: int = 8 << 20,
+        in_flight: int = 2,
+        missing_tail_wait_ms: int = 5_000,
+    ) -> None:
+        if fetch_bytes < 1 or not 1 <= in_flight <= 2:
+            raise ConfigError(
+                f"fetch_bytes is {fetch_bytes} and in_flight {in_flight}; use at least 1 byte, "
+                "and in_flight 1, or 2 to fetch ahead."
+            )
+        self._cluster = cluster
+        self._range = offset_range
+        self._tp = offset_range.topic_partition
+        self._topic_id = topic_id
+        self._fetch_bytes = fetch_bytes
+        self._ahead = in_flight > 1
+        self._missing_tail_wait_ms = missing_tail_wait_ms
+        self._max_mapped_bytes = min(_MAX_MAPPED_BYTES, cluster.config.max_response_bytes)
+        self._position = offset_range.start  # where the next fetch begins
+        self._received: deque[RawBatch] = deque()
+        self._connection: Connection | None = None
+        self._pending: PendingResponse | None = None
+        self._tail_deadline: Deadline | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[FetchedBatch]:
+        return self
+
+    def __next__(self) -> FetchedBatch:
+        try:
+            while not self._closed:
+                while self._received:
+                    raw = self._received.popleft()
+                    fetched = decoded(self._tp, raw, start=self._range.start, end=self._range.end)
+                    if fetched is not None:
+                        return fetched
+                if self._position >= self._range.end:
+                    break
+                self._cluster.retrying(
+                    f"Reading {self._range} at offset {self._position}",
+                    self._fetch,
+                    topics=[self._tp.topic],
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Give the connection back. Arrow batches handed out stay valid."""
+        self._closed = True
+        self._received.clear()
+        self._pending = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._cluster.pool.give_back(connection)
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- fetching -------------------------------------------------------------------------
+
+    def _fetch(self, deadline: Deadline) -> None:
+        """Receive one response; on a failure forget the connection, so that a retry starts anew."""
+        try:
+            if self._pending is None:
+                self._send(deadline)
+            self._receive(deadline)
+        except LogbusError:
+            self._pending = None
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                self._cluster.pool.give_back(connection)
+            raise
+
+    def _send(self, deadline: Deadline) -> None:
+        if self._connection is None:
+            if self._topic_id is not None:
+                # Brokers refuse another topic's id as if they did not lead it.
+                require_topic(self._cluster, self._tp.topic, self._topic_id, deadline)
+            leader = self._cluster.leader(self._tp, deadline)
+            self._connection = self._cluster.pool.take(leader, deadline)
+        request = FetchRequest(
+            max_wait_ms=min(_MAX_WAIT_MS, self._missing_tail_wait_ms),
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            partitions=[
+                FetchPartition(
+                    self._tp.topic,
+                    self._tp.partition,
+                    self._position,
+                    self._fetch_bytes,
+                    self._range.end,
+                    self._topic_id,
+                )
+            ],
+            max_bytes_by_descriptor=self._max_by_file,
+        )
+        self._pending = self._connection.send(Api.FETCH, request)
+
+    @property
+    def _max_by_file(self) -> int:
+        """What a fetch asks for at most; it stays the same until that was answered."""
+        takes_files = self._connection is not None and self._connection.takes_files
+        return self._max_mapped_bytes if takes_files else 0
+
+    def _receive(self, deadline: Deadline) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None or self._connection is None:
+            raise ProtocolError("A range reader waited for a fetch that it had not sent.")
+        patience = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms + _MAX_WAIT_MS)
+        first = min(deadline, patience, key=lambda each: each.at)
+        response = pending.result(FetchResponse, first, begun=patience)
+        result = self._only_result(response, self._connection.address, len(pending.payload))
+        if result.error is not None:
+            raise partition_error(result.error, self._tp, self._connection.address)
+        if result.length == 0:
+            self._wait_for_tail(result.high_watermark)
+            return
+        self._tail_deadline = None
+        data = self._data(pending, response.position, result.length)
+        if data is None:
+            return  # to be fetched again
+        batches = list(walk(self._tp, data, position=self._position))
+        if not batches:
+            raise CorruptRecordBatchError(
+                f"{self._tp}: a fetch at offset {self._position} brought {result.length} bytes "
+                "without a whole record batch."
+            )
+        self._received.extend(batches)
+        self._position = batches[-1].header.next_offset
+        if self._ahead and self._position < self._range.end:
+            try:
+                self._send(deadline)
+            except LogbusError:
+                self._pending = None  # what was received counts; the next fetch meets the error
+
+    def _only_result(
+        self, response: FetchResponse, address: BrokerAddress, received: int
+    ) -> FetchResult:
+        """The result of one that answers what was asked; ProtocolError for any other."""
+        by_file = response.position >= 0
+        length = response.results[0].length if len(response.results) == 1 else -1
+        if length < 0 or (not by_file and length != received):
+            raise ProtocolError(
+                f"{address} answered a fetch of one partition with {len(response.results)} results "
+                f"and {received} bytes."
+            )
+        most = self._cluster.config.max_response_bytes if self._max_by_file else 0
+        if by_file and length > most:
+            raise ProtocolError(
+                f"{address} answered a fetch with {length} bytes of a file, where at most {most} "
+                "may come so."
+            )
+        return response.results[0]
+
+    def _data(self, pending: PendingResponse, position: int, length: int) -> memoryview | None:
+        """What came, or is in the file that came; None if that cannot be had in this way."""
+        if position < 0:
+            return pending.payload
+        try:
+            if pending.file is not None:
+                return pending.file.map(position, length)
+            reason = "this process can take no more descriptors"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        log.debug("%s is read through the socket: %s.", self._range, reason)
+        self._max_mapped_bytes = 0
+        return None
+
+    def _wait_for_tail(self, high_watermark: int) -> None:
+        if self._tail_deadline is None:
+            self._tail_deadline = self._cluster.deadline_ms(self._missing_tail_wait_ms)
+        if self._tail_deadline.expired:
+            raise OffsetOutOfRangeError(
+                f"{self._range} was to be read, but {self._tp} ends at {high_watermark}; records "
+                f"from {self._position} on are not there. Was the topic deleted and created again?"
+            )

@@ -1,0 +1,1 @@
+"""The producer's path: accumulator, batches, sender, completion."""

@@ -1,0 +1,80 @@
+"""Cuts arrow data into record batches that fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
+from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
+from spark_logbus.model import Compression
+from spark_logbus.record.arrow import encode
+
+
+def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[pa.RecordBatch]:
+    """The arrow batches of ``data``; a table of many small chunks is put together first."""
+    if isinstance(data, pa.RecordBatch):
+        return [data] if data.num_rows else []
+    if not isinstance(data, pa.Table):
+        raise InvalidRequestError(
+            f"Expected a pyarrow RecordBatch or Table, got {type(data).__name__}."
+        )
+    chunks = max((column.num_chunks for column in data.columns), default=0)
+    if chunks > 1 and data.nbytes / chunks < piece_bytes:
+        data = data.combine_chunks()
+    return [batch for batch in data.to_batches() if batch.num_rows]
+
+
+def check_record_sizes(arrow_batch: pa.RecordBatch, *, topic: str, limit: int) -> None:
+    """Raise RecordBatchTooLargeError if one record of a canonical arrow batch cannot fit."""
+    if arrow_batch.nbytes + BATCH_OVERHEAD_BYTES <= limit:
+        return
+    largest = 0
+    for name in ("key", "value"):
+        if name in arrow_batch.schema.names:
+            column = arrow_batch.column(name)
+            largest = max(largest, pc.max(pc.binary_length(column)).as_py() or 0)
+    if largest + BATCH_OVERHEAD_BYTES > limit:
+        raise too_large(largest, topic=topic, limit=limit)
+
+
+def too_large(size: int, *, topic: str, limit: int) -> RecordBatchTooLargeError:
+    return RecordBatchTooLargeError(
+        f"A record for topic {topic} has {size} bytes; with its record batch header it is above "
+        f"the limit of {limit} bytes. Split the record, or raise max.message.bytes of the topic "
+        "and the broker's record batch limit."
+    )
+
+
+def encode_pieces(
+    arrow_batch: pa.RecordBatch,
+    *,
+    topic: str,
+    piece_bytes: int,
+    limit: int,
+    compression: Compression,
+) -> Iterator[tuple[memoryview, int]]:
+    """Record batches of about ``piece_bytes`` and at most ``limit`` bytes, with record counts."""
+    count = arrow_batch.num_rows
+    wanted = max(1, min(piece_bytes, limit - BATCH_OVERHEAD_BYTES))
+    pieces = min(count, -(-arrow_batch.nbytes // wanted))
+    for number in range(pieces):
+        start, stop = number * count // pieces, (number + 1) * count // pieces
+        piece = arrow_batch.slice(start, stop - start)
+        yield from _encode(piece, topic=topic, limit=limit, compression=compression)
+
+
+def _encode(
+    piece: pa.RecordBatch, *, topic: str, limit: int, compression: Compression
+) -> Iterator[tuple[memoryview, int]]:
+    data = encode(piece, compression=compression)
+    if len(data) <= limit:
+        yield data, piece.num_rows
+    elif piece.num_rows == 1:
+        raise too_large(len(data), topic=topic, limit=limit)
+    else:  # records of very different sizes: halve until they fit
+        half = piece.num_rows // 2
+        yield from _encode(piece.slice(0, half), topic=topic, limit=limit, compression=compression)
+        yield from _encode(piece.slice(half), topic=topic, limit=limit, compression=compression)

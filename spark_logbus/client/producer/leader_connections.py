@@ -1,0 +1,179 @@
+"""The sender's connections to leaders, opened and looked up without holding the sender up.
+
+Connecting and asking for metadata may take seconds when a broker is gone; a helper thread does
+both, so that partitions whose leaders are well go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.metadata import KnownTopic
+from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.retry import Deadline
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One append request that is not answered yet, and what it carries."""
+
+    pending: PendingResponse
+    parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
+    deadline: Deadline
+
+
+@dataclass(slots=True)
+class Link:
+    """The way to one leader."""
+
+    address: BrokerAddress
+    connection: Connection | None = None
+    dialing: Future[Connection] | None = None
+    in_flight: deque[InFlight] = field(default_factory=deque)
+    failures: int = 0
+    not_before: float = 0.0
+    last_error: LogbusError | None = None
+
+
+@dataclass(slots=True)
+class _Lookup:
+    asking: Future[KnownTopic] | None = None
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Links:
+    """All links of one producer. Used by its sender thread only."""
+
+    def __init__(self, cluster: Cluster, *, wake: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._wake = wake
+        self._links: dict[BrokerAddress, Link] = {}
+        self._lookups: dict[str, _Lookup] = {}
+        self._helpers = ThreadPoolExecutor(2, thread_name_prefix="logbus-producer-connect")
+        self.last_error: LogbusError | None = None
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(list(self._links.values()))
+
+    def to_leader(self, tp: TopicPartition, now: float) -> Link | None:
+        """The connected link to the partition's leader; None while that is being looked into."""
+        address = self._cluster.cached_leader(tp)
+        if address is None or self._cluster.in_doubt(tp.topic):
+            self._look_up(tp.topic, now)
+        if address is None:
+            return None
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = Link(address)
+        if link.connection is None and link.dialing is None and link.not_before <= now:
+            deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
+            link.dialing = self._helpers.submit(self._cluster.pool.take, address, deadline)
+            link.dialing.add_done_callback(lambda _: self._wake())
+        return link if link.connection is not None else None
+
+    def away(self, tp: TopicPartition) -> LogbusError | None:
+        """Why the partition's leader cannot be reached; None if it can, or is not known yet."""
+        address = self._cluster.cached_leader(tp)
+        if address is None:
+            known = self._cluster.knows(tp)
+            return self._cluster.not_running(tp) if known else None
+        link = self._links.get(address)
+        if link is None or link.connection is not None or not link.failures:
+            return None
+        return link.last_error
+
+    def _look_up(self, topic: str, now: float) -> None:
+        lookup = self._lookups.setdefault(topic, _Lookup())
+        if lookup.asking is None and lookup.not_before <= now:
+            self._cluster.doubt(topic)
+            deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
+            lookup.asking = self._helpers.submit(self._cluster.topic, topic, deadline)
+            lookup.asking.add_done_callback(lambda _: self._wake())
+
+    def connected(self, now: float) -> list[Link]:
+        """Take in finished dials; the links that have just come up."""
+        up = []
+        for link in self._links.values():
+            if link.dialing is None or not link.dialing.done():
+                continue
+            dialing, link.dialing = link.dialing, None
+            try:
+                link.connection = dialing.result()
+            except LogbusError as error:
+                self.down(link, error, now)
+            else:
+                link.failures = 0
+                up.append(link)
+        return up
+
+    def unknown_topics(self, now: float) -> list[tuple[str, UnknownTopicError]]:
+        """Take in finished lookups; the topics that turned out not to exist."""
+        unknown = []
+        for topic, lookup in list(self._lookups.items()):
+            if lookup.asking is None or not lookup.asking.done():
+                continue
+            asking, lookup.asking = lookup.asking, None
+            try:
+                known = asking.result()
+            except UnknownTopicError as error:
+                unknown.append((topic, error))
+                del self._lookups[topic]
+                continue
+            except LogbusError as error:
+                self.last_error = error
+            else:
+                tps = [TopicPartition(topic, number) for number in known.leaders]
+                if all(self._cluster.cached_leader(tp) is not None for tp in tps):
+                    del self._lookups[topic]
+                    continue
+            # No answer, or a partition without a live leader: ask again, but not in a hurry.
+            lookup.failures += 1
+            lookup.not_before = now + self._cluster.backoff.pause_s(lookup.failures)
+        return unknown
+
+    def down(self, link: Link, error: LogbusError, now: float) -> list[InFlight]:
+        """Close a link, to be dialed again after a pause; what was on its way on it."""
+        self.last_error = link.last_error = error
+        if link.connection is not None:
+            link.connection.close(error)
+            link.connection = None
+        link.failures += 1
+        link.not_before = now + self._cluster.backoff.pause_s(link.failures)
+        lost = list(link.in_flight)
+        link.in_flight.clear()
+        self._cluster.doubt_leader(link.address)
+        return lost
+
+    def events(self) -> Iterator[float]:
+        """Times at which something becomes due by itself."""
+        for link in self._links.values():
+            if link.in_flight:
+                yield link.in_flight[0].deadline.at
+            elif link.connection is None and link.dialing is None:
+                yield link.not_before
+        for lookup in self._lookups.values():
+            if lookup.asking is None:
+                yield lookup.not_before
+
+    def close(self) -> None:
+        self._helpers.shutdown(wait=True, cancel_futures=True)
+        for link in self._links.values():
+            if link.dialing is not None and not link.dialing.cancelled():
+                self._adopt_late(link)
+            if link.connection is not None:
+                self._cluster.pool.give_back(link.connection)
+                link.connection = None
+
+    def _adopt_late(self, link: Link) -> None:
+        assert link.dialing is not None
+        if link.dialing.exception() is None:
+            link.connection = link.dialing.result()
+        link.dialing = None

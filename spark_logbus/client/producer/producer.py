@@ -1,0 +1,304 @@
+"""The producer's front: puts records into the accumulator, from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from spark_logbus.client.arguments import (
+    Headers,
+    as_bytes,
+    as_headers,
+    as_partition,
+    as_timestamp_us,
+    as_topic,
+)
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.config import ProducerConfig
+from spark_logbus.client.producer.accumulator import Accumulator
+from spark_logbus.client.producer.acknowledgements import AppendedRange, RecordFuture, range_future
+from spark_logbus.client.producer.arrow_split import (
+    arrow_batches,
+    check_record_sizes,
+    encode_pieces,
+    too_large,
+)
+from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
+from spark_logbus.client.producer.partitioner import split_by_key
+from spark_logbus.client.producer.sender import Sender
+from spark_logbus.client.producer.topics import Route, Routes
+from spark_logbus.errors import BufferExhaustedError, ProducerClosedError, RequestTimeoutError
+from spark_logbus.record.arrow import canonical, encode
+from spark_logbus.record.builder import (
+    RECORD_OVERHEAD_BYTES,
+    ArrowBatchBuilder,
+    Header,
+    record_size,
+)
+
+
+class Producer:
+    """Collects records into record batches and appends them to their partitions' leaders.
+
+    Thread-safe. ``send`` and ``send_arrow`` return as soon as the records are in memory, and
+    block only while that is full or a topic is met for the first time. Records of one partition
+    keep the order in which they were given, and a retry after a lost answer appends nothing twice
+    (unless ``idempotent`` is off). A record that failed because of a timeout or a lost connection
+    may be there all the same: to send it once more can make a second copy.
+
+    The cluster is shared, not owned: ``close`` leaves it open.
+    """
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig | None = None) -> None:
+        self._cluster = cluster
+        self._config = config or ProducerConfig()
+        self._clock = cluster.clock
+        self._lock = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        self._accumulator = Accumulator(
+            linger_s=self._config.linger_ms / 1000,
+            delivery_timeout_s=self._config.delivery_timeout_ms / 1000,
+        )
+        self._routes = Routes(cluster, self._config)
+        self._closed = False
+        self._sender = Sender(
+            cluster, self._config, self._accumulator, lock=self._lock, settled=self._settled
+        )
+        self._sender.start()
+
+    # -- sending --------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        timestamp_us: int | datetime | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+    ) -> RecordFuture:
+        """Hand over one record; the future tells where it went.
+
+        ``timestamp_us`` is µs since the epoch, or a datetime with a time zone, and defaults to
+        now. ``headers`` are pairs of a name and bytes, or a mapping. ``partition`` overrides the
+        key's. Raises at once: InvalidRequestError, which names the argument that cannot be used,
+        RecordBatchTooLargeError, UnknownTopicError, ProducerClosedError, and
+        BufferExhaustedError after ``max_block_ms`` without room.
+        """
+        if topic.__class__ is not str:
+            topic = as_topic(topic)
+        route = self._routes.known(topic) or self._routes.open(topic)
+        if value.__class__ is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if key.__class__ is not bytes and key is not None:
+            key = as_bytes("key", key)
+        pairs: list[Header] | None = None
+        if headers is not None:
+            pairs = as_headers(headers)
+            size = record_size(value=value, key=key, headers=pairs)
+        else:
+            size = len(value or b"") + len(key or b"") + RECORD_OVERHEAD_BYTES
+        time_us = self._clock.now_us() if timestamp_us is None else as_timestamp_us(timestamp_us)
+        if size + BATCH_OVERHEAD_BYTES > route.max_record_batch_bytes:
+            self._check_alone(route, value, key, time_us, pairs)
+        queues = route.queues
+        if partition is not None:
+            queue: PartitionQueue | None = route.queue(as_partition(partition))
+        elif key is not None:
+            queue = queues[crc32c(key) % len(queues)]
+        else:
+            queue = None
+        accumulator = self._accumulator
+        with self._lock:
+            full = accumulator.buffered_bytes + size > self._config.buffer_bytes
+            if full or self._closed or self._sender.stopped:
+                self._wait_for_room(size)
+            keyless = queue is None
+            if queue is None:
+                queue = accumulator.keyless_queue(queues, size)
+            future, news = accumulator.add(
+                queue,
+                value=value,
+                key=key,
+                timestamp_us=time_us,
+                headers=pairs,
+                size=size,
+                now=self._clock.monotonic,
+                keyless=keyless,
+            )
+        if news:
+            self._sender.wake()
+            self._routes.look_again(route)
+        return future
+
+    def send_arrow(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        *,
+        partition: int | None = None,
+        on_ack: Callable[[Future[AppendedRange]], object] | None = None,
+    ) -> list[Future[AppendedRange]]:
+        """Hand over whole columns: ``value`` and optionally ``key``, ``timestamp``, ``headers``.
+
+        One future per record batch that is made of them, in order; ``on_ack`` is called with
+        each when it is done. Rows with a key go where ``send`` would send them; without a key
+        column, record batches go to the partitions in turn. Raises like ``send``, and
+        InvalidRequestError for columns that cannot be a record's.
+        """
+        topic = as_topic(topic)
+        route = self._routes.known(topic) or self._routes.open(topic)
+        if partition is not None:
+            partition = as_partition(partition)
+            route.queue(partition)
+        futures: list[Future[AppendedRange]] = []
+        limit = route.max_record_batch_bytes
+        now_us = self._clock.now_us()
+        batches = [
+            canonical(batch, now_us=now_us)
+            for batch in arrow_batches(data, piece_bytes=self._config.arrow_piece_bytes)
+        ]
+        for batch in batches:
+            check_record_sizes(batch, topic=topic, limit=limit)
+        for batch in batches:
+            for target, part in self._targets(route, batch, partition):
+                for encoded, count in encode_pieces(
+                    part,
+                    topic=topic,
+                    piece_bytes=self._config.arrow_piece_bytes,
+                    limit=limit,
+                    compression=self._config.compression,
+                ):
+                    future = self._add_encoded(route, target, encoded, count)
+                    if on_ack is not None:
+                        future.add_done_callback(on_ack)
+                    futures.append(future)
+        return futures
+
+    def _targets(
+        self, route: Route, batch: pa.RecordBatch, partition: int | None
+    ) -> list[tuple[int | None, pa.RecordBatch]]:
+        """Where the parts of a canonical arrow batch go; None stands for "in turn"."""
+        if partition is not None or "key" not in batch.schema.names:
+            return [(partition, batch)]
+        # Apart from those with a key, which must wait for their leader: rows without one need not.
+        keyless = len(route.queues)
+        parts = split_by_key(batch, partitions=keyless, keyless=keyless)
+        return [(None if number == keyless else number, part) for number, part in parts.items()]
+
+    def _add_encoded(
+        self, route: Route, target: int | None, encoded: memoryview, count: int
+    ) -> Future[AppendedRange]:
+        with self._lock:
+            self._wait_for_room(len(encoded))
+            number = route.keyless.current if target is None else target
+            acknowledgement = self._accumulator.add_encoded(
+                route.queues[number],
+                encoded,
+                record_count=count,
+                now=self._clock.monotonic(),
+                keyless=target is None,
+            )
+        self._sender.wake()
+        self._routes.look_again(route)
+        return range_future(acknowledgement)
+
+    def _check_alone(
+        self,
+        route: Route,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp_us: int,
+        headers: Sequence[Header] | None,
+    ) -> None:
+        """For a record near the limit: encode it by itself and see."""
+        size = record_size(value=value, key=key, headers=headers) - RECORD_OVERHEAD_BYTES
+        limit = route.max_record_batch_bytes
+        if size <= limit:
+            builder = ArrowBatchBuilder()
+            builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
+            size = len(encode(builder.build(), compression=self._config.compression))
+            if size <= limit:
+                return
+        raise too_large(size, topic=route.topic, limit=limit)
+
+    def _wait_for_room(self, size: int) -> None:
+        """Under the lock: return when ``size`` bytes fit, or the buffer is empty."""
+        deadline = None
+        while True:
+            if self._closed or self._sender.stopped:
+                raise ProducerClosedError("The producer is closed; make a new one to send more.")
+            buffered = self._accumulator.buffered_bytes
+            if buffered == 0 or buffered + size <= self._config.buffer_bytes:
+                return
+            deadline = deadline or self._cluster.deadline_ms(self._config.max_block_ms)
+            if deadline.expired:
+                raise BufferExhaustedError(
+                    f"No room for a record of {size} bytes within {self._config.max_block_ms} ms: "
+                    f"{buffered} of {self._config.buffer_bytes} bytes wait for their brokers. "
+                    "Send more slowly, raise buffer_bytes, or look after the brokers."
+                )
+            self._accumulator.seal_all()
+            self._sender.wake()
+            self._settled.wait(deadline.remaining_s)
+
+    # -- finishing ------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send what is collected now, and return when all of it is acknowledged or failed.
+
+        Failures are told by the futures, not here. RequestTimeoutError after ``timeout_s``,
+        which by default is the delivery timeout and one request.
+        """
+        if timeout_s is None:
+            waiting_ms = self._config.delivery_timeout_ms + self._cluster.config.request_timeout_ms
+            timeout_s = waiting_ms / 1000
+        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        with self._lock:
+            self._accumulator.seal_all()
+            waiting = self._accumulator.unsettled()
+        self._sender.wake()
+        for acknowledgement in waiting:
+            if not acknowledgement.settled(deadline.remaining_s):
+                undone = sum(not one.done for one in waiting)
+                raise RequestTimeoutError(
+                    f"{undone} of {len(waiting)} record batches were not acknowledged within "
+                    f"{timeout_s} s; they are still being sent."
+                )
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._settled.notify_all()  # wake those who wait for room
+        try:
+            if not self._sender.stopped:
+                self.flush(timeout_s)
+        finally:
+            self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # The caller wants out with its exception, not to wait for a broker that may be gone.
+        with suppress(RequestTimeoutError):
+            self.close(0)

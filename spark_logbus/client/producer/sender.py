@@ -1,0 +1,313 @@
+"""The producer's thread: takes ready record batches, appends them to their leaders, settles them.
+
+One loop over all leaders' sockets. Each turn seals what has lingered, fills one request per
+leader that has room, and sleeps until a socket, the front, or a timer has something to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import selectors
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.config import ProducerConfig
+from spark_logbus.client.producer.accumulator import Accumulator
+from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.completion import Settler, failing
+from spark_logbus.client.producer.leader_connections import InFlight, Link, Links
+from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
+from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.protocol import Api, AppendPartition, AppendRequest
+
+log = logging.getLogger(__name__)
+
+_REQUEST_HEAD_ROOM: Final = 64 << 10  # for the header of an append request
+_LONGEST_SLEEP_S: Final = 5.0
+# Between two looks at all leaders of a topic, some of which are away: there may be a thousand.
+_LOOK_AROUND_S: Final = 0.05
+
+
+class Sender:
+    """Owns the sending thread. ``wake`` and ``stop`` are thread-safe; the rest is its own.
+
+    ``lock`` guards ``accumulator``; ``settled`` (a condition on that lock) is notified when
+    memory was freed. Acknowledgements are settled outside the lock, because callers' callbacks
+    run then.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        *,
+        lock: threading.Lock,
+        settled: threading.Condition,
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._accumulator = accumulator
+        self._lock = lock
+        self._settler = Settler(cluster, config, accumulator, lock=lock, settled=settled)
+        self._links = Links(cluster, wake=self.wake)
+        self._selector = selectors.DefaultSelector()
+        self._wake_end, self._wake_in = socket.socketpair()
+        self._wake_end.setblocking(False)
+        self._wake_in.setblocking(False)
+        self._selector.register(self._wake_end, selectors.EVENT_READ, None)
+        self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
+        self._look_around_at = 0.0
+        self._awake = False
+        self._stopping = False
+        self.stopped = False
+        self._thread = threading.Thread(target=self._run, name="logbus-producer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the loop look at its queues soon."""
+        if self._awake or self.stopped:
+            return
+        self._awake = True
+        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nothing is left to do
+            self._wake_in.send(b"\0")
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread; what is not acknowledged by then fails with ProducerClosedError."""
+        self._stopping = True
+        self._awake = False
+        self.wake()
+        self._thread.join(timeout_s)
+
+    # -- the loop -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        why: LogbusError = ProducerClosedError(
+            "The producer stopped before this record was acknowledged; it may or may not be there."
+        )
+        try:
+            while not self._stopping:
+                self._turn()
+        except LogbusError as error:
+            why = error
+            log.exception("The producer stopped, because its sending thread failed.")
+        finally:
+            self._end(why)
+
+    def _turn(self) -> None:
+        now = self._cluster.clock.monotonic()
+        for link in self._links.connected(now):
+            assert link.connection is not None
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+        for topic, unknown in self._links.unknown_topics(now):
+            with self._lock:
+                lost = self._accumulator.remove_topic(topic)
+            self._settler.finish([failing(batch, unknown) for batch in lost])
+        with self._lock:
+            self._accumulator.seal_lingering(now)
+        self._settler.give_up_late(now, why=self._why_it_waited)
+        self._time_out(now)
+        self._go_around_leaders_away(now)
+        self._fill_requests(now)
+        for key, _ in self._selector.select(self._sleep_s(now)):
+            if key.data is None:
+                self._drain_wakes()
+            else:
+                self._progress(key.data)
+
+    def _sleep_s(self, turn_began: float) -> float:
+        with self._lock:
+            events = [*self._accumulator.events(), *self._links.events()]
+        # What was due when this turn began was done in it, or waits for a socket or a helper.
+        # What has come due since was not seen by all of it.
+        soonest = min((at for at in events if at > turn_began), default=math.inf)
+        left_s = soonest - self._cluster.clock.monotonic()
+        return min(max(0.0, left_s), _LONGEST_SLEEP_S)
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_end.recv(4096):
+                pass
+        # After the last byte is gone, not before: or a wake in between would lose its byte and
+        # leave the flag set, and no later one would get through. What a wake skipped here has
+        # announced is seen in the turn that follows.
+        self._awake = False
+
+    # -- leaders that are away ------------------------------------------------------------
+
+    def _go_around_leaders_away(self, now: float) -> None:
+        """Give records without a key to partitions whose leaders can be reached."""
+        with self._lock:
+            waiting = [
+                queue
+                for queue in self._accumulator.sendable()
+                if len(queue.siblings) > 1
+                and queue not in self._away
+                and self._links.to_leader(queue.tp, now) is None
+            ]
+            if not waiting and (not self._away or now < self._look_around_at):
+                return
+            self._look_around_at = now + _LOOK_AROUND_S
+            topics = {id(queue.siblings): queue.siblings for queue in [*self._away, *waiting]}
+            for siblings in topics.values():
+                self._go_around(siblings, now)
+
+    def _go_around(self, siblings: Sequence[PartitionQueue], now: float) -> None:
+        """For the queues of one topic's partitions. While no leader of them can be reached there is
+        nowhere to go, and records stay where they are, in their order."""
+        there = {queue for queue in siblings if self._links.to_leader(queue.tp, now) is not None}
+        if not there:
+            return
+        for queue in siblings:
+            if queue in there:
+                if queue in self._away:
+                    self._away.remove(queue)
+                    self._accumulator.set_back(queue)
+            elif self._links.away(queue.tp) is not None:
+                self._away.add(queue)
+        self._accumulator.set_away([queue for queue in siblings if queue in self._away])
+
+    def _why_it_waited(self, tp: TopicPartition) -> LogbusError | None:
+        return self._links.away(tp) or self._links.last_error
+
+    # -- requests -------------------------------------------------------------------------
+
+    def _fill_requests(self, now: float) -> None:
+        plans: dict[int, tuple[Link, list[tuple[PartitionQueue, list[QueuedBatch]]], int]] = {}
+        with self._lock:
+            for queue in self._accumulator.sendable():
+                if queue.not_before > now:
+                    continue
+                link = self._links.to_leader(queue.tp, now)
+                if link is None or len(link.in_flight) >= self._config.max_in_flight:
+                    continue
+                _, parts, used = plans.get(id(link), (link, [], 0))
+                taken = self._accumulator.take(
+                    queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
+                )
+                if taken:
+                    parts.append((queue, taken))
+                    used += sum(batch.size_bytes for batch in taken)
+                    plans[id(link)] = (link, parts, used)
+        for link, parts, _ in plans.values():
+            self._send(link, parts, now)
+
+    def _request_bytes(self, link: Link) -> int:
+        limit = link.connection.max_request_bytes if link.connection is not None else None
+        room = (limit or self._config.max_request_bytes) - _REQUEST_HEAD_ROOM
+        return min(self._config.max_request_bytes, room)
+
+    def _send(
+        self, link: Link, parts: list[tuple[PartitionQueue, list[QueuedBatch]]], now: float
+    ) -> None:
+        assert link.connection is not None
+        parts = self._encoded(parts)
+        if not parts:
+            return
+        payload: list[memoryview] = []
+        partitions = []
+        for queue, batches in parts:
+            data = [batch.encoded(self._config.compression) for batch in batches]
+            length = sum(len(one) for one in data)
+            partitions.append(AppendPartition(queue.tp.topic, queue.tp.partition, length))
+            payload.extend(data)
+        request = AppendRequest(
+            acks=self._config.acks.value,
+            timeout_ms=self._cluster.config.request_timeout_ms,
+            partitions=partitions,
+        )
+        answered = self._config.acks is not Acks.NONE
+        try:
+            pending = link.connection.send(Api.APPEND, request, payload, answered=answered)
+        except LogbusError as error:
+            self._settler.failed(parts, error, now)
+            if link.connection.failure is not None:
+                self._link_down(link, link.connection.failure, now)
+            return
+        deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
+        link.in_flight.append(InFlight(pending, parts, deadline))
+        self._after_progress(link)
+
+    def _encoded(
+        self, parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
+    ) -> list[tuple[PartitionQueue, list[QueuedBatch]]]:
+        """``parts``, encoded and numbered, without the record batches that cannot be."""
+        good: list[tuple[PartitionQueue, list[QueuedBatch]]] = []
+        for queue, batches in parts:
+            failed = []
+            for batch in batches:
+                try:
+                    batch.encoded(self._config.compression)
+                except LogbusError as error:
+                    failed.append((batch, error))
+            bad = [batch for batch, _ in failed]
+            left = [batch for batch in batches if batch not in bad]
+            if failed:
+                with self._lock:
+                    self._accumulator.drop(queue, bad, landed=not left)
+                self._settler.finish([failing(batch, error) for batch, error in failed])
+            if left:
+                if queue.sequences is not None:
+                    queue.sequences.number(left)
+                good.append((queue, left))
+        return good
+
+    def _progress(self, link: Link) -> None:
+        if link.connection is not None:
+            link.connection.progress()
+            self._after_progress(link)
+
+    def _after_progress(self, link: Link) -> None:
+        connection = link.connection
+        assert connection is not None
+        now = self._cluster.clock.monotonic()
+        while link.in_flight and link.in_flight[0].pending.done and not connection.failure:
+            self._settler.answered(link, link.in_flight.popleft(), now)
+        if connection.failure is not None:
+            self._link_down(link, connection.failure, now)
+            return
+        events = selectors.EVENT_READ
+        if connection.wants_to_write:
+            events |= selectors.EVENT_WRITE
+        if self._selector.get_key(connection).events != events:
+            self._selector.modify(connection, events, link)
+
+    def _time_out(self, now: float) -> None:
+        for link in self._links:
+            if link.in_flight and link.in_flight[0].deadline.at <= now:
+                self._link_down(
+                    link,
+                    RequestTimeoutError(
+                        f"{link.address} did not answer an append within "
+                        f"{self._cluster.config.request_timeout_ms} ms."
+                    ),
+                    now,
+                )
+
+    def _link_down(self, link: Link, error: LogbusError, now: float) -> None:
+        if link.connection is not None:
+            registered = [key for key in self._selector.get_map().values() if key.data is link]
+            for key in registered:
+                self._selector.unregister(key.fileobj)
+        for lost in self._links.down(link, error, now):
+            if lost.pending.done and lost.pending.error is None:
+                self._settler.answered(link, lost, now)
+            else:
+                self._settler.failed(lost.parts, error, now)
+
+    def _end(self, why: LogbusError) -> None:
+        self.stopped = True
+        with self._lock:
+            left = self._accumulator.remove_all()
+        self._links.close()
+        self._selector.close()
+        self._wake_end.close()
+        self._wake_in.close()
+        self._settler.finish([failing(batch, why) for batch in left])

@@ -1,0 +1,107 @@
+"""Per topic: its partitions' queues and limits, made when a producer first meets the topic."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.config import ProducerConfig
+from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
+from spark_logbus.client.producer.partitioner import RoundRobin
+from spark_logbus.client.producer.sequences import Sequences
+from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.model import Acks, TopicPartition
+
+_DEFAULT_LIMIT = 16 << 20  # of brokers that name none
+
+
+@dataclass(slots=True)
+class Route:
+    """One topic. ``max_record_batch_bytes`` is the smaller of the topic's and the brokers'.
+
+    ``queues`` grows when the topic is given more partitions."""
+
+    topic: str
+    queues: list[PartitionQueue]
+    keyless: RoundRobin
+    max_record_batch_bytes: int
+    look_again_at: float
+
+    def queue(self, partition: int) -> PartitionQueue:
+        if not 0 <= partition < len(self.queues):
+            raise UnknownTopicError(
+                f"Topic {self.topic} has the partitions 0 to {len(self.queues) - 1}, "
+                f"not {partition}."
+            )
+        return self.queues[partition]
+
+
+class Routes:
+    """Thread-safe."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._lock = threading.Lock()
+        self._routes: dict[str, Route] = {}
+        self.known = self._routes.get  # the fast path: one dict lookup
+
+    def open(self, topic: str) -> Route:
+        """The topic's route; asks for its metadata, for at most ``max_block_ms``."""
+        deadline = self._cluster.deadline_ms(max(self._config.max_block_ms, 1))
+        known = self._cluster.retrying(
+            f"Looking up topic {topic}",
+            lambda deadline: self._cluster.topic(topic, deadline),
+            deadline=deadline,
+        )
+        limit = self._cluster.pool.max_record_batch_bytes or _DEFAULT_LIMIT
+        limit = min(limit, known.max_record_batch_bytes or limit)
+        batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
+        keyless = RoundRobin(len(known.leaders))
+        queues: list[PartitionQueue] = []
+        for number in range(len(known.leaders)):
+            tp = TopicPartition(topic, number)
+            queues.append(self._queue(tp, keyless, batch_limit, queues))
+        look_again_at = self._look_again_at()
+        with self._lock:
+            made = Route(topic, queues, keyless, limit, look_again_at)
+            return self._routes.setdefault(topic, made)
+
+    def _queue(
+        self,
+        tp: TopicPartition,
+        keyless: RoundRobin,
+        batch_limit: int,
+        siblings: list[PartitionQueue],
+    ) -> PartitionQueue:
+        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
+        sequences = Sequences() if numbered else None
+        return PartitionQueue(
+            tp, keyless, batch_limit=batch_limit, sequences=sequences, siblings=siblings
+        )
+
+    def look_again(self, route: Route) -> None:
+        """Find out about more partitions, if that was last done long ago (metadata_max_age_ms).
+
+        One question, and no error: what is known already can be used all the same.
+        """
+        if self._cluster.clock.monotonic() < route.look_again_at:
+            return
+        route.look_again_at = self._look_again_at()
+        deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
+        with suppress(LogbusError):
+            self._grow(route, len(self._cluster.topic(route.topic, deadline).leaders))
+
+    def _look_again_at(self) -> float:
+        age_s = self._cluster.config.metadata_max_age_ms / 1000
+        return self._cluster.clock.monotonic() + age_s
+
+    def _grow(self, route: Route, partitions: int) -> None:
+        with self._lock:
+            batch_limit = route.queues[0].batch_limit
+            for number in range(len(route.queues), partitions):
+                tp = TopicPartition(route.topic, number)
+                route.queues.append(self._queue(tp, route.keyless, batch_limit, route.queues))
+            route.keyless.partitions = len(route.queues)

@@ -1,0 +1,1 @@
+"""Connections to brokers: sockets, mapped files, and a pool of them."""

@@ -1,0 +1,110 @@
+"""Opening connections: connect, shake hands, take over the broker's limits."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from typing import Final
+
+from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.transport.connection import Connection
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    LimitExceededError,
+    LogbusError,
+    UnsupportedVersionError,
+)
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import PROTOCOL_VERSION, Api, HandshakeRequest, HandshakeResponse
+from spark_logbus.retry import Deadline
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
+_LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
+_SOFTWARE: Final = "logbus-python"
+
+
+def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
+    """A connection that has shaken hands with the broker ``address`` names.
+
+    A broker on this machine that does not let it in over its UNIX socket may have room for it over
+    TCP, where connections are counted apart.
+
+    Raises BrokerUnavailableError (also when another broker listens there now),
+    LimitExceededError for a broker that takes no more connections, RequestTimeoutError,
+    UnsupportedVersionError.
+    """
+    deadline = deadline.sooner_ms(config.connect_timeout_ms)
+    local = _connect_locally(address) if config.local_sockets else None
+    if local is not None:
+        try:
+            return _greeted(local, address, config, deadline)
+        except (LimitExceededError, BrokerUnavailableError) as error:
+            log.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
+    return _greeted(_connect(address, deadline), address, config, deadline)
+
+
+def _greeted(
+    sock: socket.socket, address: BrokerAddress, config: ClientConfig, deadline: Deadline
+) -> Connection:
+    connection = Connection(sock, address, max_response_bytes=config.max_response_bytes)
+    try:
+        _shake_hands(connection, config, deadline)
+    except LogbusError as error:
+        connection.close(error)
+        raise
+    return connection
+
+
+def _connect_locally(address: BrokerAddress) -> socket.socket | None:
+    """A connection to a broker on this machine; None if it is not here (any more)."""
+    if address.local_socket is None or sys.platform != "linux":
+        return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Answers at once, one way or the other: the name is there or it is not.
+        sock.setblocking(False)
+        sock.connect("\0" + address.local_socket)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_BUFFER_BYTES)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
+    try:
+        # The receive buffer is left to the kernel: setting SO_RCVBUF would switch off its
+        # tuning, which goes up to tcp_rmem's maximum, and be cut to rmem_max, often 208 KiB.
+        sock = socket.create_connection(
+            (address.host, address.port), timeout=max(0.001, deadline.remaining_s)
+        )
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError as error:
+        raise BrokerUnavailableError(
+            f"Cannot connect to {address}: {error}. Check that the broker runs and that its "
+            "advertised host and port can be reached from here."
+        ) from error
+    return sock
+
+
+def _shake_hands(connection: Connection, config: ClientConfig, deadline: Deadline) -> None:
+    request = HandshakeRequest(client_id=config.client_id, software=_SOFTWARE)
+    answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
+    address = connection.address
+    if answer.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"{address} speaks protocol version {answer.protocol_version}, this client "
+            f"{PROTOCOL_VERSION}; upgrade the older of the two."
+        )
+    if address.broker_id not in (UNKNOWN_BROKER, answer.broker_id):
+        raise BrokerUnavailableError(
+            f"Expected {address}, but broker {answer.broker_id} listens there now."
+        )
+    connection.take_limits(
+        max_request_bytes=answer.max_frame_bytes,
+        max_record_batch_bytes=answer.max_record_batch_bytes,
+    )

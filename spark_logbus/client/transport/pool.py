@@ -1,0 +1,81 @@
+"""Idle connections, kept per broker for the next caller.
+
+A connection is leased to one caller at a time: requests of different callers never queue up
+behind each other's long polls, and a connection needs no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.transport.connect import dial
+from spark_logbus.client.transport.connection import Connection
+from spark_logbus.errors import BrokerUnavailableError
+from spark_logbus.model import BrokerAddress
+from spark_logbus.retry import Deadline
+
+
+class ConnectionPool:
+    """Thread-safe."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._idle: dict[BrokerAddress, list[Connection]] = {}
+        self._closed = False
+        self._max_record_batch_bytes: int | None = None
+
+    @property
+    def max_record_batch_bytes(self) -> int | None:
+        """The smallest limit of the brokers met so far; None before the first handshake."""
+        return self._max_record_batch_bytes
+
+    def take(self, address: BrokerAddress, deadline: Deadline) -> Connection:
+        """An idle connection that still looks alive, or a new one."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise BrokerUnavailableError("This cluster client is closed; open a new one.")
+                idle = self._idle.get(address)
+                connection = idle.pop() if idle else None
+            if connection is None:
+                break
+            if connection.looks_alive():
+                return connection
+            connection.close()
+        connection = dial(address, self._config, deadline)
+        limit = connection.max_record_batch_bytes
+        with self._lock:
+            known = self._max_record_batch_bytes
+            self._max_record_batch_bytes = limit if known is None else min(known, limit)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep the connection for the next caller, if nothing is under way on it."""
+        with self._lock:
+            if connection.idle and not self._closed:
+                idle = self._idle.setdefault(connection.address, [])
+                if len(idle) < self._config.idle_connections:
+                    idle.append(connection)
+                    return
+        connection.close()
+
+    @contextmanager
+    def lease(self, address: BrokerAddress, deadline: Deadline) -> Iterator[Connection]:
+        connection = self.take(address, deadline)
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    def close(self) -> None:
+        """Close the idle connections; leased ones are closed when they are given back."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for group in self._idle.values() for connection in group]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()

@@ -1,0 +1,291 @@
+"""Committed offsets of consumer groups.
+
+A commit reads the nodes it is about to write and writes on the condition that they are
+unchanged, all in one transaction with a check of the group's rewind generation. So a commit
+never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
+adds a check of its claims (see ``claims``), so that none slips past a successor either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.group_owners import GroupClaims, Holder, Unclaimed, read_holders
+from spark_logbus.coordination.payloads import GenerationPayload, OffsetPayload, decode, encode
+from spark_logbus.errors import InvalidRequestError, StaleOwnerError
+from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
+from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree, name_of, own_names
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
+
+NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """``offset`` is the next to read. ``topic_id`` tells the topic from a later one of the same
+    name; ``generation`` is the group's rewind generation at the time of the commit."""
+
+    offset: int
+    committed_at_us: int
+    by: str
+    topic_id: str | None
+    generation: int = 0
+
+
+class GroupOffsets:
+    """Reads and commits the offsets of consumer groups. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree = Tree(session)
+        self._clock = session.clock
+
+    def committed(
+        self, group: str, tps: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group committed for ``tps`` (None: for all it ever committed); partitions
+        without a commit are left out.
+
+        Sees every commit that ended before the call. Of one that runs meanwhile it may see
+        some partitions only, but of a rewind always all or nothing.
+        """
+        only = None if tps is None else list(tps)
+        fence = paths.rewinds(group)
+
+        def step(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
+            self._tree.sync(deadline=deadline)
+            wanted = self._known(group, deadline) if only is None else only
+            by_path = {paths.offset(group, tp): tp for tp in wanted}
+            nodes = self._tree.get_many([fence, *by_path], deadline=deadline)
+            if nodes.pop(fence) != self._tree.get(fence, deadline=deadline):
+                raise ConflictError(f"The group {group!r} was rewound meanwhile.")
+            return {
+                by_path[path]: _committed(decode(OffsetPayload, node.data, path=path))
+                for path, node in nodes.items()
+                if node is not None and node.data
+            }
+
+        return self._tree.repeat(f"read the offsets of the group {group}", step)
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        by: str,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
+        allow_backward: bool = True,
+        expected_generation: int | None = None,
+        expected_token: str = "",
+        claims: GroupClaims | Unclaimed | None = None,
+    ) -> None:
+        """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
+
+        With ``allow_backward=False`` an already larger committed offset is left alone, unless
+        it was of an earlier topic of the same name (``topic_ids`` differ). With
+        ``expected_generation``, StaleOwnerError when the group was rewound since, be it to the
+        same number in a group that was made anew (``expected_token`` differs); with
+        ``claims``, ClaimLostError when another query has claimed one of the topics, or
+        GroupHeldError when any has and the claims are ``Unclaimed``. More
+        partitions than one ZooKeeper transaction holds (some thousands) go in several, each
+        whole and each checked.
+        """
+        check_offsets(group, offsets)
+        now_us = self._clock.now_us()
+        wanted = {
+            paths.offset(group, tp): OffsetPayload(
+                offset=offset,
+                committed_at_us=now_us,
+                by=by,
+                topic_id=topic_ids.get(tp.topic),
+                generation=expected_generation or 0,
+            )
+            for tp, offset in offsets.items()
+        }
+        topics = {tp.topic for tp in offsets}
+        done: set[str] = set()
+        tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
+        expected = None
+        if expected_generation is not None:
+            expected = RewindMark(expected_generation, expected_token)
+        what = f"commit offsets of the group {group}"
+        fence = paths.rewinds(group)
+
+        def step(deadline: Deadline) -> None:
+            missing = [path for path in wanted if path not in done]
+            checks = [] if claims is None else claims.checks(topics, deadline=deadline)
+            nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
+            check, generation = _fence(group, nodes[fence], expected)
+            if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
+                done.update(tried)  # one of a transaction's writes is there, so all were made
+            tried.clear()
+            writes: list[Operation] = []
+            for path in missing:
+                payload = msgspec.structs.replace(wanted[path], generation=generation)
+                node = nodes.get(path)
+                if path not in done and not _stays(path, node, payload, allow_backward):
+                    writes.append(_write_of(path, node, encode(payload)))
+            for part in in_parts(writes, each_with=[check, *checks]):
+                tried.update(_data_of(part))
+                try:
+                    self._tree.transact(what, part, deadline=deadline)
+                except ConflictError:
+                    tried.clear()  # certainly not done
+                    raise
+                done.update(tried)
+                tried.clear()
+
+        if wanted:
+            self._tree.repeat(what, step)
+
+    def groups(self) -> list[str]:
+        """All groups that ever committed, were rewound or claimed, by name."""
+        return own_names(self._tree, paths.CONSUMERS, "group")
+
+    def holders(self, group: str) -> dict[str, Holder]:
+        """The running queries that read for the group, by topic."""
+        return read_holders(self._tree, group)
+
+    def delete(self, group: str) -> None:
+        """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
+        InvalidRequestError while it has live members or a query reads for it."""
+
+        def step(deadline: Deadline) -> None:
+            self._refuse_in_use(group, None, deadline)
+            self._remove(f"delete the group {group}", paths.group(group), deadline)
+
+        self._tree.repeat(f"delete the group {group}", step)
+
+    def forget(self, group: str, topic: str) -> bool:
+        """Forget what the group committed for ``topic``, which need not be there any more; False
+        when that is nothing. Its rewinds stay on the record. InvalidRequestError while the group
+        has live members or a query reads the topic for it."""
+        what = f"forget the offsets of the group {group} for the topic {topic}"
+
+        def step(deadline: Deadline) -> bool:
+            self._refuse_in_use(group, topic, deadline)
+            return self._remove(what, paths.topic_offsets(group, topic), deadline)
+
+        return self._tree.repeat(what, step)
+
+    def _refuse_in_use(self, group: str, only: str | None, deadline: Deadline) -> None:
+        members = self._tree.children(paths.members(group), deadline=deadline)
+        if members:
+            raise InvalidRequestError(
+                f"The group {group!r} has {len(members)} live members "
+                f"({', '.join(members[:5])}); stop them before deleting it."
+            )
+        for topic, holder in read_holders(self._tree, group, deadline=deadline).items():
+            if only in (None, topic):
+                raise InvalidRequestError(
+                    f"The group {group!r} is in use for topic {topic} ({holder}); stop that "
+                    "query before deleting the group."
+                )
+
+    def _remove(self, what: str, path: str, deadline: Deadline) -> bool:
+        """Delete a node and all below it; False when it is not there."""
+        if self._tree.get(path, deadline=deadline) is None:
+            return False
+        below = self._tree.descendants(path, deadline=deadline)
+        deletes: list[Operation] = [Delete(each) for each in [*reversed(below), path]]
+        for part in in_parts(deletes):
+            self._tree.transact(what, part, deadline=deadline)
+        return True
+
+    def _known(self, group: str, deadline: Deadline) -> list[TopicPartition]:
+        offsets_path = paths.offsets(group)
+        topics = own_names(self._tree, offsets_path, "topic", deadline=deadline)
+        listed = self._tree.children_many(
+            [f"{offsets_path}/{topic}" for topic in topics], deadline=deadline
+        )
+        return [
+            TopicPartition(name_of(path), number)
+            for path, names in listed.items()
+            for number in map(paths.number_of, names or ())
+            if number is not None
+        ]
+
+
+def check_offsets(group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    for tp, offset in offsets.items():
+        if offset < 0:
+            raise InvalidRequestError(
+                f"The group {group!r} cannot be put at offset {offset} of {tp}; use 0 or more."
+            )
+
+
+def read_group(
+    tree: Tree,
+    group: str,
+    topics: Iterable[str],
+    offset_paths: Iterable[str],
+    *,
+    deadline: Deadline,
+) -> dict[str, Node]:
+    """The nodes that a commit or a rewind builds on, and those of ``offset_paths`` that there
+    are. The one of ``paths.rewinds`` and those above the offsets are made when missing."""
+    needed = [paths.rewinds(group), *(paths.topic_offsets(group, topic) for topic in topics)]
+    found = tree.get_many([*needed, *offset_paths], deadline=deadline)
+    missing = [path for path in needed if found[path] is None]
+    for path in missing:
+        tree.ensure(path, deadline=deadline)
+    if missing:
+        raise ConflictError(f"The group {group!r} gets its first offsets.")  # read again
+    return {path: node for path, node in found.items() if node is not None}
+
+
+def _fence(group: str, node: Node, expected: RewindMark | None) -> tuple[Operation, int]:
+    """The check that fails if the group is rewound before the commit is done."""
+    path = paths.rewinds(group)
+    mark = mark_of(node, path=path)
+    if expected is not None and not mark.may_be(expected):
+        raise StaleOwnerError(
+            f"The group {group!r} was rewound: this commit is of rewind generation {expected}, "
+            f"the group is at {mark}. Start again from its committed offsets."
+        )
+    return Check(path, node.version), mark.generation
+
+
+def mark_of(node: Node, *, path: str) -> RewindMark:
+    if not node.data:
+        return NEVER_REWOUND  # the node was made for a commit
+    payload = decode(GenerationPayload, node.data, path=path)
+    return RewindMark(payload.generation, payload.token)
+
+
+def _write_of(path: str, node: Node | None, data: bytes) -> Operation:
+    """The write that replaces exactly what was read."""
+    return Create(path, data) if node is None else SetData(path, data, node.version)
+
+
+def _stays(path: str, node: Node | None, new: OffsetPayload, allow_backward: bool) -> bool:
+    """Whether the node is to be left as it is."""
+    if allow_backward or node is None or not node.data:
+        return False
+    now = decode(OffsetPayload, node.data, path=path)
+    other_topic = None not in (now.topic_id, new.topic_id) and now.topic_id != new.topic_id
+    return now.offset > new.offset and not other_topic
+
+
+def _data_of(operations: Iterable[Operation]) -> dict[str, bytes]:
+    return {
+        operation.path: operation.data
+        for operation in operations
+        if isinstance(operation, (Create, SetData))
+    }
+
+
+def _committed(payload: OffsetPayload) -> CommittedOffset:
+    return CommittedOffset(
+        offset=payload.offset,
+        committed_at_us=payload.committed_at_us,
+        by=payload.by,
+        topic_id=payload.topic_id,
+        generation=payload.generation,
+    )

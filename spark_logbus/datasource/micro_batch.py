@@ -1,0 +1,138 @@
+"""The next micro-batch of a stream (pure): from the last end and what the brokers hold now.
+
+Everything that ``latestOffset`` decides is decided here, from values; the caller asks and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_logbus.datasource.stream_offset import StreamOffset
+from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
+from spark_logbus.offsets.data_loss import (
+    AboveEnd,
+    BelowLogStart,
+    Finding,
+    PartitionGone,
+    TopicGone,
+    TopicRecreated,
+)
+from spark_logbus.offsets.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What a stream knows of its group when it plans: its last rewind, and to where."""
+
+    group: str | None = None
+    mark: RewindMark = NEVER_REWOUND
+    rewound: Mapping[TopicPartition, int] | None = None
+    """Where rewinds set the group that the stream has not followed yet; None if there are none."""
+
+
+NO_GROUP = GroupView()
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """All that could be read next (None: nothing to do), and what was not as expected."""
+
+    end: StreamOffset | None
+    findings: list[Finding]
+    moved: bool = False
+    """Whether positions changed beside the records that came: what then is next cannot wait."""
+
+    @property
+    def records(self) -> int:
+        return 0 if self.end is None else sum(r.count for r in self.end.ranges())
+
+
+def advance(
+    last: StreamOffset,
+    snapshot: Snapshot,
+    *,
+    view: GroupView = NO_GROUP,
+) -> Advance:
+    """What there is to read after ``last``, given ``snapshot``.
+
+    Partitions that ``last`` does not know start at their log start: their records all came after
+    the stream started. Findings are reported with the plan that goes on in spite of them.
+    """
+    findings: list[Finding] = []
+    starts = _carried_over(last, snapshot, findings)
+    recreated = {t for t, id_ in last.topic_ids.items() if snapshot.topic_ids.get(t, id_) != id_}
+    for tp, offset in (view.rewound or {}).items():
+        if tp in snapshot.spans and tp.topic not in recreated:
+            # Cut quietly: a rewind asks for what is there, as far back as there is any.
+            starts[tp] = snapshot.spans[tp].clamp(offset)
+    moved = starts != dict(last.to) or view.rewound is not None
+    for tp, span in snapshot.spans.items():
+        if tp not in starts:
+            if span.start > 0 and tp.topic not in recreated:
+                findings.append(BelowLogStart(tp, 0, span.start))
+            starts[tp] = span.start
+    ranges = {tp: OffsetRange(tp, start, snapshot.spans[tp].end) for tp, start in starts.items()}
+    if not moved and not findings and not any(r.count for r in ranges.values()):
+        return Advance(None, findings)
+    end = StreamOffset(
+        start=starts,
+        to={tp: r.end for tp, r in ranges.items()},
+        topic_ids=snapshot.topic_ids,
+        group=view.group,
+        mark=view.mark,
+    )
+    return Advance(end, findings, moved or bool(findings))
+
+
+def _carried_over(
+    last: StreamOffset, snapshot: Snapshot, findings: list[Finding]
+) -> dict[TopicPartition, int]:
+    """Positions of ``last`` that still mean something, cut to what is there."""
+    gone = set()
+    for topic, topic_id in sorted(last.topic_ids.items()):
+        current = snapshot.topic_ids.get(topic)
+        if current is None:
+            findings.append(TopicGone(topic))
+            gone.add(topic)
+        elif current != topic_id:
+            findings.append(TopicRecreated(topic, topic_id, current))
+            gone.add(topic)
+    starts: dict[TopicPartition, int] = {}
+    for tp, offset in sorted(last.to.items()):
+        if tp.topic in gone:
+            continue
+        span = snapshot.spans.get(tp)
+        if span is None:
+            findings.append(PartitionGone(tp))
+            continue
+        if offset < span.start:
+            findings.append(BelowLogStart(tp, offset, span.start))
+        elif offset > span.end:
+            findings.append(AboveEnd(tp, offset, span.end))
+        starts[tp] = span.clamp(offset)
+    return starts
+
+
+def replay(end: StreamOffset, snapshot: Snapshot) -> tuple[list[OffsetRange], list[Finding]]:
+    """The ranges of a micro-batch that the checkpoint already holds, cut to what is still there.
+
+    A topic that was deleted or recreated since gives no range; the stream takes up the new one
+    in its next micro-batch.
+    """
+    findings: list[Finding] = []
+    present = _carried_over(
+        StreamOffset(start=end.start, to=end.start, topic_ids=end.topic_ids), snapshot, findings
+    )
+    ranges = []
+    for planned in end.ranges():
+        tp = planned.topic_partition
+        if tp not in present:
+            continue
+        span = snapshot.spans[tp]
+        if planned.end > span.end:
+            findings.append(AboveEnd(tp, planned.end, span.end))
+        kept = OffsetRange(tp, present[tp], min(planned.end, span.end))
+        if kept.count:
+            ranges.append(kept)
+    return ranges, findings

@@ -1,0 +1,156 @@
+"""What a Spark task does: read its offset ranges, and yield arrow batches for Spark.
+
+A task gets its ranges and the brokers' addresses in its input partition. It talks to brokers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedBatch, RangeReader
+from spark_logbus.datasource.batch_sizer import Pace
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.rows import Assembler
+from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
+from spark_logbus.model import Compression, Earliest, Latest, OffsetRange
+from spark_logbus.offsets.data_loss import (
+    AboveEnd,
+    BelowLogStart,
+    Finding,
+    TopicGone,
+    TopicRecreated,
+    decide,
+)
+from spark_logbus.spark.worker import freeze_what_is_loaded, shared_cluster
+
+
+@dataclass(frozen=True)
+class RangesPartition(InputPartition):
+    """An input partition: ranges, and whom to ask for them. Picklable."""
+
+    bootstrap: Bootstrap
+    ranges: tuple[OffsetRange, ...]
+
+    topic_ids: Mapping[str, str]
+    """Of the topics that were planned: later ones of the same name are not read in their place."""
+
+
+def read_partition(
+    partition: InputPartition, columns: ColumnChoice, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The arrow batches of one input partition; none for the one that Spark makes up when a plan
+    has no input partition at all."""
+    if not isinstance(partition, RangesPartition):
+        return
+    cluster = shared_cluster(partition.bootstrap)
+    pace = Pace()
+    for offset_range in partition.ranges:
+        yield from RangeRead(
+            cluster,
+            offset_range,
+            columns,
+            pace,
+            topic_id=partition.topic_ids[offset_range.topic_partition.topic],
+            fail_on_data_loss=fail_on_data_loss,
+        ).arrow_batches()
+    freeze_what_is_loaded()
+
+
+class RangeRead:
+    """One range, from the first to the last arrow batch. Used once, by one thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offset_range: OffsetRange,
+        columns: ColumnChoice,
+        pace: Pace,
+        *,
+        topic_id: str,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._topic_id = topic_id
+        self._tp = offset_range.topic_partition
+        self._position = offset_range.start  # next to be handed to Spark
+        self._end = offset_range.end
+        self._assembler = Assembler(columns, self._tp)
+        self._pace = pace
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        """All records of the range, in order.
+
+        Records that retention takes away during the read are found and decided on here: the read
+        goes on behind them or fails.
+        """
+        while self._position < self._end:
+            try:
+                yield from self._read_on()
+                return
+            except (OffsetOutOfRangeError, UnknownTopicError) as error:
+                findings, go_on_at = self._examine(error)
+                decide(findings, fail_on_data_loss=self._fail_on_data_loss)
+                self._position = go_on_at
+
+    def _read_on(self) -> Iterator[pa.RecordBatch]:
+        wanted = OffsetRange(self._tp, self._position, self._end)
+        collected: list[FetchedBatch] = []
+        rows = size = 0
+        broken: OffsetOutOfRangeError | UnknownTopicError | None = None
+        with RangeReader(self._cluster, wanted, topic_id=self._topic_id) as reader:
+            while True:
+                try:
+                    fetched = next(reader, None)
+                except (OffsetOutOfRangeError, UnknownTopicError) as error:
+                    broken = error
+                    break
+                if fetched is None:
+                    break
+                collected.append(fetched)
+                rows += fetched.arrow_batch.num_rows
+                size += _size(fetched)
+                if self._pace.is_enough(rows, size):
+                    yield self._hand_over(collected, rows, size)
+                    collected = []
+                    rows = size = 0
+        if collected:
+            yield self._hand_over(collected, rows, size)
+        if broken is not None:
+            raise broken
+
+    def _hand_over(self, collected: list[FetchedBatch], rows: int, size: int) -> pa.RecordBatch:
+        self._pace.handed_over(rows, size)
+        self._position = collected[-1].next_offset
+        return self._assembler.build(collected)
+
+    def _examine(
+        self, error: OffsetOutOfRangeError | UnknownTopicError
+    ) -> tuple[list[Finding], int]:
+        """Why the read broke off, and where it can go on; raises ``error`` if nothing is wrong."""
+        admin = Admin(self._cluster)
+        try:
+            current = admin.describe([self._tp.topic], ends=False)[self._tp.topic].topic_id
+            if current != self._topic_id:
+                found = TopicRecreated(self._tp.topic, self._topic_id, current)
+                return [found], self._end
+            start = admin.list_offsets({self._tp: Earliest()})[self._tp] or 0
+            end = admin.list_offsets({self._tp: Latest()})[self._tp] or 0
+        except UnknownTopicError:
+            return [TopicGone(self._tp.topic)], self._end
+        if self._position < start:
+            return [BelowLogStart(self._tp, self._position, start)], min(start, self._end)
+        if self._end > end:
+            return [AboveEnd(self._tp, self._end, end)], self._end
+        raise error
+
+
+def _size(fetched: FetchedBatch) -> int:
+    """About the bytes of the arrow batch; asking Arrow for them takes longer than decoding it."""
+    if fetched.header.compression is not Compression.NONE:
+        return int(fetched.arrow_batch.nbytes)
+    return fetched.header.size

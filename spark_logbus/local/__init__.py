@@ -1,0 +1,1 @@
+"""Processes of this machine: Java, an embedded ZooKeeper, and a whole cluster."""

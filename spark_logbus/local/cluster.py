@@ -1,0 +1,238 @@
+"""A whole cluster on this machine: one real ZooKeeper and N broker processes, as children.
+
+What ``logbus up``, the demo, the benchmarks and the tests run on. Everything a cluster keeps is
+under one directory, and a cluster started again on it continues where it was, on the same ports::
+
+    zookeeper/       see spark_logbus.local.zookeeper
+    broker-<id>/     the broker's logs; broker.toml, broker.out and broker.ready beside them
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from spark_logbus.clock import SystemClock
+from spark_logbus.errors import ConfigError, EmbeddedServerError
+from spark_logbus.local.processes import spawn, stop
+from spark_logbus.local.zookeeper import EmbeddedZooKeeper
+
+__all__ = ["BrokerProcess", "EmbeddedCluster"]
+
+_START_DEADLINE_S = 90.0  # a crashed broker's registration and a long recovery are waited for
+_STOP_GRACE_S = 30.0  # a broker needs half of it when ZooKeeper does not answer
+_POLL_S = 0.02
+_LOG_LINES_SHOWN = 15
+_CHROOT = "logbus"
+
+# A broker that was killed is expected back at once here, so its registration should not linger.
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {"broker": {"port": 0, "zookeeper_session_ms": 4_000}}
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+class BrokerProcess:
+    """One broker in a child process. Use from one thread at a time."""
+
+    def __init__(self, broker_id: int, directory: Path, *, zookeeper: str, settings: Settings):
+        self.broker_id = broker_id
+        self.directory = directory
+        self._zookeeper = zookeeper
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise EmbeddedServerError(f"Broker {self.broker_id} has not been started.")
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """``host:port``, known once it is ready."""
+        try:
+            return self._ready_file.read_text("utf-8").strip()
+        except FileNotFoundError as error:
+            raise EmbeddedServerError(
+                f"Broker {self.broker_id} is not ready, so it has no address yet."
+            ) from error
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "broker.out"
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.directory / "broker.ready"
+
+    def launch(self) -> None:
+        """Start the process; ``wait_until_ready`` waits for it to serve."""
+        if self.running:
+            raise EmbeddedServerError(f"Broker {self.broker_id} runs already.")
+        config = self.directory / "broker.toml"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            config.write_text(self._toml(), "utf-8")
+            self._ready_file.unlink(missing_ok=True)
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"Cannot prepare the directory of broker {self.broker_id}: {error}."
+            ) from error
+        command = [sys.executable, "-m", "spark_logbus.cli", "broker", "--config", config,
+                   "--ready-file", self._ready_file]  # fmt: skip
+        self._process = spawn([str(part) for part in command], output=self.log_file)
+
+    def wait_until_ready(self) -> None:
+        """Raises EmbeddedServerError, with the end of the broker's log, if that never comes."""
+        if self._process is None:
+            raise EmbeddedServerError(f"Broker {self.broker_id} has not been started.")
+        clock = SystemClock()
+        deadline = clock.monotonic() + _START_DEADLINE_S
+        while not self._ready_file.exists():
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=_POLL_S)
+                raise EmbeddedServerError(
+                    f"Broker {self.broker_id} ended with code {code} instead of serving. "
+                    + self._last_words()
+                )
+            if clock.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"Broker {self.broker_id} is not ready after {_START_DEADLINE_S:.0f} seconds. "
+                    + self._last_words()
+                )
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """SIGTERM and wait; the broker closes its logs cleanly."""
+        if self._process is not None:
+            stop(self._process, _STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the process does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _toml(self) -> str:
+        tables: dict[str, dict[str, Any]] = {}
+        for source in (_SETTINGS, self._settings):
+            for table, values in source.items():
+                tables.setdefault(table, {}).update(values)
+        tables["broker"].update(
+            id=self.broker_id,
+            data_dir=str(self.directory / "data"),
+            zookeeper=self._zookeeper,
+        )
+        lines = []
+        for table, values in tables.items():
+            lines.append(f"[{table}]")
+            lines += [f"{key} = {_toml_value(value)}" for key, value in values.items()]
+        return "\n".join(lines) + "\n"
+
+    def _last_words(self) -> str:
+        lines = self.log_file.read_text("utf-8", errors="replace").splitlines()
+        return "\n".join([f"{self.log_file} ends with:", *lines[-_LOG_LINES_SHOWN:]])
+
+
+class EmbeddedCluster:
+    """ZooKeeper and ``brokers`` brokers on the loopback interface; a context manager.
+
+    ``settings`` are tables of broker configuration (see conf/broker.toml) that all brokers get.
+    The brokers die with this process, however it ends. Use from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 1,
+        zookeeper_port: int = 0,
+        settings: Settings | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ConfigError(f"A cluster needs at least one broker, got {brokers}.")
+        self._directory = directory.absolute()
+        self._zookeeper = EmbeddedZooKeeper(self._directory / "zookeeper", port=zookeeper_port)
+        self._count = brokers
+        self._settings = settings or {}
+        self.brokers: list[BrokerProcess] = []
+
+    @property
+    def zookeeper(self) -> str:
+        """The connect string for clients: ``127.0.0.1:port/logbus``."""
+        return f"{self._zookeeper.address}/{_CHROOT}"
+
+    @property
+    def zookeeper_server(self) -> EmbeddedZooKeeper:
+        return self._zookeeper
+
+    def start(self) -> None:
+        if self._zookeeper.running or any(broker.running for broker in self.brokers):
+            raise EmbeddedServerError(f"The cluster in {self._directory} runs already.")
+        try:
+            self._zookeeper.start()
+            self.brokers = [
+                BrokerProcess(
+                    number,
+                    self._directory / f"broker-{number}",
+                    zookeeper=self.zookeeper,
+                    settings=self._settings,
+                )
+                for number in range(1, self._count + 1)
+            ]
+            for broker in self.brokers:
+                broker.launch()
+            for broker in self.brokers:
+                broker.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the brokers, then ZooKeeper."""
+        try:
+            for broker in self.brokers:
+                broker.ask_to_stop()
+            for broker in self.brokers:
+                broker.stop()
+        finally:
+            self._zookeeper.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    # TOML's basic strings are JSON's, but for one control character that JSON leaves as it is.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

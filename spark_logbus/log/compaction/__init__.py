@@ -1,0 +1,1 @@
+"""Compaction of one log: the plan, the pass, the swap of files."""

@@ -1,0 +1,313 @@
+"""Compaction of one log, as far as it concerns the log: what to compact, and taking in the result.
+
+The work between, which looks into record batches, is done by another process (see
+``spark_logbus.compactor``): it reads sealed segments and writes new files beside them. So nothing
+here blocks appends or reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_logbus.log import checkpoint as checkpoints
+from spark_logbus.log import names
+from spark_logbus.log.compaction import swap as swaps
+from spark_logbus.log.compaction.plan import (
+    Cleaning,
+    SealedFacts,
+    Selection,
+    group,
+    remember,
+    select,
+    tombstones_end,
+)
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
+from spark_logbus.log.segment.lookup import Lookup
+from spark_logbus.log.segment.segment import OpenSegments, SealedSegment, index_path
+from spark_logbus.log.state import LogState
+from spark_logbus.log.view import View
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionGroup:
+    """Consecutive segments that become one, to be written to ``cleaned`` and indexed; ``config``
+    is the one under which that was planned."""
+
+    segments: tuple[SealedSegment, ...]
+    cleaned: Path
+    cleaned_index: Path
+    config: LogConfig
+
+    @property
+    def base_offset(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].summary.end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """What a compaction of one log is to do.
+
+    Records from ``first_dirty_offset`` on are new since the last one. Tombstones before
+    ``tombstones_end`` may go.
+    """
+
+    groups: tuple[CompactionGroup, ...]
+    selection: Selection
+    first_dirty_offset: int
+    tombstones_end: int
+    config: LogConfig
+
+
+class LogCompaction:
+    """Thread-safe; plans and swaps of one log are for one thread at a time.
+
+    ``reshaping`` is the log's lock around every change of its set of sealed segments and their
+    files, but for a roll, which only adds one.
+    """
+
+    def __init__(
+        self,
+        state: LogState,
+        directory: Path,
+        *,
+        files: FileSystem,
+        pool: OpenSegments,
+        reshaping: threading.Lock,
+        config: Callable[[], LogConfig],
+        held: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._directory = directory
+        self._files = files
+        self._pool = pool
+        self._reshaping = reshaping
+        self._config = config
+        self._held = held
+        self._history: tuple[Cleaning, ...] | None = None
+        self._said_damaged = False
+        self._blocked = False
+
+    # -- planning -----------------------------------------------------------------------
+
+    def look(self, now_us: int) -> Selection | None:
+        """How much a compaction would find to do; None when the log is not to be compacted.
+
+        Raises StorageError.
+        """
+        return self._look(self._state.view, self._config(), now_us)
+
+    def plan(self, now_us: int) -> CompactionPlan | None:
+        """What to do now; None when there is too little to do, or nothing. Raises StorageError."""
+        config, view = self._config(), self._state.view
+        found = self._look(view, config, now_us)
+        if found is None or found.dirty_bytes == 0:
+            return None
+        if found.dirty_ratio < config.min_cleanable_dirty_ratio and not found.overdue:
+            return None
+        segments = view.sealed[: found.count]
+        with storage_errors("prepare a compaction in", self._directory):
+            swaps.remove_cleaned(self._files, self._directory)
+        groups = tuple(
+            self._group(segments[run.start : run.stop], config)
+            for run in group(_facts(segments), segment_bytes=config.segment_bytes)
+        )
+        return CompactionPlan(
+            groups,
+            found,
+            self._first_dirty_offset(),
+            tombstones_end(
+                self._cleanings(), now_us=now_us, delete_retention_ms=config.delete_retention_ms
+            ),
+            config,
+        )
+
+    def _look(self, view: View, config: LogConfig, now_us: int) -> Selection | None:
+        if not config.compacts or self._held():
+            return None
+        if self._blocked or self._state.offline is not None:
+            return None
+        if not view.sealed or self._is_damaged(view):
+            return None
+        return select(
+            _facts(view.sealed),
+            first_dirty_offset=self._first_dirty_offset(),
+            now_us=now_us,
+            min_lag_ms=config.min_compaction_lag_ms,
+            max_lag_ms=config.max_compaction_lag_ms,
+        )
+
+    def _group(self, segments: tuple[SealedSegment, ...], config: LogConfig) -> CompactionGroup:
+        path = self._directory / names.segment(segments[0].base_offset)
+        index = index_path(path)
+        return CompactionGroup(
+            segments,
+            path.with_name(names.cleaned(path.name)),
+            index.with_name(names.cleaned(index.name)),
+            config,
+        )
+
+    def _is_damaged(self, view: View) -> bool:
+        damaged = any(
+            segment.holes or segment.summary.end_offset != end
+            for segment, end in zip(view.sealed, view.bases[1:], strict=True)
+        )
+        if damaged and not self._said_damaged:
+            logger.warning(
+                "%s is damaged and therefore not compacted any more; its records stay as they "
+                "are. Restore the damaged segment from a copy, or let it go with the topic's "
+                "retention.",
+                self._state.topic_partition,
+            )
+        self._said_damaged = damaged
+        return damaged
+
+    def _cleanings(self) -> tuple[Cleaning, ...]:
+        if self._history is None:
+            self._history = checkpoints.read_cleanings(self._files, self._directory)
+        return self._history
+
+    def _first_dirty_offset(self) -> int:
+        history = self._cleanings()
+        return history[-1].offset if history else 0
+
+    # -- taking in the result -----------------------------------------------------------
+
+    def swap(self, compacted: CompactionGroup) -> bool:
+        """Replace the group's segments by the new one that stands ready, for good.
+
+        False when it does not fit any more (retention, a deletion or another configuration came
+        first), or is not what it should be; its files are then removed. Raises StorageError when
+        the disk refuses; the log is served on, from the old segments or the new one.
+        """
+        with self._reshaping:
+            if self._blocked or self._state.offline is not None:
+                return False
+            new = self._taken_in(compacted)
+            if new is None:
+                return False
+            swap = new.path
+            try:
+                swaps.commit(
+                    self._files,
+                    cleaned=compacted.cleaned,
+                    cleaned_index=compacted.cleaned_index,
+                    swap=swap,
+                )
+            except OSError as error:
+                new.retire()
+                self._withdraw(swap)
+                raise storage_error("replace compacted segments by", swap, error) from error
+            self._state.replace(compacted.segments, new)
+            for old in compacted.segments:
+                old.replace()
+            try:
+                swaps.finish(self._files, new, [old.path for old in compacted.segments])
+            except OSError as error:
+                self._block(swap, "finished")
+                raise storage_error("replace compacted segments by", swap, error) from error
+            return True
+
+    def _taken_in(self, compacted: CompactionGroup) -> SealedSegment | None:
+        """The new segment under its name for the swap, synced; None if it does not fit."""
+        base, end = compacted.base_offset, compacted.end_offset
+        path = self._directory / names.swap(base, end)
+        with storage_errors("take in the compacted segment", compacted.cleaned):
+            if self.fits([compacted]):
+                file = self._files.open(compacted.cleaned)
+                found = swaps.load_cleaned(
+                    self._files, compacted.cleaned_index, file, base_offset=base, end_offset=end
+                )
+                if found is not None:
+                    file.sync()
+                    summary, index = found
+                    return SealedSegment(
+                        path,
+                        summary,
+                        files=self._files,
+                        pool=self._pool,
+                        index_interval_bytes=self._config().index_interval_bytes,
+                        lookup=Lookup(file, index),
+                    )
+                logger.error(
+                    "Compaction wrote %s, which does not hold the offsets %d to %d with an index "
+                    "that belongs to it; it is discarded.", compacted.cleaned, base, end,
+                )  # fmt: skip
+            swaps.remove_cleaned(self._files, self._directory)
+        return None
+
+    def _withdraw(self, swap: Path) -> None:
+        try:
+            swaps.withdraw(self._files, swap)
+        except OSError:
+            self._block(swap, "taken back")
+
+    def _block(self, swap: Path, what: str) -> None:
+        """No further compaction of this log may come between this swap and its completion by
+        recovery: what it then brings back would be older than what a later one had removed."""
+        self._blocked = True
+        logger.error(
+            "The replacement of segments by %s could not be %s; %s is served on and is not "
+            "compacted any more until the broker is restarted, which completes it.",
+            swap, what, self._state.topic_partition,
+        )  # fmt: skip
+
+    def fits(self, groups: Sequence[CompactionGroup]) -> bool:
+        """Whether the log still has all segments of the groups, and is to take in new ones."""
+        there = set(self._state.view.sealed)
+        return self._state.offline is None and all(
+            there.issuperset(each.segments) and self._still_asked_for(each.config)
+            for each in groups
+        )
+
+    def _still_asked_for(self, planned: LogConfig) -> bool:
+        """Whether the configuration of today removes all that the one of the plan did."""
+        now = self._config()
+        return (
+            not self._held()
+            and now.compacts
+            and now.min_compaction_lag_ms <= planned.min_compaction_lag_ms
+            and now.delete_retention_ms <= planned.delete_retention_ms
+        )
+
+    def finished(self, plan: CompactionPlan, *, end_offset: int, now_us: int) -> None:
+        """All before ``end_offset`` is clean now: remember that. Raises StorageError."""
+        with self._reshaping:
+            if self._state.offline is not None:
+                return
+            self._history = remember(
+                self._cleanings(),
+                Cleaning(end_offset, now_us),
+                delete_retention_ms=plan.config.delete_retention_ms,
+            )
+            checkpoints.write_cleanings(self._files, self._directory, self._history)
+
+    def discard(self) -> None:
+        """Remove what a compaction that did not come to its end left behind."""
+        with self._reshaping:
+            if self._state.offline is None:
+                with storage_errors("tidy up after a compaction in", self._directory):
+                    swaps.remove_cleaned(self._files, self._directory)
+
+
+def _facts(segments: tuple[SealedSegment, ...]) -> list[SealedFacts]:
+    return [
+        SealedFacts(
+            segment.base_offset,
+            segment.summary.end_offset,
+            segment.summary.size_bytes,
+            segment.summary.first_append_us,
+            segment.summary.last_append_us,
+        )
+        for segment in segments
+    ]

@@ -1,0 +1,1 @@
+"""Read-only looks at data directories, for ``dump`` and ``verify``."""

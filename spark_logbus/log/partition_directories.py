@@ -1,0 +1,267 @@
+"""The directories of single logs: found, opened, created, set aside, deleted.
+
+A log's directory is whole or not there: it is prepared under another name, and moved to yet
+another before it is deleted. What a crash leaves under such names is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from spark_logbus.errors import ConfigError, LogbusError, StorageError
+from spark_logbus.log import checkpoint as checkpoints
+from spark_logbus.log import names
+from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
+from spark_logbus.log.config import LogConfig
+from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
+from spark_logbus.log.log import PartitionLog
+from spark_logbus.log.missing import EndsTooEarlyError, too_short
+from spark_logbus.log.ownership import is_made_by_us
+from spark_logbus.log.producers.snapshots import recover_producers
+from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
+from spark_logbus.log.segment.segment import create_segment
+from spark_logbus.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LogHome:
+    """Where the logs' directories are. Not thread-safe: ``LogDirectory`` locks."""
+
+    def __init__(self, path: Path, environment: LogEnvironment, progress: RecoveryProgress) -> None:
+        self._path = path
+        self._environment = environment
+        self._files = environment.files
+        self._progress = progress
+
+    def find(self) -> list[TopicPartition]:
+        """The partitions that have a log here; leftovers of others are removed."""
+        with storage_errors("list the data directory", self._path):
+            found = [
+                name
+                for name in self._files.names(self._path)
+                if self._files.is_directory(self._path / name)
+            ]
+        for name in found:
+            if name.endswith((names.CREATING_SUFFIX, names.DELETED_SUFFIX)):
+                self._remove_leftover(self._path / name)
+        return [tp for name in found if (tp := names.parse_log_directory(name)) is not None]
+
+    def _remove_leftover(self, directory: Path) -> None:
+        try:
+            if is_made_by_us(self._files, directory):
+                remove_tree(self._files, directory)
+            else:
+                logger.warning(
+                    "The directory %s was not made by logbus, as far as can be seen, and is left "
+                    "alone; move it away.", directory,
+                )  # fmt: skip
+        except OSError as error:
+            logger.warning("%s", storage_error("remove", directory, error))
+        except StorageError as error:
+            logger.warning("%s", error.message)
+
+    def open(
+        self,
+        topic_partition: TopicPartition,
+        known: LogCheckpoint | None,
+        *,
+        config: LogConfig,
+        clean: bool,
+    ) -> PartitionLog:
+        """Recover a log that is here; ``known`` is what the checkpoint says of it.
+
+        ``config`` is overridden by the topic's configuration as it was last applied.
+        """
+        directory = self.directory(topic_partition)
+        metadata = checkpoints.read_partition_metadata(self._files, directory)
+        if metadata is None and known is not None:
+            metadata = PartitionMetadata(topic_partition, known.topic_id)
+            try:
+                checkpoints.write_partition_metadata(self._files, directory, metadata)
+            except StorageError as error:  # of a full disk, say: it is served all the same
+                logger.warning("%s It is tried again at the next start.", error.message)
+        if metadata is None:
+            raise StorageError(
+                f"The file {directory / names.PARTITION_METADATA} is missing or damaged, so it is "
+                "not known to which topic the records belong; restore the file from a copy, or "
+                "move the directory away."
+            )
+        if known is not None and known.topic_id != metadata.topic_id:
+            known = None
+        kept, config = self._last_config(directory, config)
+        log = self._recover(directory, metadata, known, config=config, clean=clean)
+        log.kept_config = kept
+        return log
+
+    def directory(self, topic_partition: TopicPartition) -> Path:
+        return self._path / names.log_directory(topic_partition)
+
+    def is_there(self, topic_partition: TopicPartition) -> bool:
+        directory = self.directory(topic_partition)
+        with storage_errors("look for", directory):
+            return self._files.exists(directory)
+
+    def create(
+        self, metadata: PartitionMetadata, config: LogConfig, *, base_offset: int = 0
+    ) -> PartitionLog:
+        """A new log whose first offset is ``base_offset``. After a failure it is there as a
+        whole, to be opened, or not at all."""
+        topic_partition = metadata.topic_partition
+        directory = self.directory(topic_partition)
+        preparing = self._path / names.creating_directory(
+            metadata.topic_id, topic_partition.partition
+        )
+        with storage_errors("create", directory):
+            if self._files.exists(preparing):
+                remove_tree(self._files, preparing)
+            self._files.make_directory(preparing)
+            create_segment(
+                self._files,
+                preparing,
+                base_offset=base_offset,
+                index_interval_bytes=config.index_interval_bytes,
+            )
+            # It syncs the directory, and so the name of the segment.
+            checkpoints.write_partition_metadata(self._files, preparing, metadata)
+            self._files.rename(preparing, directory)
+            self._files.sync_directory(self._path)
+        empty = LogCheckpoint(topic_partition, metadata.topic_id, base_offset, base_offset)
+        return self._recover(directory, metadata, empty, config=config, clean=True)
+
+    def complete(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
+        """Open the log that an earlier ``create`` made before it failed."""
+        directory = self.directory(topic_partition)
+        with storage_errors("create", directory):
+            self._files.sync_directory(self._path)  # it may be this that failed
+        return self.open(topic_partition, None, config=config, clean=False)
+
+    def keep_config(self, log: PartitionLog, config: Mapping[str, str]) -> None:
+        """Keep the topic's configuration beside the log, for the next start.
+
+        That it cannot be kept is no reason not to serve the log: ZooKeeper has it too.
+        """
+        if log.kept_config == config:
+            return
+        try:
+            checkpoints.write_topic_config(self._files, log.directory, config)
+        except StorageError as error:
+            logger.warning(
+                "%s The configuration of %s counts all the same; the next start goes by the one "
+                "before it until ZooKeeper has told, and deletes nothing till then.",
+                error, log.topic_partition,
+            )  # fmt: skip
+        else:
+            log.kept_config = dict(config)
+
+    def _last_config(
+        self, directory: Path, defaults: LogConfig
+    ) -> tuple[Mapping[str, str], LogConfig]:
+        """The topic's own keys as they are kept beside its log, and what they make of the
+        ``defaults``; nothing that is wrong with them keeps the log from being opened."""
+        try:
+            kept = checkpoints.read_topic_config(self._files, directory)
+            return kept, LogConfig.from_topic_config(kept, defaults)
+        except (StorageError, ConfigError) as error:
+            logger.warning(
+                "%s The log in %s is kept up by the broker's own settings until ZooKeeper has told "
+                "those of its topic.", error, directory,
+            )  # fmt: skip
+            return {}, defaults
+
+    def move_away(
+        self, log: PartitionLog, reason: LogbusError, name: Callable[[str, int, int], str]
+    ) -> Path:
+        """Stop the log and rename its directory to the first free ``name``."""
+        log.stop(reason)
+        target = self.set_aside(log.topic_partition, log.topic_id, name)
+        log.let_go()
+        return target
+
+    def set_aside(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        name: Callable[[str, int, int], str] = names.stray_directory,
+    ) -> Path:
+        """Rename the directory of a log that is not open to the first free ``name``."""
+        attempt = 0
+        directory, partition = self.directory(topic_partition), topic_partition.partition
+        with storage_errors("move away", directory):
+            while self._files.exists(target := self._path / name(topic_id, partition, attempt)):
+                attempt += 1
+            self._files.rename(directory, target)
+        try:
+            self._files.sync_directory(self._path)
+        except OSError as error:
+            logger.warning(
+                "%s A crash now could bring it back.",
+                storage_error("move away", directory, error),
+            )
+        return target
+
+    def topic_id_of(
+        self, topic_partition: TopicPartition, known: LogCheckpoint | None
+    ) -> str | None:
+        """To which topic the directory belongs, or None where nothing that can be read says so."""
+        try:
+            metadata = checkpoints.read_partition_metadata(
+                self._files, self.directory(topic_partition)
+            )
+        except StorageError:
+            metadata = None
+        if metadata is not None:
+            return metadata.topic_id
+        return None if known is None else known.topic_id
+
+    def delete(self, moved_away: Path) -> None:
+        with storage_errors("delete", moved_away):
+            remove_tree(self._files, moved_away)
+            self._files.sync_directory(self._path)
+
+    def _recover(
+        self,
+        directory: Path,
+        metadata: PartitionMetadata,
+        known: LogCheckpoint | None,
+        *,
+        config: LogConfig,
+        clean: bool,
+    ) -> PartitionLog:
+        recovery = LogRecovery(
+            files=self._files,
+            directory=directory,
+            pool=self._environment.pool,
+            index_interval_bytes=config.index_interval_bytes,
+            log_start_offset=known.log_start_offset if known else 0,
+            recovery_point=known.recovery_point if known else 0,
+            clean=clean and known is not None,
+            progress=self._progress,
+        )
+        with storage_errors("open the log in", directory):
+            try:
+                view = recovery.run()
+            except EndsTooEarlyError as early:
+                raise too_short(
+                    metadata.topic_partition, directory, end=early.end, known_end=early.known_end
+                ) from None
+            producers = ProducerStates(metadata.topic_partition, self._environment.producers)
+            try:
+                recover_producers(self._files, directory, producers, view)
+            except OSError:
+                for segment in view.segments:
+                    segment.retire()
+                raise
+        return PartitionLog(
+            metadata.topic_partition,
+            metadata.topic_id,
+            directory=directory,
+            view=view,
+            producers=producers,
+            config=config,
+            environment=self._environment,
+        )

@@ -1,0 +1,1 @@
+"""Idempotent producers: their state in a log, and snapshots of it."""

@@ -1,0 +1,154 @@
+"""Snapshots of a log's producers, and how their state is found again from one of them.
+
+A snapshot tells the state before the record batch at its offset. One is written at each roll,
+synced, and one at an orderly stop, not synced. At open the newest one that is whole is taken, and
+the headers of all record batches behind it are read; without any, the headers of the whole log.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from spark_logbus.errors import StorageError
+from spark_logbus.log import names
+from spark_logbus.log.checksummed_file import checked_text, read_checked_text
+from spark_logbus.log.filesystem import FileSystem, remove_if_possible, storage_error
+from spark_logbus.log.producers.states import Producer, ProducerStates, Run
+from spark_logbus.log.segment.lookup import DamageFoundError, Lookup, Place, walk
+from spark_logbus.log.view import View
+from spark_logbus.record import format as fmt
+
+logger = logging.getLogger(__name__)
+
+_TITLE: Final = "logbus-producers 1"
+
+
+def save_producers(
+    files: FileSystem,
+    directory: Path,
+    states: ProducerStates,
+    *,
+    offset: int,
+    sync: bool,
+    keep: int | None = None,
+) -> None:
+    """Write the snapshot at ``offset``, and remove others but that at ``keep``.
+
+    Logs a warning when the disk refuses it: then a recovery has more to read. The directory is
+    not synced.
+    """
+    path = directory / names.producers(offset)
+    try:
+        if files.exists(path):
+            files.remove(path)
+        try:
+            file = files.open(path, create=True)
+            file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
+            if sync:
+                file.sync()
+        except OSError:
+            remove_if_possible(files, path)
+            raise
+        remove_producers(files, directory, keep=(offset, keep))
+    except OSError as error:
+        logger.warning(
+            "%s After a crash now, recovery would take longer.",
+            storage_error("write the snapshot of producers", path, error),
+        )
+
+
+def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | None, ...]) -> None:
+    """Remove the snapshots but those at the offsets to ``keep``. Raises OSError."""
+    for offset in _offsets(files, directory):
+        if offset not in keep:
+            files.remove(directory / names.producers(offset))
+
+
+def recover_producers(
+    files: FileSystem, directory: Path, states: ProducerStates, view: View
+) -> None:
+    """Bring ``states``, empty, to the end of ``view``, all of which is on disk. Raises OSError."""
+    end = view.high_watermark
+    for offset in sorted(_offsets(files, directory), reverse=True):
+        if offset > end:
+            continue  # of records that a crash took
+        if _restore(files, directory / names.producers(offset), states):
+            _replay(states, view, offset)
+            return
+    if end > view.log_start_offset:
+        logger.info(
+            "There is no snapshot of producers in %s: the headers of the log are read.", directory
+        )
+        _replay(states, view, view.bases[0])
+
+
+def _replay(states: ProducerStates, view: View, start: int) -> None:
+    """Note the record batches of the log from the one at offset ``start`` on."""
+    for number, end in enumerate((*view.bases[1:], view.high_watermark)):
+        if end <= start:
+            continue
+        stretch = view.stretch(number)
+        try:
+            _replay_segment(states, stretch.segment.lookup(), start, stretch.limit)
+        except DamageFoundError:
+            logger.warning(
+                "The rest of %s is damaged: a producer that appended there may have to start over.",
+                stretch.segment.path,
+            )
+
+
+def _replay_segment(states: ProducerStates, lookup: Lookup, start: int, limit: int) -> None:
+    first = Place(*lookup.index.entry(0))
+    place: Place | None = first if start <= first.offset else lookup.locate(start, limit)
+    while place is not None:
+        stop = lookup.limit_before_hole(place.position, limit)
+        for step in walk(lookup.file, place, stop):
+            if step.producer_id != fmt.NO_PRODUCER:
+                states.went_on(
+                    step.producer_id,
+                    epoch=step.producer_epoch,
+                    run=Run(
+                        step.base_sequence,
+                        step.base_sequence + step.next_offset - step.base_offset,
+                        step.base_offset,
+                    ),
+                    append_time_us=step.append_time_us,
+                )
+        behind = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
+        place = Place(behind.end, behind.end_position) if behind is not None else None
+
+
+def _offsets(files: FileSystem, directory: Path) -> list[int]:
+    found = (names.parse_producers(name) for name in files.names(directory))
+    return [offset for offset in found if offset is not None]
+
+
+def _line(entry: tuple[int, Producer]) -> str:
+    producer_id, producer = entry
+    runs = ",".join(f"{run.first}:{run.next}:{run.base_offset}" for run in producer.runs)
+    return f"{producer_id} {producer.epoch} {producer.last_append_us} {runs}"
+
+
+def _restore(files: FileSystem, path: Path, states: ProducerStates) -> bool:
+    """Fill ``states`` from a snapshot; False when that cannot be read."""
+    try:
+        lines = read_checked_text(files, path, _TITLE)
+    except StorageError as error:
+        logger.warning("%s", error)
+        return False
+    try:
+        found = [_parsed(line) for line in lines or ()]
+    except (ValueError, TypeError):
+        logger.warning("%s says nothing about producers and is ignored.", path)
+        return False
+    for producer_id, producer in found:
+        states.restore(producer_id, producer)
+    return lines is not None
+
+
+def _parsed(line: str) -> tuple[int, Producer]:
+    producer_id, epoch, last_append_us, runs = line.split(" ")
+    kept = tuple(Run(*map(int, run.split(":"))) for run in runs.split(","))
+    return int(producer_id), Producer(int(epoch), int(last_append_us), kept)

@@ -1,0 +1,1 @@
+"""One segment: its file, its index, look-ups and scans."""

@@ -1,0 +1,175 @@
+"""Finds record batches in one segment: by index to the neighbourhood, then header by header.
+
+A walk trusts a header only if its base offset continues densely and its length stays within
+bounds; anything else is damage (``DamageFoundError``), and the caller has the segment inspected.
+Payloads are not read here: their checksum is the reader's to verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from spark_logbus.log.filesystem import File
+from spark_logbus.log.segment.index import Index
+from spark_logbus.log.segment.scan import Hole
+from spark_logbus.record import HEADER_SIZE
+from spark_logbus.record import format as fmt
+
+# One page: reading it costs the same as reading the one header at its start.
+_WALK_BYTES: Final = 4096
+
+
+class DamageFoundError(Exception):
+    """A walk met bytes that are not the expected record batch. Never leaves this package."""
+
+
+class Place(NamedTuple):
+    """Where a record batch begins."""
+
+    offset: int
+    position: int
+
+
+class Step(NamedTuple):
+    """One record batch of a walk."""
+
+    base_offset: int
+    next_offset: int
+    position: int
+    next_position: int
+    max_timestamp_us: int
+    append_time_us: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def walk(file: File, start: Place, limit: int) -> Iterator[Step]:
+    """The record batches from ``start`` to the boundary ``limit``."""
+    expected, position = start
+    chunk, chunk_at = b"", 0
+    while position < limit:
+        at = position - chunk_at
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_at, at = (
+                file.pread(min(_WALK_BYTES, limit - position), position),
+                position,
+                0,
+            )
+            if len(chunk) < HEADER_SIZE:
+                raise DamageFoundError
+        fields = fmt.HEADER.unpack_from(chunk, at)
+        size = fields[1] + fmt.LENGTH_FIELD_END
+        if (
+            fields[0] != expected
+            or fields[4] != fmt.MAGIC_V1
+            or size < HEADER_SIZE
+            or size % fmt.ALIGNMENT
+            or position + size > limit
+            # Believed, it would pass for a record batch with the offsets of those behind it.
+            or (fields[9] != fields[8] - 1 and not fields[6] & fmt.HAS_OFFSET_DELTA)
+        ):
+            raise DamageFoundError
+        next_offset = expected + fields[9] + 1
+        yield Step(
+            expected, next_offset, position, position + size, fields[11], fields[3], *fields[12:15]
+        )
+        expected, position = next_offset, position + size
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The file of a segment, its index and its holes. Thread-safe.
+
+    ``limit`` is always a record batch boundary that the caller knows to be written; what lies
+    behind it may still change.
+    """
+
+    file: File
+    index: Index
+    holes: tuple[Hole, ...] = ()
+
+    def locate(self, offset: int, limit: int) -> Place:
+        """Where the record batch that holds ``offset`` begins; not for offsets in a hole."""
+        start = self._nearest(offset)
+        if start.offset == offset:
+            return start
+        for step in walk(self.file, start, limit):
+            if offset < step.next_offset:
+                return Place(step.base_offset, step.position)
+        raise DamageFoundError
+
+    def position_from(self, offset: int, limit: int) -> int:
+        """Position of the first record batch that begins at or after ``offset``, or ``limit``."""
+        start = self._nearest(offset)
+        if start.offset == offset:
+            return start.position
+        for step in walk(self.file, start, limit):
+            if step.next_offset >= offset:
+                return step.next_position
+        return limit
+
+    def slice_end(self, start: Place, *, limit: int, max_bytes: int) -> int:
+        """Where a slice from ``start`` ends: the last boundary within ``max_bytes``.
+
+        Behind the first record batch, if already that is larger. ``limit`` must not lie behind
+        a hole (see ``limit_before_hole``).
+        """
+        target = start.position + max_bytes
+        if limit <= target:
+            return limit
+        near = Place(*self.index.at_position(target))
+        if near.position <= start.position:
+            near = start
+        end = near.position
+        for step in walk(self.file, near, limit):
+            if step.next_position > target and end > start.position:
+                break
+            end = step.next_position
+            if end >= target:
+                break
+        return end
+
+    def at_timestamp(self, timestamp_us: int, limit: int) -> int | None:
+        """Base offset of the first record batch below ``limit`` that reaches the timestamp."""
+        start = Place(*self.index.at_timestamp(timestamp_us))
+        for hole in self.holes:
+            if start.position < hole.start_position:
+                break
+            if start.position < hole.end_position:
+                start = Place(hole.end, hole.end_position)
+        # The wanted record batch lies before the next index entry. A hole in between has no
+        # entry in it, and the next entry is the record batch behind it.
+        while start.position < limit:
+            stop = self.limit_before_hole(start.position, limit)
+            for step in walk(self.file, start, stop):
+                if step.max_timestamp_us >= timestamp_us:
+                    return step.base_offset
+            behind = next((hole for hole in self.holes if hole.start_position == stop), None)
+            if behind is None:
+                break
+            start = Place(behind.end, behind.end_position)
+        return None
+
+    def hole_at(self, offset: int) -> Hole | None:
+        for hole in self.holes:
+            if hole.start <= offset < hole.end:
+                return hole
+        return None
+
+    def limit_before_hole(self, position: int, limit: int) -> int:
+        """``limit``, or where the first hole behind ``position`` begins."""
+        for hole in self.holes:
+            if hole.start_position >= position:
+                return min(limit, hole.start_position)
+        return limit
+
+    def _nearest(self, offset: int) -> Place:
+        """The closest known record batch at or before ``offset``, with no hole in between."""
+        start = Place(*self.index.at_offset(offset))
+        for hole in self.holes:
+            if start.offset < hole.end <= offset:
+                start = Place(hole.end, hole.end_position)
+        return start

@@ -1,0 +1,294 @@
+"""The two kinds of segments: the active one, which is written, and sealed ones.
+
+The active segment holds its file and its index open. A sealed segment opens both at the first
+read and may be told to let go of them again (``OpenSegments``), so that a broker with thousands
+of segments needs neither thousands of descriptors nor gigabytes of indexes.
+
+A deleted file takes up its space for as long as anybody has it open. So a segment that is deleted
+or replaced is told to let go for good (``retire``): from then on only readers under way hold it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from pathlib import Path
+
+from spark_logbus.log import names
+from spark_logbus.log.filesystem import (
+    File,
+    FileSystem,
+    read_whole,
+    remove_if_possible,
+    storage_error,
+)
+from spark_logbus.log.segment.index import ENTRY_SIZE, HEADER_SIZE, MAX_ENTRIES, Index, Summary
+from spark_logbus.log.segment.lookup import Lookup
+from spark_logbus.log.segment.metadata import Contents, scan_contents
+from spark_logbus.log.segment.scan import Hole, ScanResult
+
+logger = logging.getLogger(__name__)
+
+
+def index_path(segment_path: Path) -> Path:
+    return segment_path.with_suffix(".index")
+
+
+def tail_hole(result: ScanResult, *, end: int, end_position: int) -> tuple[Hole, ...]:
+    """The holes of a scan, and one at its end if ``end`` should have been reached."""
+    if result.end_offset >= end:
+        return result.holes
+    last = Hole(result.end_offset, end, result.end_position, end_position)
+    return (*result.holes, last)
+
+
+def log_damage(path: Path, holes: tuple[Hole, ...]) -> None:
+    for hole in holes:
+        logger.error(
+            "Segment %s is damaged: offsets %d up to %d (bytes %d to %d) cannot be read. All "
+            "other records stay readable; to mend it, restore the file from a copy.",
+            path, hole.start, hole.end, hole.start_position, hole.end_position,
+        )  # fmt: skip
+
+
+class ActiveSegment:
+    """The last segment of a log. Written by one thread; ``lookup`` is for any.
+
+    Readers bound look-ups by a position below which all is written and flushed.
+    """
+
+    def __init__(
+        self, path: Path, file: File, contents: Contents, holes: tuple[Hole, ...] = ()
+    ) -> None:
+        self.path = path
+        self.base_offset = contents.base_offset
+        self.contents = contents
+        self.holes = holes
+        self._changing = threading.Lock()
+        self._lookup: Lookup | None = Lookup(file, contents.index, holes)
+
+    @property
+    def summary(self) -> Summary:
+        return self.contents.summary()
+
+    @property
+    def file(self) -> File:
+        """Raises FileNotFoundError once the segment is retired."""
+        return self.lookup().file
+
+    def lookup(self) -> Lookup:
+        """Raises FileNotFoundError once the segment is retired."""
+        lookup = self._lookup
+        if lookup is None:
+            raise _gone(self.path)
+        return lookup
+
+    def retire(self) -> None:
+        """Let go of the file for good; it is deleted, or somebody else's now."""
+        with self._changing:
+            self._lookup = None
+
+    def inspect(self, limit: int, end: int) -> None:
+        """Scan up to ``limit``, where offset ``end`` begins, for damage. Raises OSError."""
+        file = self.file
+        _, result = scan_contents(
+            file, base_offset=self.base_offset, index_interval_bytes=1 << 20, limit=limit
+        )
+        holes = tail_hole(result, end=end, end_position=limit)
+        with self._changing:
+            if self._lookup is None:
+                raise _gone(self.path)
+            self._lookup = Lookup(file, self.contents.index, holes)
+            self.holes = holes
+        log_damage(self.path, holes)
+
+
+class SealedSegment:
+    """A segment that is never written again. Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        summary: Summary,
+        *,
+        files: FileSystem,
+        pool: OpenSegments,
+        index_interval_bytes: int,
+        lookup: Lookup | None = None,
+    ) -> None:
+        self.path = path
+        self.base_offset = summary.base_offset
+        self.summary = summary
+        self._files = files
+        self._pool = pool
+        self._index_interval_bytes = index_interval_bytes
+        self._loading = threading.Lock()
+        self._lookup = lookup
+        self._retired = False
+        self._holes = lookup.holes if lookup else ()
+        if lookup is not None:
+            pool.admit(self)
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        return self._holes
+
+    def lookup(self) -> Lookup:
+        """Opens the segment if need be. Raises OSError."""
+        lookup = self._lookup
+        if lookup is None:
+            with self._loading:
+                lookup = self._lookup or self._load()
+                self._lookup = lookup
+                self._pool.admit(self)
+            self._let_go_if_retired()
+        return lookup
+
+    def release(self) -> None:
+        """Let go of file and index. Whoever reads from the file keeps it open."""
+        self._lookup = None
+
+    def retire(self) -> None:
+        """Let go of the file for good, for it is deleted, and never open its path again.
+
+        Who comes for a look-up with an old view gets FileNotFoundError.
+        """
+        self._retired = True
+        self._pool.forget(self)
+
+    def replace(self) -> None:
+        """Retire; on return nobody is opening the path, which another segment takes over."""
+        self.retire()
+        with self._loading:
+            pass
+
+    def _let_go_if_retired(self) -> None:
+        """Said after each opening: a segment may be retired in the middle of it."""
+        if self._retired:
+            self._pool.forget(self)
+
+    def move_to(self, path: Path) -> None:
+        """Rename the segment and its index. Raises OSError."""
+        with self._loading:
+            if self._files.exists(index_path(self.path)):
+                self._files.rename(index_path(self.path), index_path(path))
+            self._files.rename(self.path, path)
+            self.path = path
+
+    def inspect(self, _limit: int, _end: int) -> None:
+        """Scan the segment for damage and remember it. Raises OSError."""
+        with self._loading:
+            self._lookup = self._scanned(self._open())
+        self._let_go_if_retired()
+
+    def _open(self) -> File:
+        if self._retired:
+            raise _gone(self.path)
+        return self._files.open_read_only(self.path)
+
+    def _load(self) -> Lookup:
+        file = self._open()
+        index = None if self._holes else self._load_index()
+        return Lookup(file, index) if index is not None else self._scanned(file)
+
+    def _load_index(self) -> Index | None:
+        path = index_path(self.path)
+        try:
+            data = read_whole(self._files, path, limit_bytes=HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE)
+        except FileNotFoundError:
+            data = b""
+        index = Index.decode(data, self.summary)
+        if index is None:
+            logger.warning("The index %s is missing or damaged and is rebuilt.", path)
+        return index
+
+    def _scanned(self, file: File) -> Lookup:
+        summary = self.summary
+        contents, result = scan_contents(
+            file,
+            base_offset=self.base_offset,
+            index_interval_bytes=self._index_interval_bytes,
+            limit=summary.size_bytes,
+        )
+        holes = tail_hole(result, end=summary.end_offset, end_position=summary.size_bytes)
+        holes += tuple(hole for hole in self._holes if hole.start >= summary.end_offset)
+        if holes != self._holes:
+            log_damage(self.path, holes)
+            self._holes = holes
+        if not self._retired:
+            save_index(self._files, self.path, contents, holes)
+        return Lookup(file, contents.index, holes)
+
+
+def _gone(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "Deleted or replaced", str(path))
+
+
+class OpenSegments:
+    """Bounds how many sealed segments are open, over all logs. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: dict[SealedSegment, None] = {}  # in the order of opening
+
+    def admit(self, segment: SealedSegment) -> None:
+        with self._lock:
+            self._open[segment] = None
+            if len(self._open) <= self._limit:
+                return
+            evicted = next(iter(self._open))
+            del self._open[evicted]
+        evicted.release()
+
+    def forget(self, segment: SealedSegment) -> None:
+        with self._lock:
+            self._open.pop(segment, None)
+        segment.release()
+
+
+Segment = ActiveSegment | SealedSegment
+
+
+def save_index(
+    files: FileSystem, segment_path: Path, contents: Contents, holes: tuple[Hole, ...] = ()
+) -> None:
+    """Write the index file. A failure costs a scan at the next start, nothing else.
+
+    A damaged segment gets none, so that each start scans it and knows of the damage. That it has
+    none must last, or a crash would bring back the index of when the segment was whole.
+    """
+    path = index_path(segment_path)
+    try:
+        if files.exists(path):
+            files.remove(path)
+            if holes:
+                files.sync_directory(path.parent)
+        if not holes:
+            files.open(path, create=True).pwrite(contents.index.encode(contents.summary()), 0)
+    except OSError as error:
+        remove_if_possible(files, path)
+        logger.warning(
+            "%s The index will be rebuilt from its segment when that is opened next.",
+            storage_error("write the index", path, error),
+        )
+
+
+def create_segment(
+    files: FileSystem, directory: Path, *, base_offset: int, index_interval_bytes: int
+) -> ActiveSegment:
+    """A new, empty segment; its directory entry is not synced yet. Raises OSError."""
+    path = directory / names.segment(base_offset)
+    contents = Contents(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    return ActiveSegment(path, files.open(path, create=True), contents)
+
+
+def delete_segment(files: FileSystem, segment_path: Path) -> None:
+    """Rename, then remove, a segment's files; again after a failure or not. Raises OSError."""
+    for path in (segment_path, index_path(segment_path)):
+        doomed = path.with_name(names.deleted(path.name))
+        if files.exists(path):
+            files.rename(path, doomed)
+        if files.exists(doomed):
+            files.remove(doomed)

@@ -1,0 +1,170 @@
+"""What readers see of a log at one moment, and the look-ups in it.
+
+A ``View`` never changes; the log swaps in a new one. All look-ups stay below its high
+watermark. Sealed segments are flushed as a whole before they are sealed, so the high watermark
+always lies in the last segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_logbus.log.filesystem import File
+from spark_logbus.log.segment.lookup import DamageFoundError
+from spark_logbus.log.segment.scan import Hole
+from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Whole record batches of one segment file.
+
+    It pins the file: the bytes stay readable though retention deletes the segment meanwhile.
+    """
+
+    file: File
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        """All of the slice, for those who cannot ``sendfile``. Raises OSError."""
+        return self.file.pread(self.length, self.position)
+
+
+class View(NamedTuple):
+    sealed: tuple[SealedSegment, ...]
+    active: ActiveSegment
+    bases: tuple[int, ...]  # base offsets of the sealed segments and the active one
+    maxima: tuple[int, ...]  # the largest timestamp up to and with each sealed segment
+    sealed_bytes: int
+    log_start_offset: int
+    high_watermark: int
+    visible_position: int  # where the high watermark is in the active segment
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return (*self.sealed, self.active)
+
+    def segment_of(self, offset: int) -> Stretch:
+        number = bisect_right(self.bases, offset) - 1
+        return self.stretch(number)
+
+    def stretch(self, number: int) -> Stretch:
+        if number == len(self.sealed):
+            return Stretch(self.active, self.high_watermark, self.visible_position)
+        segment = self.sealed[number]
+        return Stretch(segment, self.bases[number + 1], segment.summary.size_bytes)
+
+
+class Stretch(NamedTuple):
+    """The visible part of one segment: up to offset ``end``, which begins at ``limit``."""
+
+    segment: Segment
+    end: int
+    limit: int
+
+
+class DamagedError(Exception):
+    """A walk met damage that is not known yet. Never leaves this package."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch)
+        self.stretch = stretch
+
+
+class InHoleError(Exception):
+    """The offset lies in a damaged range that is known. Never leaves this package."""
+
+    def __init__(self, hole: Hole, path: Path) -> None:
+        super().__init__(hole, path)
+        self.hole = hole
+        self.path = path
+
+
+def make_view(
+    sealed: tuple[SealedSegment, ...],
+    active: ActiveSegment,
+    *,
+    log_start_offset: int,
+    high_watermark: int,
+    visible_position: int,
+) -> View:
+    maxima: list[int] = []
+    for segment in sealed:
+        newest = segment.summary.max_timestamp_us
+        maxima.append(max(newest, maxima[-1]) if maxima else newest)
+    bases = (*(segment.base_offset for segment in sealed), active.base_offset)
+    sealed_bytes = sum(segment.summary.size_bytes for segment in sealed)
+    return View(
+        sealed, active, bases, tuple(maxima), sealed_bytes,
+        log_start_offset, high_watermark, visible_position,
+    )  # fmt: skip
+
+
+def read(stretch: Stretch, offset: int, max_bytes: int, end: int | None) -> LogSlice:
+    """The slice from the record batch that holds ``offset`` on.
+
+    Raises InHoleError, DamagedError, OSError.
+    """
+    lookup = stretch.segment.lookup()
+    limit = stretch.limit
+    if lookup.holes and (hole := lookup.hole_at(offset)) is not None:
+        raise InHoleError(hole, stretch.segment.path)
+    try:
+        start = lookup.locate(offset, limit)
+        if lookup.holes:
+            limit = lookup.limit_before_hole(start.position, limit)
+        if end is not None and end < stretch.end and lookup.hole_at(end) is None:
+            limit = min(limit, lookup.position_from(end, stretch.limit))
+        stop = lookup.slice_end(start, limit=limit, max_bytes=max_bytes)
+    except DamageFoundError:
+        raise DamagedError(stretch) from None
+    return LogSlice(lookup.file, start.position, stop - start.position)
+
+
+def offset_at(view: View, timestamp_us: int) -> int | None:
+    """Base offset of the first visible record batch with a record at or after the timestamp.
+
+    Raises DamagedError, OSError.
+    """
+    number = bisect_left(view.maxima, timestamp_us)
+    if number == len(view.sealed) and view.active.contents.max_timestamp_us < timestamp_us:
+        return None
+    stretch = view.stretch(number)
+    try:
+        return stretch.segment.lookup().at_timestamp(timestamp_us, stretch.limit)
+    except DamageFoundError:
+        raise DamagedError(stretch) from None
+
+
+def split(view: View, start: int, end: int, target_bytes: int) -> tuple[list[int], int]:
+    """Offsets that cut ``[start, end)`` about every ``target_bytes``, and its size in bytes.
+
+    Both are as exact as the index: to one entry. Raises OSError.
+    """
+    start = max(start, view.log_start_offset)
+    end = min(end, view.high_watermark)
+    if start >= end:
+        return [], 0
+    cuts: list[int] = []
+    total = since_cut = 0
+    first = bisect_right(view.bases, start) - 1
+    for number in range(first, bisect_left(view.bases, end)):
+        stretch = view.stretch(number)
+        index = stretch.segment.lookup().index
+        begin = index.at_offset(start)[1] if number == first else 0
+        behind = index.from_offset(end)
+        stop = min(stretch.limit, behind[1]) if behind else stretch.limit
+        if since_cut >= target_bytes:
+            cuts.append(stretch.segment.base_offset)
+            since_cut = 0
+        last_cut = begin - since_cut  # as if the segments lay one behind the other
+        while (entry := index.from_position(last_cut + target_bytes)) and entry[1] < stop:
+            cuts.append(entry[0])
+            last_cut = entry[1]
+        since_cut = stop - last_cut
+        total += stop - begin
+    return cuts, total

@@ -1,0 +1,114 @@
+"""Spark options as given, read one by one by name and type.
+
+Names are case-insensitive, as everywhere in Spark. A name that is unknown, or has no meaning for
+this kind of read, is refused: an option that is silently ignored is a read of the wrong data.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_logbus.errors import InvalidOptionError
+from spark_logbus.offsets.position import MAX_OFFSET
+from spark_logbus.times import parse_duration_us
+
+# What people who come from Spark's Kafka source write, and what to write here.
+_FOREIGN: Final = {
+    "kafka.bootstrap.servers": "zookeeper",
+    "bootstrap.servers": "zookeeper",
+    "kafka.group.id": "group",
+    "group.id": "group",
+    "groupidprefix": "group",
+    "topic": "subscribe",
+    "topics": "subscribe",
+}
+_NEEDLESS: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+
+
+class GivenOptions:
+    """The options of one read, by lower-cased name. Immutable."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def refuse_unknown(self, known: Sequence[str]) -> None:
+        by_lower = {name.lower(): name for name in known}
+        for name in sorted(self._values):
+            if name in by_lower:
+                continue
+            close = difflib.get_close_matches(name, by_lower, n=1, cutoff=0.6)
+            if meant := _FOREIGN.get(name):
+                hint = f"did you mean {meant}?"
+            elif name.startswith(_NEEDLESS):
+                hint = "it is for Kafka's client; remove it."
+            elif close:
+                hint = f"did you mean {by_lower[close[0]]}?"
+            else:
+                hint = f"known are {', '.join(known)}."
+            raise InvalidOptionError(f"Option {name} is unknown to the logbus source; {hint}")
+
+    def refuse_misplaced(self, names: Sequence[str], *, kind: str, other: str) -> None:
+        for name in names:
+            if name.lower() in self._values:
+                raise InvalidOptionError(
+                    f"Option {name} has no meaning for a {kind} read, only for a {other} read; "
+                    "remove it."
+                )
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is not None and not value.strip():
+            raise InvalidOptionError(f"Option {name} is empty; give a value or leave it out.")
+        return value
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        return (
+            self.choice(name, ("true", "false"), default="true" if default else "false") == "true"
+        )
+
+    def choice(self, name: str, values: Sequence[str], *, default: str) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.strip().lower() not in values:
+            raise InvalidOptionError(
+                f"Option {name}: expected {' or '.join(values)}, got {value!r}."
+            )
+        return value.strip().lower()
+
+    def number(self, name: str, *, maximum: int = MAX_OFFSET) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        word = value.strip()
+        if not (word.isascii() and word.isdigit()) or not 1 <= int(word) <= maximum:
+            raise InvalidOptionError(
+                f"Option {name}: expected a whole number from 1 to {maximum}, got {value!r}."
+            )
+        return int(word)
+
+    def size(self, name: str) -> int | None:
+        """Bytes, as in 512m."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", value.strip().lower(), re.ASCII)
+        scale = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+        if found is None or not int(found[1]):
+            raise InvalidOptionError(
+                f"Option {name}: expected a number of bytes such as 536870912 or 512m, "
+                f"got {value!r}."
+            )
+        return int(found[1]) * scale[found[2]]
+
+    def duration_us(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse_duration_us(value)
+        except ValueError as error:
+            raise InvalidOptionError(f"Option {name}: {error}.") from error

@@ -1,0 +1,86 @@
+"""What a process that runs Spark's tasks keeps between them: cluster connections, loaded modules.
+
+Spark reuses its Python workers, and connecting costs more than planning a small read: so each
+process keeps one Cluster for every set of brokers that it has been sent to. Tasks get their
+addresses from the driver and never talk to ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache
+
+from spark_logbus.client import Bootstrap, ClientConfig, Cluster
+
+# More than one only while brokers move or when jobs read several clusters.
+MAX_CLUSTERS = 4
+
+
+def connect_task(bootstrap: Bootstrap) -> Cluster:
+    return Cluster.connect(bootstrap, ClientConfig(client_id="spark-task"))
+
+
+class ClusterPool:
+    """One Cluster per Bootstrap, the least recently used closed first. Thread-safe.
+
+    A Cluster that falls out is closed although another thread may hold it: with more than
+    ``MAX_CLUSTERS`` clusters in use at once by one process, requests fail and are retried.
+    """
+
+    def __init__(self, connect: Callable[[Bootstrap], Cluster] = connect_task) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._clusters: OrderedDict[Bootstrap, Cluster] = OrderedDict()
+        self._process = os.getpid()
+
+    def get(self, bootstrap: Bootstrap) -> Cluster:
+        """The process's Cluster for ``bootstrap``, connected if there is none yet."""
+        with self._lock:
+            self._forget_inherited()
+            cluster = self._clusters.get(bootstrap)
+            if cluster is None:
+                cluster = self._connect(bootstrap)
+                self._clusters[bootstrap] = cluster
+                while len(self._clusters) > MAX_CLUSTERS:
+                    _, oldest = self._clusters.popitem(last=False)
+                    oldest.close()
+            self._clusters.move_to_end(bootstrap)
+            return cluster
+
+    def close(self) -> None:
+        with self._lock:
+            clusters = list(self._clusters.values())
+            self._clusters.clear()
+        for cluster in clusters:
+            cluster.close()
+
+    def _forget_inherited(self) -> None:
+        """After a fork the sockets belong to the parent; closing them here would disturb it."""
+        if os.getpid() != self._process:
+            self._process = os.getpid()
+            self._clusters = OrderedDict()
+
+
+_of_this_process = ClusterPool()
+
+
+def shared_cluster(bootstrap: Bootstrap) -> Cluster:
+    """This process's Cluster for ``bootstrap``; do not close it."""
+    return _of_this_process.get(bootstrap)
+
+
+@cache
+def freeze_what_is_loaded() -> None:
+    """Leave everything that this process has loaded so far out of its garbage collections.
+
+    A Python worker of Spark collects its garbage after every task. That walks through all objects
+    of PySpark, pandas and pyarrow, which are there to stay: 50 ms or more of a core, as much as
+    reading some megabytes takes. What a task makes after this is collected as ever. What is frozen
+    is still freed when its last reference goes; only a cycle among these objects stays, and this
+    happens once in the life of a process.
+    """
+    gc.freeze()

@@ -1,0 +1,315 @@
+"""Typed operations on ZooKeeper's nodes, and transactions over them.
+
+Everything above works with these values; kazoo's results and errors end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from spark_logbus.errors import CoordinationError, InvalidNameError, InvalidRequestError
+from spark_logbus.model import check_name
+from spark_logbus.zookeeper.deadline import Deadline, ReplyLostError
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import (
+    MAX_TRANSACTION_BYTES,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    size_of,
+)
+from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
+
+_PIPELINE = 500  # requests sent before the first reply is awaited
+
+_CONFLICTS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+
+# Called on kazoo's thread with its event; must not block or make requests.
+Watch = Callable[[Any], None]
+T = TypeVar("T")
+
+
+class ConflictError(CoordinationError):
+    """The tree is not as the transaction expected; inside this package, which reads again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    content: bytes | CorruptNodeError  # why it may not be read, if so; the rest is unknown then
+    version: int
+    owner: int  # session id of an ephemeral node's owner, 0 for others
+    changed: tuple[int, int]  # ZooKeeper's transaction ids of creation and last change
+
+    @property
+    def data(self) -> bytes:
+        """CorruptNodeError when ZooKeeper does not let us read the node."""
+        if isinstance(self.content, CorruptNodeError):
+            raise self.content
+        return self.content
+
+    @property
+    def refused(self) -> bool:
+        """ZooKeeper does not let us read the node; no watch was set on it either."""
+        return isinstance(self.content, CorruptNodeError)
+
+
+class Tree:
+    """The nodes under a session's chroot. Thread-safe, holds nothing itself."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._root = session.connect.chroot
+
+    # -- reads ---------------------------------------------------------------------------
+
+    def get(
+        self, path: str, *, watch: Watch | None = None, deadline: Deadline | None = None
+    ) -> Node | None:
+        """The node, or None; the watch is set only if there is one."""
+        return self.get_many([path], watch=watch, deadline=deadline)[path]
+
+    def get_many(
+        self,
+        paths: Iterable[str],
+        *,
+        watch: Watch | None = None,
+        deadline: Deadline | None = None,
+    ) -> dict[str, Node | None]:
+        """All of them in a few round trips. One that may not be read is among them all the same."""
+        found = self._read_many(paths, lambda client, path: client.get_async(path, watch), deadline)
+        return {path: _node(path, reply) for path, reply in found.items()}
+
+    def exists(
+        self, path: str, *, watch: Watch | None = None, deadline: Deadline | None = None
+    ) -> bool:
+        """Unlike ``get`` it also sets the watch on a node that is not there yet."""
+        reply = self.session.call(
+            f"read {path}",
+            lambda client: client.exists_async(self._absolute(path), watch),
+            deadline or self.session.deadline(),
+        )
+        return reply is not None
+
+    def children(
+        self, path: str, *, watch: Watch | None = None, deadline: Deadline | None = None
+    ) -> list[str] | None:
+        """Names in order, or None when there is no such node (no watch is set then)."""
+        return self.children_many([path], watch=watch, deadline=deadline)[path]
+
+    def children_many(
+        self,
+        paths: Iterable[str],
+        *,
+        watch: Watch | None = None,
+        deadline: Deadline | None = None,
+    ) -> dict[str, list[str] | None]:
+        found = self._read_many(
+            paths, lambda client, path: client.get_children_async(path, watch), deadline
+        )
+        for path, names in found.items():
+            if isinstance(names, NoAuthError):
+                raise _not_ours(path)
+        return {path: None if names is None else sorted(names) for path, names in found.items()}
+
+    def sync(self, *, deadline: Deadline | None = None) -> None:
+        """Make the next reads see every write that ended before now, by whomever."""
+        self.session.call(
+            "synchronise",
+            lambda client: client.sync_async(self._root or "/"),
+            deadline or self.session.deadline(),
+        )
+
+    def descendants(self, path: str, *, deadline: Deadline) -> list[str]:
+        """All paths below ``path``, each after its parent."""
+        found: list[str] = []
+        level = [path]
+        while level:
+            listed = self.children_many(level, deadline=deadline)
+            level = [f"{parent}/{name}" for parent in listed for name in listed[parent] or ()]
+            found.extend(level)
+        return found
+
+    def _read_many(
+        self, paths: Iterable[str], read: Callable[[Any, str], Any], deadline: Deadline | None
+    ) -> dict[str, Any]:
+        deadline = deadline or self.session.deadline()
+        wanted = list(dict.fromkeys(paths))
+        found: dict[str, Any] = {}
+        for start in range(0, len(wanted), _PIPELINE):
+            part = wanted[start : start + _PIPELINE]
+            what = f"read {part[0]}" + (f" and {len(part) - 1} more nodes" if part[1:] else "")
+            absolute = [self._absolute(path) for path in part]
+            replies = self.session.call(what, partial(_submit_all, read, absolute), deadline)
+            found.update(zip(part, replies, strict=True))
+        return found
+
+    # -- writes --------------------------------------------------------------------------
+
+    def ensure(self, path: str, *, deadline: Deadline | None = None) -> None:
+        """Create the node and its parents, without data, where they are missing."""
+        deadline = deadline or self.session.deadline()
+        while True:
+            try:
+                self.session.call(
+                    f"create {path}",
+                    lambda client: client.ensure_path_async(self._absolute(path)),
+                    deadline,
+                )
+                return
+            except NoNodeError:
+                continue  # a parent was removed between its creation and its child's
+
+    def transact(self, what: str, operations: Sequence[Operation], *, deadline: Deadline) -> None:
+        """All of the operations or none. ConflictError when the tree is not as expected,
+        ReplyLostError when nobody knows; ``repeat`` handles both."""
+        size = size_of(operations)
+        if size > MAX_TRANSACTION_BYTES:
+            raise InvalidRequestError(
+                f"One ZooKeeper transaction holds {MAX_TRANSACTION_BYTES} bytes, this one needs "
+                f"{size} ({what}); do it in smaller parts."
+            )
+
+        def submit(client: Any) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                self._add(transaction, operation)
+            return transaction.commit_async()
+
+        results = self.session.call(what, submit, deadline, check=True)
+        for result in results:
+            if isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                continue  # undone or not tried because of the one that failed
+            if isinstance(result, _CONFLICTS):
+                raise ConflictError(
+                    f"ZooKeeper's nodes changed meanwhile ({what}: {type(result).__name__})."
+                ) from result
+            if isinstance(result, KazooException):
+                raise CoordinationError(
+                    f"ZooKeeper refused to {what} ({type(result).__name__}); see its log."
+                ) from result
+
+    def repeat(self, what: str, step: Callable[[Deadline], T]) -> T:
+        """Run ``step`` until it neither conflicts nor loses its reply.
+
+        ``step`` reads before it writes, so a repetition sees what the attempt before has done.
+        """
+        deadline = self.session.deadline()
+        last: CoordinationError | None = None
+        while True:
+            try:
+                return step(deadline)
+            except (ConflictError, ReplyLostError) as again:
+                last = again
+            except CoordinationError:
+                # Cut short by the time that was left: what used it up is the reason.
+                if last is None or not deadline.expired:
+                    raise
+            if deadline.expired:
+                raise CoordinationError(
+                    f"It was not possible to {what} within {deadline.timeout_ms} ms: "
+                    f"{last.message} Try again."
+                ) from last
+
+    def _add(self, transaction: Any, operation: Operation) -> None:
+        path = self._absolute(operation.path)
+        match operation:
+            case Create(data=data, ephemeral=ephemeral):
+                transaction.create(path, data, ephemeral=ephemeral)
+            case SetData(data=data, version=version):
+                transaction.set_data(path, data, version)
+            case Delete(version=version):
+                transaction.delete(path, version)
+            case Check(version=version):
+                transaction.check(path, version)
+
+    def _absolute(self, path: str) -> str:
+        return self._root + path
+
+    def relative(self, absolute: str) -> str:
+        """The path of an event, as this tree names it."""
+        return absolute.removeprefix(self._root)
+
+
+def own_names(tree: Tree, parent: str, kind: str, *, deadline: Deadline | None = None) -> list[str]:
+    """The children that a ``kind`` (topic, group) can be named after; others are reported."""
+    own = []
+    for name in tree.children(parent, deadline=deadline) or ():
+        path = f"{parent}/{name}"
+        try:
+            own.append(check_name(kind, name))
+        except InvalidNameError:
+            failure = foreign_node(path, kind)
+            tree.session.unreadable.met(path, failure, instead="It is passed over.")
+    return own
+
+
+def _submit_all(read: Callable[[Any, str], Any], absolute: list[str], client: Any) -> _Gathered:
+    return _Gathered([read(client, path) for path in absolute])
+
+
+class _Gathered:
+    """Several of kazoo's async results as one; a missing node reads as None, and one that may not
+    be read as its error, which is not that of the others."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self._results = results
+
+    def get(self, timeout: float) -> list[Any]:
+        # kazoo answers in order: one wait, for the last, instead of a switch of threads each.
+        if self._results:
+            self._results[-1].wait(timeout)
+        replies: list[Any] = []
+        for result in self._results:
+            try:
+                replies.append(result.get(timeout=timeout))
+            except NoNodeError:
+                replies.append(None)
+            except NoAuthError as refused:
+                replies.append(refused)
+        return replies
+
+
+def _not_ours(path: str) -> CorruptNodeError:
+    return CorruptNodeError(
+        f"ZooKeeper does not let logbus read the node {path} (NoAuth). Give it the right to, "
+        "or remove the node by hand."
+    )
+
+
+def _node(path: str, reply: Any) -> Node | None:
+    if reply is None:
+        return None
+    if isinstance(reply, NoAuthError):
+        return Node(content=_not_ours(path), version=-1, owner=0, changed=(0, 0))
+    data, stat = reply
+    return Node(
+        content=data or b"",
+        version=stat.version,
+        owner=stat.ephemeralOwner or 0,
+        changed=(stat.czxid, stat.mzxid),
+    )
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]

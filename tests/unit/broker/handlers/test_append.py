@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.network import Answer, Deferred, NoReply, NotYet
+from spark_logbus.coordination.lease import Lease
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    NotLeaderError,
+    PartitionOfflineError,
+    RequestTimeoutError,
+)
+from spark_logbus.log import OS_FILES
+from spark_logbus.model import TopicPartition
+from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse, AppendResult
+from spark_logbus.record import parse_header
+from tests.unit.broker.tools import (
+    EPOCH,
+    T0,
+    T1,
+    Logs,
+    held_lease,
+    logs_in,
+    message_of,
+    record_batch,
+)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Logs]:
+    with logs_in(tmp_path / "data") as logs:
+        logs.lead(T0)
+        logs.lead(T1)
+        yield logs
+
+
+def append(
+    logs: Logs,
+    *parts: tuple[TopicPartition, memoryview],
+    acks: str = "flushed",
+    timeout_ms: int = 5_000,
+    lengths: list[int] | None = None,
+    lease: Lease | None = None,
+) -> Answer:
+    handler = AppendHandler(
+        logs.here.as_partitions(),
+        lease=lease or held_lease(),
+        clock=logs.clock,
+        max_wait_ms=10_000,
+    )
+    payload = memoryview(bytearray(b"".join(data for _, data in parts)))
+    lengths = lengths or [len(data) for _, data in parts]
+    partitions = [
+        AppendPartition(tp.topic, tp.partition, length)
+        for (tp, _), length in zip(parts, lengths, strict=True)
+    ]
+    return handler.handle(AppendRequest(acks, timeout_ms, partitions), payload)
+
+
+def results(answer: Answer) -> list[AppendResult]:
+    message = message_of(Api.APPEND, answer)
+    assert isinstance(message, AppendResponse)
+    return message.results
+
+
+def failure(result: AppendResult) -> LogbusError:
+    assert result.error is not None
+    return result.error.to_exception()
+
+
+def test_written_is_answered_before_the_flush(logs: Logs) -> None:
+    first, second = (
+        results(append(logs, (T0, record_batch(count)), acks="written")) for count in (3, 2)
+    )
+    assert (first[0].base_offset, second[0].base_offset) == (0, 3)
+    assert first[0].append_time_us == logs.clock.wall_us
+    assert logs.here.leader_of(T0).log.ends().high_watermark == 0
+
+
+def test_flushed_is_answered_after_the_flush(logs: Logs) -> None:
+    answer = append(logs, (T0, record_batch(3)))
+    assert isinstance(answer, Deferred)
+    woken: list[bool] = []
+    answer.subscribe(lambda: woken.append(True))
+    assert answer.poll() is None
+    logs.flush()
+    assert woken
+    assert results(answer)[0].base_offset == 0
+
+
+def test_a_flush_between_append_and_subscription_is_not_missed(logs: Logs) -> None:
+    answer = append(logs, (T0, record_batch()))
+    logs.flush()
+    assert isinstance(answer, Deferred)
+    answer.subscribe(lambda: None)
+    assert results(answer)[0].error is None
+
+
+def test_one_request_waits_for_all_its_partitions(logs: Logs) -> None:
+    answer = append(logs, (T0, record_batch()), (T1, record_batch(5)))
+    assert isinstance(answer, Deferred)
+    one, *others = logs.flusher.requested
+    one.flush()
+    assert answer.poll() is None
+    for other in others:
+        other.flush()
+    assert [(each.topic, each.partition, each.base_offset) for each in results(answer)] == [
+        ("t", 0, 0),
+        ("t", 1, 0),
+    ]
+
+
+def test_no_acks_no_answer(logs: Logs) -> None:
+    assert append(logs, (T0, record_batch()), acks="none") is NoReply.WANTED
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 1
+
+
+def test_a_failure_without_acks_ends_the_connection(logs: Logs) -> None:
+    gone = TopicPartition("gone", 0)
+    answer = append(logs, (gone, record_batch()), (T0, record_batch()), acks="none")
+    assert answer is NoReply.POSSIBLE
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 1, "the others are appended"
+
+
+def test_the_leader_stamps(logs: Logs) -> None:
+    append(logs, (T0, record_batch(2)), acks="written")
+    append(logs, (T0, record_batch(2)), acks="written")
+    logs.flush()
+    found = logs.here.leader_of(T0).log.read(2, max_bytes=1)
+    assert found is not None
+    header = parse_header(found.read())
+    assert (header.base_offset, header.leader_epoch) == (2, EPOCH)
+
+
+def test_each_partition_has_its_own_error(logs: Logs) -> None:
+    torn = record_batch()[:-8]
+    gone = TopicPartition("t", 9)
+    answer = append(logs, (T0, torn), (gone, record_batch()), (T1, record_batch()), acks="written")
+    corrupt, unled, good = results(answer)
+    assert isinstance(failure(corrupt), CorruptRecordBatchError)
+    assert isinstance(failure(unled), NotLeaderError)
+    assert good.error is None
+
+
+@pytest.mark.parametrize("acks", ["", "all", "FLUSHED"])
+def test_unknown_acks(logs: Logs, acks: str) -> None:
+    with pytest.raises(InvalidRequestError, match="none, written, flushed"):
+        append(logs, (T0, record_batch()), acks=acks)
+
+
+@pytest.mark.parametrize("lengths", [[1], [10_000], [0]])
+def test_lengths_that_are_not_those_of_the_payload(logs: Logs, lengths: list[int]) -> None:
+    with pytest.raises(InvalidRequestError, match="announces"):
+        append(logs, (T0, record_batch()), lengths=lengths)
+
+
+def test_negative_lengths_are_not_taken_as_positions(logs: Logs) -> None:
+    data = record_batch()
+    with pytest.raises(InvalidRequestError, match="less than 0"):
+        append(logs, (T0, data), (T1, data), lengths=[-len(data), 3 * len(data)])
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 0
+
+
+@pytest.mark.parametrize(("timeout_ms", "seconds"), [(5_000, 5), (10**12, 10), (0, 0), (-5, 0)])
+def test_a_flush_that_takes_too_long(logs: Logs, timeout_ms: int, seconds: int) -> None:
+    answer = append(logs, (T0, record_batch()), timeout_ms=timeout_ms)
+    if seconds:
+        assert isinstance(answer, Deferred)
+        assert answer.poll() is None
+        logs.clock.advance(seconds)
+    error = failure(results(answer)[0])
+    assert isinstance(error, RequestTimeoutError)
+    logs.flush()  # nobody is hurt by an answer that comes after
+
+
+def test_a_flush_that_fails_is_not_acknowledged(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = append(logs, (T0, record_batch()))
+    file = type(OS_FILES.open_read_only(Path("/dev/null")))
+
+    def fails(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file, "sync", fails)
+    logs.flush()
+    assert isinstance(failure(results(answer)[0]), PartitionOfflineError)
+
+
+def test_an_append_of_nothing(logs: Logs) -> None:
+    assert results(append(logs)) == []
+    assert append(logs, acks="none") is NoReply.WANTED
+
+
+# -- the lease of the broker's id ---------------------------------------------------------------
+
+
+class Leased:
+    """A lease that ends, and goes on, when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lease = Lease(timeout_ms=10_000, ask=lambda _: True, elapsed_s=lambda: self.now)
+        self.lease._look()
+
+    def sleep(self) -> None:
+        self.now += 60
+
+    def hear(self) -> None:
+        self.lease._look()
+
+
+@pytest.mark.parametrize("acks", ["flushed", "written", "none"])
+def test_an_append_after_the_lease_is_not_begun(logs: Logs, acks: str) -> None:
+    leased = Leased()
+    leased.sleep()
+    answer = append(logs, (T0, record_batch()), acks=acks, lease=leased.lease)
+    assert isinstance(answer, NotYet)
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 0
+    called: list[bool] = []
+    answer.when(lambda: called.append(True))
+    assert not called
+    leased.hear()
+    assert called
+
+
+def test_what_was_written_before_a_sleep_is_not_acknowledged_before_zookeeper_was_heard(
+    logs: Logs,
+) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch(3)), lease=leased.lease)
+    assert isinstance(answer, Deferred)
+    woken: list[bool] = []
+    answer.subscribe(lambda: woken.append(True))
+    leased.sleep()
+    logs.flush()
+    assert answer.poll() is None
+    woken.clear()
+    leased.hear()
+    assert woken
+    assert results(answer)[0].base_offset == 0
+
+
+def test_what_was_written_by_a_broker_that_lost_its_id_is_in_doubt(logs: Logs) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch(3)), acks="flushed", lease=leased.lease)
+    logs.flush()
+    leased.sleep()
+    leased.lease.end(NotLeaderError("Another broker has the id."))
+    error = failure(results(answer)[0])
+    assert isinstance(error, BrokerUnavailableError)
+    assert "may be there. Another broker has the id." in error.message
+    with pytest.raises(NotLeaderError):
+        append(logs, (T0, record_batch()), lease=leased.lease)
+
+
+def test_an_acknowledgement_waits_no_longer_than_its_request(logs: Logs) -> None:
+    leased = Leased()
+    answer = append(logs, (T0, record_batch()), lease=leased.lease, timeout_ms=5_000)
+    assert isinstance(answer, Deferred)
+    logs.flush()
+    leased.sleep()
+    assert answer.poll() is None
+    logs.clock.advance(6)
+    assert isinstance(failure(results(answer)[0]), BrokerUnavailableError)

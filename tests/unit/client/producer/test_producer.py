@@ -1,0 +1,541 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client import (
+    AppendedRange,
+    Cluster,
+    Producer,
+    ProducerConfig,
+    RangeReader,
+    RecordFuture,
+)
+from spark_logbus.client.producer.partitioner import partition_of
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    BufferExhaustedError,
+    InvalidRequestError,
+    LimitExceededError,
+    LogbusError,
+    NotLeaderError,
+    ProducerClosedError,
+    RecordBatchTooLargeError,
+    RequestTimeoutError,
+    StorageError,
+    UnknownTopicError,
+)
+from spark_logbus.model import Acks, Compression, OffsetRange, TopicPartition
+from spark_logbus.protocol import Api, AppendRequest
+from spark_logbus.record import split
+from spark_logbus.record.arrow import decode
+from tests.helpers import wait_until
+from tests.unit.client.fake_broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
+from tests.unit.client.helpers import QUICK, T0, T1, arrow_batch, numbered
+
+SMALL = ProducerConfig(linger_ms=0, batch_bytes=200)
+
+
+def stored(fake: FakeCluster, tp: TopicPartition, column: str = "value") -> list[bytes | None]:
+    found: list[bytes | None] = []
+    for header, data in fake.partition(tp).batches:
+        found += decode(header, data).column(column).to_pylist()
+    return found
+
+
+def appends(fake: FakeCluster) -> int:
+    requests = [request for broker in fake.brokers for request in broker.requests]
+    return sum(isinstance(request, AppendRequest) for request in requests)
+
+
+def test_each_future_tells_where_its_record_is(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, SMALL) as producer:
+        futures = [
+            producer.send("t", b"%d" % n, key=b"k%d" % (n % 5), timestamp_us=n) for n in range(200)
+        ]
+    for number, future in enumerate(futures):
+        told = future.result(5)
+        assert told.partition == partition_of(b"k%d" % (number % 5), 2)
+        assert told.timestamp_us == number
+        tp = TopicPartition("t", told.partition)
+        assert told.offset is not None
+        assert stored(fake, tp)[told.offset] == b"%d" % number
+        assert stored(fake, tp, "key")[told.offset] == b"k%d" % (number % 5)
+
+
+def test_records_keep_headers_tombstones_and_an_explicit_partition(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster) as producer:
+        producer.send("t", None, key=b"k", headers=[("a", b"1"), ("a", None)], partition=1)
+        producer.send("t", bytearray(b"v"), partition=1)  # type: ignore[arg-type]
+    ((header, data),) = fake.partition(T1).batches
+    assert decode(header, data).column("value").to_pylist() == [None, b"v"]
+    assert decode(header, data).column("headers").to_pylist() == [
+        [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        None,
+    ]
+
+
+def test_keyless_records_fill_one_record_batch_after_the_other(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, ProducerConfig(linger_ms=60_000, batch_bytes=210)) as producer:
+        for number in range(60):
+            producer.send("t", b"%08d" % number)
+    # 7 records of 28 bytes fit in 210: they are spread evenly, and never one by one.
+    assert abs(len(stored(fake, T0)) - len(stored(fake, T1))) <= 7
+    for tp in (T0, T1):
+        assert {header.record_count for header, _ in fake.partition(tp).batches} <= {4, 7}
+
+
+def test_a_record_batch_lingers_for_more(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(linger_ms=300)) as producer:
+        futures = [producer.send("t", b"%d" % number) for number in range(10)]
+        assert futures[0].result(5).offset == 0  # without a flush
+    assert [header.record_count for header, _ in fake.partition(T0).batches] == [10]
+
+
+FAULTS: list[tuple[FaultKind, LogbusError | None]] = [
+    ("drop_before", None),
+    ("drop_after", None),
+    ("half", None),
+    ("error", BrokerUnavailableError("going down")),
+    ("partition_error", NotLeaderError("not any more")),
+    ("partition_error", UnknownTopicError("not yet heard of")),
+    ("partition_error", LimitExceededError("busy")),
+]
+
+
+@pytest.mark.parametrize(("kind", "error"), FAULTS)
+def test_order_holds_under_retries_and_nothing_is_lost_or_there_twice(
+    fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, SMALL) as producer:
+        for number in range(300):
+            if number % 50 == 10:
+                for broker in fake.brokers:
+                    broker.fault(Api.APPEND, kind, error)
+            producer.send("t", b"%d" % number, partition=number % 2)
+        producer.flush(10)
+        assert not fake.brokers[0].faults[Api.APPEND]
+    for tp in (T0, T1):
+        expected = [b"%d" % number for number in range(tp.partition, 300, 2)]
+        assert stored(fake, tp) == expected
+
+
+def test_offsets_are_right_after_a_retry(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "drop_after")
+    with Producer(cluster) as producer:
+        assert producer.send("t", b"once").result(5).offset == 0
+        assert producer.send("t", b"next").result(5).offset == 1
+    assert stored(fake, T0) == [b"once", b"next"]
+
+
+def test_without_idempotence_a_retry_may_append_twice(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "drop_after")
+    with Producer(cluster, ProducerConfig(idempotent=False)) as producer:
+        future = producer.send("t", b"twice")
+        assert future.result(5).offset == 1  # of the one that was acknowledged
+    assert stored(fake, T0) == [b"twice", b"twice"]
+
+
+def test_the_leader_moves_and_the_order_holds(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster, SMALL) as producer:
+        for number in range(200):
+            if number % 50 == 25:
+                fake.partition(T0).leader = 3 - fake.partition(T0).leader
+            producer.send("t", b"%d" % number)
+    assert stored(fake, T0) == numbered(0, 200)
+
+
+def test_a_leader_restarts_on_another_port(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, SMALL) as producer:
+        producer.send("t", b"0", partition=0).result(5)
+        fake.brokers[0].stop()
+        lost = [producer.send("t", b"%d" % number, partition=0) for number in range(1, 50)]
+        # The other leader's records go on while this one is away.
+        assert producer.send("t", b"elsewhere", partition=1).result(5).offset == 0
+        assert not any(future.done() for future in lost)
+        fake.brokers[0].start()
+        assert [future.result(5).offset for future in lost] == list(range(1, 50))
+    assert stored(fake, T0) == numbered(0, 50)
+
+
+def test_a_hanging_leader_times_out_and_is_tried_again(fake: FakeCluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "hang")
+    with (
+        Cluster.connect(fake.bootstrap, replace(QUICK, request_timeout_ms=100)) as cluster,
+        Producer(cluster, SMALL) as producer,
+    ):
+        producer.send("t", b"a").result(5)
+    assert stored(fake, T0) == [b"a"]
+
+
+def test_delivery_is_given_up_after_its_timeout(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    config = replace(SMALL, delivery_timeout_ms=100)
+    fake.brokers[0].stop()
+    with Producer(cluster, config) as producer:
+        future = producer.send("t", b"a", partition=0)
+        error = future.exception(5)
+    assert isinstance(error, RequestTimeoutError)
+    assert "1 records for t-0 were not acknowledged within 100 ms; last failure:" in str(error)
+
+
+def test_what_the_broker_refuses_fails_alone(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    hang = fake.brokers[0].fault(Api.APPEND, "hang")
+    with Producer(cluster, replace(SMALL, batch_bytes=30)) as producer:
+        first = producer.send("t", b"0" * 20)
+        assert hang.met.wait(5)
+        # While the first is under way, three more collect into one request, which is refused
+        # as a whole; sent one by one, the second of them is refused again.
+        more = [producer.send("t", b"%d" % number * 20) for number in (1, 2, 3)]
+        broker = fake.brokers[0]
+        broker.fault(Api.APPEND, "partition_error", RecordBatchTooLargeError("too large"))
+        broker.fault(Api.APPEND, "partition_error", RecordBatchTooLargeError("too large"))
+        hang.release.set()
+        producer.flush(5)
+        assert first.result(5).offset == 0
+        assert isinstance(more[0].exception(5), RecordBatchTooLargeError)
+        assert [future.result(5).offset for future in more[1:]] == [1, 2]
+
+
+def test_an_error_without_remedy_is_not_retried(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "partition_error", StorageError("disk full"))
+    with Producer(cluster) as producer, pytest.raises(StorageError, match="disk full"):
+        producer.send("t", b"a").result(5)
+    assert appends(fake) == 1
+
+
+def test_a_topic_deleted_under_way(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster) as producer:
+        producer.send("t", b"a").result(5)
+        del fake.topics["t"]
+        with pytest.raises(UnknownTopicError):
+            producer.send("t", b"b").result(5)
+
+
+def test_sending_to_what_is_not_there_raises_at_once(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster) as producer:
+        with pytest.raises(UnknownTopicError, match="'none'"):
+            producer.send("none", b"a")
+        with pytest.raises(UnknownTopicError, match="not 3"):
+            producer.send("t", b"a", partition=3)
+        with pytest.raises(InvalidRequestError, match="value must be bytes or None, got str"):
+            producer.send("t", "text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="key must be bytes"):
+            producer.send("t", b"a", key=5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="header's key"):
+            producer.send("t", b"a", headers=[(b"a", b"b")])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("acks", [Acks.NONE, Acks.WRITTEN])
+def test_acks(fake: FakeCluster, cluster: Cluster, acks: Acks) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(acks=acks)) as producer:
+        futures = [producer.send("t", b"x" * 100) for _ in range(5000)]
+    offsets = [future.result(0).offset for future in futures]
+    if acks is Acks.NONE:
+        assert set(offsets) == {None}
+        reader = RangeReader(cluster, OffsetRange(T0, 0, 5000))  # waits until they are there
+        assert sum(fetched.arrow_batch.num_rows for fetched in reader) == 5000
+    else:
+        assert offsets == list(range(5000))
+
+
+def test_the_largest_record_that_fits_is_taken_and_the_next_is_refused(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t")
+    limit = MAX_RECORD_BATCH_BYTES
+    low, high = limit - 4096, limit
+    with Producer(cluster) as producer:
+        while high - low > 1:
+            size = (low + high) // 2
+            try:
+                producer.send("t", b"x" * size)
+                low = size
+            except RecordBatchTooLargeError:
+                high = size
+        with pytest.raises(RecordBatchTooLargeError, match=f"2000000 bytes.*{limit}"):
+            producer.send("t", b"x" * 2_000_000)
+    sizes = [len(data) for _, data in fake.partition(T0).batches]
+    assert limit - 8 <= max(sizes) <= limit
+
+
+def test_a_topics_own_limit_counts(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", config={"max.message.bytes": "10000"})
+    with Producer(cluster) as producer:
+        for _ in range(100):
+            producer.send("t", b"x" * 1000)
+        with pytest.raises(RecordBatchTooLargeError, match="10000"):
+            producer.send("t", b"x" * 10_000)
+        futures = producer.send_arrow("t", arrow_batch([b"x" * 1000] * 100))
+        with pytest.raises(RecordBatchTooLargeError, match="10000"):
+            producer.send_arrow("t", arrow_batch([b"x", b"x" * 10_000]))
+    assert len(stored(fake, T0)) == 200
+    assert all(len(data) <= 10_000 for _, data in fake.partition(T0).batches)
+    assert sum(future.result(0).record_count for future in futures) == 100
+
+
+def test_full_memory_blocks_and_then_raises(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    hang = fake.brokers[0].fault(Api.APPEND, "hang")
+    config = ProducerConfig(batch_bytes=1000, buffer_bytes=5000, max_block_ms=20, linger_ms=60_000)
+    with Producer(cluster, config) as producer:
+        futures: list[RecordFuture] = []
+        futures += [producer.send("t", b"x" * 80) for _ in range(50)]
+        with pytest.raises(BufferExhaustedError, match="raise buffer_bytes"):
+            producer.send("t", b"x" * 80)
+        hang.release.set()
+        futures[-1].result(5)
+        futures.append(producer.send("t", b"x" * 80))  # there is room again
+        producer.send("t", b"x" * 6000)  # larger than the buffer: alone in it, once it is empty
+    assert len(stored(fake, T0)) == 52
+
+
+def test_waiting_for_room_ends_when_there_is_room(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    config = ProducerConfig(batch_bytes=1000, buffer_bytes=3000, linger_ms=60_000)
+    with Producer(cluster, config) as producer:
+        for number in range(500):
+            producer.send("t", b"%080d" % number)
+    assert stored(fake, T0) == [b"%080d" % number for number in range(500)]
+
+
+def test_columns_are_split_like_single_records(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    keys = [b"k%d" % (number % 7) for number in range(5000)]
+    table = pa.table({"value": [str(number) for number in range(5000)], "key": keys})
+    acknowledged: list[Future[AppendedRange]] = []
+    with Producer(cluster, ProducerConfig(arrow_piece_bytes=10_000)) as producer:
+        futures = producer.send_arrow("t", table, on_ack=acknowledged.append)
+        producer.flush(10)
+    assert sorted(map(id, acknowledged)) == sorted(map(id, futures))
+    for tp in (T0, T1):
+        expected = [
+            b"%d" % number
+            for number, key in enumerate(keys)
+            if partition_of(key, 2) == tp.partition
+        ]
+        assert stored(fake, tp) == expected
+        ranges = [future.result(0) for future in futures]
+        mine = [one for one in ranges if one.partition == tp.partition]
+        assert len(mine) > 3
+        position = 0
+        for one in mine:
+            assert one.base_offset == position
+            position += one.record_count
+        assert position == len(expected)
+
+
+def test_columns_without_keys_take_turns(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, ProducerConfig(arrow_piece_bytes=10_000)) as producer:
+        futures = producer.send_arrow("t", pa.table({"value": [b"x" * 100] * 1000}))
+        to = [future.result(5).partition for future in futures]
+        assert to in (
+            [0, 1] * (len(to) // 2) + [0] * (len(to) % 2),
+            [1, 0] * (len(to) // 2) + [1] * (len(to) % 2),
+        )
+        (one,) = producer.send_arrow("t", arrow_batch([b"y"]), partition=1)
+        assert one.result(5).partition == 1
+        assert producer.send_arrow("t", pa.table({"value": pa.array([], pa.binary())})) == []
+        with pytest.raises(InvalidRequestError, match="other"):
+            producer.send_arrow("t", pa.table({"other": [1]}))
+        with pytest.raises(InvalidRequestError, match="got list"):
+            producer.send_arrow("t", [b"x"])
+
+
+def test_columns_and_single_records_keep_their_order(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(linger_ms=60_000)) as producer:
+        for start in range(0, 100, 10):
+            for number in range(start, start + 5):
+                producer.send("t", b"%d" % number)
+            producer.send_arrow("t", arrow_batch(numbered(start + 5, 5)))
+    assert stored(fake, T0) == numbered(0, 100)
+
+
+@pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
+def test_compression(fake: FakeCluster, cluster: Cluster, compression: Compression) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(compression=compression)) as producer:
+        for _ in range(100):
+            producer.send("t", b"x" * 1000)
+        producer.send_arrow("t", arrow_batch([b"y" * 1000] * 100))
+    data = b"".join(data for _, data in fake.partition(T0).batches)
+    assert len(data) < 50_000
+    assert {header.compression for header, _ in split(data, allow_tail=False)} == {compression}
+    assert stored(fake, T0) == [b"x" * 1000] * 100 + [b"y" * 1000] * 100
+
+
+def test_flush_waits_for_what_was_sent_before(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(linger_ms=60_000)) as producer:
+        futures = [producer.send("t", b"a") for _ in range(10)]
+        producer.flush(5)
+        assert all(future.done() for future in futures)
+        hang = fake.brokers[0].fault(Api.APPEND, "hang")
+        producer.send("t", b"b")
+        with pytest.raises(RequestTimeoutError, match="1 of 1 record batches"):
+            producer.flush(0.01)
+        hang.release.set()
+
+
+def test_close_flushes_and_ends_all_sending(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    producer = Producer(cluster, ProducerConfig(linger_ms=60_000))
+    future = producer.send("t", b"a")
+    producer.close()
+    producer.close()
+    assert future.result(0).offset == 0
+    with pytest.raises(ProducerClosedError):
+        producer.send("t", b"b")
+    with pytest.raises(ProducerClosedError):
+        producer.send_arrow("t", arrow_batch([b"b"]))
+    assert not [one for one in threading.enumerate() if one.name.startswith("logbus-producer")]
+
+
+def test_closing_in_a_hurry_fails_what_waits(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "hang")
+    producer = Producer(cluster, SMALL)
+    future = producer.send("t", b"a")
+    with pytest.raises(RequestTimeoutError):
+        producer.close(0.01)
+    assert isinstance(future.exception(5), ProducerClosedError)
+
+
+def test_leaving_by_an_exception_does_not_wait(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fake.brokers[0].fault(Api.APPEND, "hang")
+
+    def leave() -> None:
+        with Producer(cluster, SMALL) as producer:
+            producer.send("t", b"a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+
+
+def test_callbacks_run_and_their_faults_do_no_harm(
+    fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create("t")
+    seen: list[int | None] = []
+    with Producer(cluster) as producer:
+        for _ in range(3):
+            future = producer.send("t", b"a")
+            future.add_done_callback(lambda done: seen.append(done.result(0).offset))
+        future.add_done_callback(lambda _: 1 / 0)
+        producer.flush(5)
+        future.add_done_callback(lambda done: seen.append(done.result(0).offset))
+        assert producer.send("t", b"b").result(5).offset == 3
+    assert seen == [0, 1, 2, 2]
+    assert "A callback for an acknowledged record failed" in caplog.text
+    assert future.exception() is None
+    assert not future.cancel()
+    assert not future.running()
+
+
+def test_many_threads_share_a_producer(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, ProducerConfig(linger_ms=1, batch_bytes=2000)) as producer:
+
+        def work(mine: int) -> None:
+            for number in range(500):
+                producer.send("t", b"%d:%d" % (mine, number), key=b"%d" % mine)
+
+        threads = [threading.Thread(target=work, args=(mine,)) for mine in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    everything = stored(fake, T0) + stored(fake, T1)
+    assert len(everything) == 2000
+    for mine in range(4):
+        own = [value for value in everything if value and value.startswith(b"%d:" % mine)]
+        assert own == [b"%d:%d" % (mine, number) for number in range(500)]
+
+
+def test_a_future_that_is_not_done_times_out(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    with Producer(cluster, ProducerConfig(linger_ms=60_000)) as producer:
+        future = producer.send("t", b"a")
+        with pytest.raises(TimeoutError):
+            future.result(0.001)
+        assert future.running()
+
+
+def test_records_without_a_key_keep_off_a_partition_whose_leader_is_away(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    fake.brokers[1].stop()
+    config = ProducerConfig(linger_ms=0, batch_bytes=200, delivery_timeout_ms=500)
+    with Producer(cluster, config) as producer:
+        free = [producer.send("t", b"%d" % number) for number in range(100)]
+        (table,) = producer.send_arrow("t", pa.table({"value": [b"a"]}))
+        bound = producer.send("t", b"bound", partition=1)
+        assert {future.result(5).partition for future in free} == {0}
+        assert table.result(5).partition == 0
+        with pytest.raises(RequestTimeoutError, match="broker 2"):
+            bound.result(5)
+        fake.brokers[1].start()
+        wait_until(lambda: producer.send("t", b"again").result(5).partition == 1)
+    assert sorted(stored(fake, T0)[:101], key=repr) == sorted([*numbered(0, 100), b"a"], key=repr)
+
+
+def test_without_any_leader_records_wait_where_they_are(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, ProducerConfig(linger_ms=0)) as producer:
+        producer.send("t", b"first").result(5)
+        for broker in fake.brokers:
+            broker.stop()
+        waiting = [producer.send("t", b"%d" % number) for number in range(50)]
+        for broker in fake.brokers:
+            broker.start()
+        cluster._callers.bootstrap = fake.bootstrap  # they are on other ports now
+        assert all(future.result(9).offset is not None for future in waiting)
+
+
+def test_what_a_disk_refused_leaves_no_gap_in_the_numbers(fake: FakeCluster) -> None:
+    """Nothing of it was taken, so that what is behind it goes on from where it would have been."""
+    fake.create("t")
+    broker = fake.brokers[0]
+    # The first waits for its second try, so that more collect; they are sent together and then
+    # each by itself, and when the second is, there is room again.
+    broker.fault(Api.APPEND, "partition_error", NotLeaderError("moved"))
+    broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
+    broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
+    slow = replace(QUICK, retry_backoff_ms=300, retry_backoff_max_ms=300)
+    with (
+        Cluster.connect(fake.bootstrap, slow) as cluster,
+        Producer(cluster, replace(SMALL, batch_bytes=30)) as producer,
+    ):
+        futures = [producer.send("t", b"%d" % number * 20) for number in range(3)]
+        assert type(futures[0].exception(9)) is StorageError
+        assert [future.result(9).offset for future in futures[1:]] == [0, 1]

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.client.transport.connect import dial
+from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.pool import ConnectionPool
+from spark_logbus.clock import SystemClock
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnsupportedVersionError,
+)
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import (
+    Api,
+    AppendPartition,
+    AppendRequest,
+    AppendResponse,
+    HandshakeResponse,
+    MetadataRequest,
+    MetadataResponse,
+    encode_response,
+    frame_head,
+)
+from spark_logbus.retry import Deadline
+from tests.unit.client.fake_broker import FakeCluster
+from tests.unit.client.helpers import QUICK, record_batch
+
+HERE = BrokerAddress(1, "127.0.0.1", 1)
+
+
+def soon(milliseconds: float = 5_000) -> Deadline:
+    return Deadline.after_ms(SystemClock(), milliseconds)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection and the bare socket at its other end."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, HERE, max_response_bytes=1 << 20)
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def metadata_answer(correlation: int, *, payload: bytes = b"") -> bytes:
+    header = encode_response(MetadataResponse([], []))
+    head = frame_head(
+        api=Api.METADATA, version=1, correlation=correlation, header=header,
+        payload_length=len(payload),
+    )  # fmt: skip
+    return head + payload
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    return path
+
+
+def pass_over(sock: socket.socket, data: bytes, path: Path) -> None:
+    """Send ``data`` with a descriptor of the file."""
+    with path.open("rb") as file:
+        assert socket.send_fds(sock, [data], [file.fileno()]) == len(data)
+
+
+def test_responses_come_in_the_order_of_the_requests(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(3)]
+    assert not connection.idle
+    theirs.sendall(b"".join(metadata_answer(number) for number in (1, 2, 3)))
+    pending[0].result(MetadataResponse, soon())
+    assert not pending[1].done  # read no further than asked: the rest stays in the socket
+    for one in pending:
+        assert one.result(MetadataResponse, soon()) == MetadataResponse([], [])
+    assert connection.idle
+
+
+def test_a_payload_is_received_into_aligned_arrow_memory(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    import pyarrow as pa
+
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    theirs.sendall(metadata_answer(1, payload=b"x" * 1000))
+    pending.result(MetadataResponse, soon())
+    assert bytes(pending.payload) == b"x" * 1000
+    assert pa.py_buffer(pending.payload).address % 64 == 0
+
+
+def test_a_file_belongs_to_the_response_that_it_came_with(
+    pair: tuple[Connection, socket.socket], segment: Path
+) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(5)]
+    theirs.sendall(metadata_answer(1))
+    pass_over(theirs, metadata_answer(2), segment)
+    theirs.sendall(metadata_answer(3, payload=b"abc"))
+    pass_over(theirs, metadata_answer(4)[:5], segment)  # cut in the prelude
+    pending[2].result(MetadataResponse, soon())
+    connection.progress()
+    theirs.sendall(metadata_answer(4)[5:] + metadata_answer(5))
+    pending[4].result(MetadataResponse, soon())
+    assert [one.file is not None for one in pending] == [False, True, False, True, False]
+    for one in (pending[1], pending[3]):
+        assert one.file is not None
+        assert not os.get_inheritable(one.file._descriptor), "programs started here do not get it"
+        assert bytes(one.file.map(2, 3)) == b"234"
+    del one
+    pending.clear()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
+    pair: tuple[Connection, socket.socket], segment: Path
+) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    answer = metadata_answer(1)
+    theirs.sendall(answer[:16])
+    pass_over(theirs, answer[16:], segment)
+    pending.result(MetadataResponse, soon())
+    assert pending.file is None
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_that_nobody_receives_leave_no_descriptor(
+    pair: tuple[Connection, socket.socket], segment: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    connection, theirs = pair
+    connection.send(Api.METADATA, MetadataRequest())
+    pass_over(theirs, metadata_answer(1)[:20], segment)
+    connection.progress()  # half of the frame, and its file
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    connection.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # nor the socket
+
+
+def test_a_response_out_of_order_ends_the_connection(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    theirs.sendall(metadata_answer(2))
+    with pytest.raises(ProtocolError, match="not next in line"):
+        pending.result(MetadataResponse, soon())
+    with pytest.raises(ProtocolError):
+        connection.send(Api.METADATA, MetadataRequest())
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_read(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    theirs.sendall(b"\xff" * 16)
+    with pytest.raises(InvalidRequestError, match="the limit is"):
+        pending.result(MetadataResponse, soon())
+
+
+def test_no_answer_in_time_closes_the_connection(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, _ = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    later = connection.send(Api.METADATA, MetadataRequest())
+    with pytest.raises(RequestTimeoutError, match="may or may not"):
+        pending.result(MetadataResponse, soon(5))
+    with pytest.raises(RequestTimeoutError):
+        later.result(MetadataResponse, soon())
+
+
+def test_the_other_end_hangs_up(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    pending = connection.send(Api.METADATA, MetadataRequest())
+    theirs.close()
+    with pytest.raises(BrokerUnavailableError, match=r"closed the connection|broke"):
+        pending.result(MetadataResponse, soon())
+
+
+def test_a_large_request_is_written_as_the_socket_takes_it(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    theirs.setblocking(False)
+    part = memoryview(bytes(range(256)) * 4096)
+    request = AppendRequest("none", 1, [AppendPartition("t", 0, 8 * len(part))])
+    pending = connection.send(Api.APPEND, request, [part] * 8, answered=False)
+    assert connection.wants_to_write
+    received = bytearray()
+    while not pending.done:
+        try:
+            received += theirs.recv(1 << 16)
+        except BlockingIOError:
+            connection.progress()
+    while True:
+        try:
+            received += theirs.recv(1 << 16)
+        except BlockingIOError:
+            break
+    assert received.endswith(bytes(part) * 8)
+    assert pending.error is None
+
+
+def test_a_request_above_the_brokers_limit_is_not_sent(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, _ = pair
+    connection.take_limits(max_request_bytes=100, max_record_batch_bytes=50)
+    with pytest.raises(InvalidRequestError, match="limit of broker 1"):
+        connection.send(Api.METADATA, MetadataRequest(["x" * 200]))
+    assert connection.idle
+
+
+def test_dial_refuses_another_broker_at_the_address(fake: FakeCluster) -> None:
+    address = fake.brokers[0].address
+    with pytest.raises(BrokerUnavailableError, match="broker 1 listens there now"):
+        dial(BrokerAddress(9, address.host, address.port), QUICK, soon())
+    dial(BrokerAddress(-1, address.host, address.port), QUICK, soon()).close()
+
+
+def test_dial_names_what_it_cannot_reach() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}"):
+        dial(BrokerAddress(1, "127.0.0.1", port), QUICK, soon())
+
+
+def test_dial_refuses_another_protocol_version() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = BrokerAddress(1, "127.0.0.1", listener.getsockname()[1])
+        header = encode_response(HandshakeResponse(1, 2, 1, 1))
+        answer = frame_head(api=Api.HANDSHAKE, version=1, correlation=1, header=header)
+        import threading
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(answer)
+                sock.recv(1000)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UnsupportedVersionError, match="speaks protocol version 2"):
+            dial(address, QUICK, soon())
+        thread.join()
+
+
+def test_the_pool_keeps_living_connections_only(fake: FakeCluster) -> None:
+    pool = ConnectionPool(QUICK)
+    address = fake.brokers[0].address
+    with pool.lease(address, soon()) as first, pool.lease(address, soon()) as second:
+        assert second is not first
+    with pool.lease(address, soon()) as again:
+        assert again in (first, second)
+        again.send(Api.METADATA, MetadataRequest())
+    assert again.failure is not None  # given back with an answer outstanding
+    fake.brokers[0].stop()
+    fake.brokers[0].start()
+    with pytest.raises(BrokerUnavailableError):
+        pool.take(address, soon())  # the idle one was found dead, and nobody listens there
+    pool.close()
+    with pytest.raises(BrokerUnavailableError, match="closed"):
+        pool.take(fake.brokers[0].address, soon())
+
+
+def test_an_append_can_be_answered_while_more_is_sent(fake: FakeCluster) -> None:
+    fake.create("t")
+    connection = dial(fake.brokers[0].address, QUICK, soon())
+    data = record_batch([b"x" * 1000] * 500)
+    pending = []
+    for _ in range(20):
+        request = AppendRequest("flushed", 1000, [AppendPartition("t", 0, len(data))])
+        pending.append(connection.send(Api.APPEND, request, [data]))
+    offsets = [one.result(AppendResponse, soon()).results[0].base_offset for one in pending]
+    assert offsets == list(range(0, 10_000, 500))
+    connection.close()

@@ -1,0 +1,98 @@
+"""What a task sends, and when it counts as done."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import cast
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client import AppendedRange, Producer
+from spark_logbus.errors import PartitionOfflineError
+from spark_logbus.model import TopicPartition
+from spark_logbus.sink import task as delivery
+from spark_logbus.sink.columns import SinkColumns
+from spark_logbus.sink.task import Appended, Delivery
+
+VALUES = SinkColumns(record=("value",), has_topic=False, has_partition=True)
+
+
+class FakeProducer:
+    """Appends at once to partitions that are lists."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, int] = {}
+        self.sent: list[int] = []
+        self.flushed = False
+        self.fail = False
+
+    def send_arrow(
+        self, topic: str, data: pa.RecordBatch | pa.Table, *, partition: int | None
+    ) -> list[Future[AppendedRange]]:
+        tp = TopicPartition(topic, partition or 0)
+        base = self.partitions.get(tp, 0)
+        self.partitions[tp] = base + data.num_rows
+        self.sent.append(data.num_rows)
+        future: Future[AppendedRange] = Future()
+        if self.fail:
+            future.set_exception(PartitionOfflineError("the disk is gone"))
+        else:
+            future.set_result(AppendedRange(topic, tp.partition, base, data.num_rows, 0))
+        return [future]
+
+    def flush(self) -> None:
+        self.flushed = True
+
+
+def rows(count: int, *, partition: int = 0) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"value": [b"x" * 100] * count, "partition": pa.array([partition] * count, pa.int32())}
+    )
+
+
+def deliver(
+    producer: FakeProducer, *arrow_batches: pa.RecordBatch
+) -> dict[TopicPartition, Appended]:
+    made = Delivery(cast(Producer, producer), VALUES, topic="t")
+    return made.deliver(arrow_batches)
+
+
+def test_small_arrow_batches_are_collected_to_one_record_batch() -> None:
+    producer = FakeProducer()
+    appended = deliver(producer, *[rows(10)] * 5, rows(0), rows(7, partition=1))
+    assert producer.sent == [50, 7]
+    assert producer.flushed
+    assert appended == {
+        TopicPartition("t", 0): Appended(50, 0, 50),
+        TopicPartition("t", 1): Appended(7, 0, 7),
+    }
+
+
+def test_large_ones_go_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RECORD_BATCH_BYTES", 2_000)
+    producer = FakeProducer()
+    appended = deliver(producer, rows(30), rows(15), rows(15))
+    assert producer.sent == [30, 30]
+    assert appended == {TopicPartition("t", 0): Appended(60, 0, 60)}
+
+
+def test_many_destinations_do_not_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_WAITING_BYTES", 5_000)
+    producer = FakeProducer()
+    deliver(producer, *[rows(10 + n, partition=n) for n in range(10)])
+    assert len(producer.sent) == 10
+    assert producer.sent != sorted(producer.sent)  # the largest went first, not the first
+
+
+def test_a_failed_append_fails_the_task() -> None:
+    producer = FakeProducer()
+    producer.fail = True
+    with pytest.raises(PartitionOfflineError, match="the disk is gone"):
+        deliver(producer, rows(10))
+
+
+def test_no_rows_send_nothing() -> None:
+    producer = FakeProducer()
+    assert deliver(producer) == {}
+    assert producer.sent == []
