@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from spark_logbus.broker.network import Connection, Network, Reply
+from spark_logbus.broker.network import Connection, Network, Response
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
@@ -64,14 +64,14 @@ class Answers:
         self._file = OS_FILES.open_read_only(path)
         self._position = 0
 
-    def __call__(self, frame: Frame) -> Reply:
+    def __call__(self, frame: Frame) -> Response:
         if frame.api != Api.FETCH:
-            return Reply(_HEADER)
+            return Response(_HEADER)
         self._position = (self._position + FETCH_BYTES) % FILE_BYTES
-        return Reply(_HEADER, [LogSlice(self._file, self._position, FETCH_BYTES)])
+        return Response(_HEADER, [LogSlice(self._file, self._position, FETCH_BYTES)])
 
 
-def head_of(frame: Frame, reply: Reply) -> bytes:
+def head_of(frame: Frame, reply: Response) -> bytes:
     return frame_head(
         api=frame.api,
         version=frame.version,
@@ -85,7 +85,7 @@ def serve_epoll(answers: Answers, ready: Callable[[int], None]) -> None:
     config = NetworkConfig(local_socket=False)
     network = Network(host="127.0.0.1", port=0, config=config, clock=SystemClock())
 
-    def handle(connection: Connection, frame: Frame) -> Reply:
+    def handle(connection: Connection, frame: Frame) -> Response:
         connection.handshake_done()
         return answers(frame)
 

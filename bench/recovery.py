@@ -68,14 +68,19 @@ def read_all(zookeeper: str, partitions: int) -> int:
     """All that is there, with one reader to a partition at a time; bytes of values."""
     sizes: list[int] = []
     with Cluster.from_zookeeper(zookeeper) as cluster:
-        tps = [TopicPartition(TOPIC, number) for number in range(partitions)]
-        ends = Admin(cluster).list_offsets(dict.fromkeys(tps, Latest()))
+        topic_partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
+        ends = Admin(cluster).list_offsets(dict.fromkeys(topic_partitions, Latest()))
 
-        def read(tp: TopicPartition) -> None:
-            with RangeReader(cluster, OffsetRange(tp, 0, ends[tp] or 0)) as reader:
+        def read(topic_partition: TopicPartition) -> None:
+            with RangeReader(
+                cluster, OffsetRange(topic_partition, 0, ends[topic_partition] or 0)
+            ) as reader:
                 sizes.extend(batch.header.size for batch in reader)
 
-        readers = [threading.Thread(target=read, args=(tp,)) for tp in tps]
+        readers = [
+            threading.Thread(target=read, args=(topic_partition,))
+            for topic_partition in topic_partitions
+        ]
         for reader in readers:
             reader.start()
         for reader in readers:

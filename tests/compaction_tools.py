@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_logbus.broker.compaction.run import job_of
-from spark_logbus.client.fetch.batches import RawBatch, decoded, walk
+from spark_logbus.client.fetch.batches import EncodedBatch, decoded, walk
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.compactor.compact import compact
 from spark_logbus.compactor.messages import Compacted, Finished, Report
@@ -82,11 +82,11 @@ def compact_here(
     return finished, groups
 
 
-def raw_batches(log: PartitionLog, start: int | None = None) -> list[RawBatch]:
+def raw_batches(log: PartitionLog, start: int | None = None) -> list[EncodedBatch]:
     """All visible record batches, with the client's own check that offsets are dense."""
     ends = log.ends()
     offset = ends.log_start_offset if start is None else start
-    found: list[RawBatch] = []
+    found: list[EncodedBatch] = []
     while (piece := log.read(offset, max_bytes=700)) is not None:
         raws = list(walk(log.topic_partition, memoryview(piece.read()), position=offset))
         assert raws, "a fetch brings at least one whole record batch"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_logbus.errors import ConfigError, StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ID_FILE = "broker.id"
 _PORT_FILE = "broker.port"
@@ -68,7 +68,7 @@ def _remember(path: Path, port: int) -> None:
     try:
         _write(path, str(port))
     except StorageError as error:
-        log.warning("%s The next start may take another port.", error)
+        logger.warning("%s The next start may take another port.", error)
 
 
 def _read_port(path: Path) -> int | None:

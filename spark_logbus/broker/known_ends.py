@@ -12,7 +12,7 @@ import threading
 from itertools import islice
 from typing import Final
 
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.topic_records import Reached
 from spark_logbus.coordination.topics import TopicRegistry
@@ -20,7 +20,7 @@ from spark_logbus.errors import CoordinationError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PASS_EVERY_S: Final = 5.0
 # Of the time, a pass may take this share at most: with very many logs they become rarer.
@@ -35,7 +35,7 @@ class KnownEnds:
     """``start`` and ``stop`` are called once each."""
 
     def __init__(
-        self, partitions: Partitions, topics: TopicRegistry, session: Session, *, clock: Clock
+        self, partitions: ReplicaManager, topics: TopicRegistry, session: Session, *, clock: Clock
     ) -> None:
         self._partitions = partitions
         self._topics = topics
@@ -70,9 +70,9 @@ class KnownEnds:
         try:
             self.note()
         except CoordinationError as error:
-            log.info("The ends of the logs are noted in ZooKeeper later: %s", error)
+            logger.info("The ends of the logs are noted in ZooKeeper later: %s", error)
         except Exception:
-            log.exception("The ends of the logs could not be noted in ZooKeeper.")
+            logger.exception("The ends of the logs could not be noted in ZooKeeper.")
 
     def note(self) -> None:
         """One pass. Raises CoordinationError; what was noted until then counts."""
@@ -80,8 +80,18 @@ class KnownEnds:
             topic_partition: Reached(led.log.topic_id, led.leader_epoch, led.log.flushed_end)
             for topic_partition, led in self._partitions.led().items()
         }
-        self._noted = {tp: at for tp, at in self._noted.items() if tp in now}
-        moved = iter([(tp, at) for tp, at in now.items() if self._noted.get(tp) != at])
+        self._noted = {
+            topic_partition: at
+            for topic_partition, at in self._noted.items()
+            if topic_partition in now
+        }
+        moved = iter(
+            [
+                (topic_partition, at)
+                for topic_partition, at in now.items()
+                if self._noted.get(topic_partition) != at
+            ]
+        )
         while part := dict(islice(moved, _AT_ONCE)):
             self._topics.note_ends(part)
             self._noted.update(part)

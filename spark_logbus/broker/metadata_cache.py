@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 
-from spark_logbus.broker.handlers.coordination_executor import Offload
-from spark_logbus.broker.network import Answer, Reply
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.network import Answer, Response
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
@@ -25,14 +25,14 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
 _INCOMPLETE_REFRESH_S = 0.1
 UNKNOWN_EPOCH = -1
 
 
-class ClusterImage:
+class MetadataCache:
     """Brokers, topics and leaders as ZooKeeper last told. Thread-safe.
 
     It is answered from, so metadata requests go on while ZooKeeper is away. It may be a moment
@@ -110,9 +110,9 @@ class ClusterImage:
                     record.name: self._states_of(record) for record in self._topics.values()
                 }
             except LogbusError as error:
-                log.warning("The leaders could not be read from ZooKeeper: %s", error)
+                logger.warning("The leaders could not be read from ZooKeeper: %s", error)
             except Exception:
-                log.exception("The leaders could not be read from ZooKeeper.")
+                logger.exception("The leaders could not be read from ZooKeeper.")
             wait_s = _REFRESH_S if self._is_complete() else min(2 * wait_s, _REFRESH_S)
 
     def _states_of(self, record: TopicRecord) -> tuple[str, dict[int, PartitionState]]:
@@ -129,7 +129,9 @@ class ClusterImage:
 class MetadataHandler:
     """Answers metadata requests; thread-safe, keeps nothing."""
 
-    def __init__(self, image: ClusterImage, partitions: Partitions, offload: Offload) -> None:
+    def __init__(
+        self, image: MetadataCache, partitions: ReplicaManager, offload: CoordinationExecutor
+    ) -> None:
         self._image = image
         self._partitions = partitions
         self._offload = offload
@@ -145,7 +147,7 @@ class MetadataHandler:
         for name in unknown:
             check_name("topic", name)
 
-        def look_up() -> Reply:
+        def look_up() -> Response:
             # "Not there" is final for a client, so it is not said before ZooKeeper has said it.
             found = {**known, **self._image.look_up(unknown)}
             records = [found[name] for name in names if name in found]
@@ -153,7 +155,7 @@ class MetadataHandler:
 
         return self._offload.run(look_up)
 
-    def _reply(self, records: Sequence[TopicRecord], *, ends: bool) -> Reply:
+    def _reply(self, records: Sequence[TopicRecord], *, ends: bool) -> Response:
         brokers = [
             BrokerInfo(b.broker_id, b.host, b.port, b.local_socket) for b in self._image.brokers
         ]
@@ -169,7 +171,7 @@ class MetadataHandler:
             )
             for record in records
         ]
-        return Reply(encode_response(MetadataResponse(brokers, topics)))
+        return Response(encode_response(MetadataResponse(brokers, topics)))
 
     def _partition(self, record: TopicRecord, partition: int, *, ends: bool) -> PartitionInfo:
         leader, epoch = self._image.leader(record, partition)

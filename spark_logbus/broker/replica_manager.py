@@ -22,7 +22,7 @@ from spark_logbus.log import LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _State = PartitionState | CorruptNodeError | None
 
@@ -34,14 +34,14 @@ _REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a sec
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class LeaderPartition:
     """A partition that this broker leads, under a leader epoch."""
 
     log: PartitionLog
     leader_epoch: int
 
 
-def require_id(topic: str, topic_id: str | None, led: Led) -> None:
+def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
     """UnknownTopicError if ``topic_id`` is given and is of another topic of that name than the
     one that is led here."""
     if topic_id not in (None, led.log.topic_id):
@@ -66,7 +66,7 @@ class _Wanted(NamedTuple):
     session_id: int
 
 
-class Partitions:
+class ReplicaManager:
     """Follows the topics in ZooKeeper with its own thread; lookups are lock-free and thread-safe.
 
     A partition is served as soon as its leadership stands in ZooKeeper, and goes on being served
@@ -97,8 +97,10 @@ class Partitions:
         self._topics = topics
         self._session_id = session_id
         self._moved = moved
-        self._led: dict[TopicPartition, Led] = {}
-        self._resigned: dict[TopicPartition, Led] = {}  # what was led before the id was lost
+        self._led: dict[TopicPartition, LeaderPartition] = {}
+        self._resigned: dict[
+            TopicPartition, LeaderPartition
+        ] = {}  # what was led before the id was lost
         self._stepped_back = False
         self._refused: dict[TopicPartition, Refused] = {}
         self._to_remove: dict[TopicPartition, str] = {}  # of deleted topics, by id; refused so far
@@ -146,7 +148,7 @@ class Partitions:
                     if state is not None:
                         self._check_epoch(topic_partition, state)
             except (CorruptNodeError, UnknownTopicError) as error:
-                log.debug("The epochs of %s are left as they are: %s", topic, error)
+                logger.debug("The epochs of %s are left as they are: %s", topic, error)
 
     def _check_epoch(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         led, newest = self._led.get(topic_partition), state.leader_epoch
@@ -168,8 +170,8 @@ class Partitions:
         ).leader_epoch
         with self._changed:
             if self._led.get(topic_partition) is led:
-                self._led[topic_partition] = Led(led.log, epoch)
-        log.warning(
+                self._led[topic_partition] = LeaderPartition(led.log, epoch)
+        logger.warning(
             "%s was led by another broker meanwhile, in epoch %d; leading it in epoch %d.",
             topic_partition, newest, epoch, extra=_about(topic_partition),
         )  # fmt: skip
@@ -181,7 +183,7 @@ class Partitions:
             self._wanted = self._newest
             self._changed.notify()
 
-    def leader_of(self, topic_partition: TopicPartition) -> Led:
+    def leader_of(self, topic_partition: TopicPartition) -> LeaderPartition:
         """The log and epoch of a partition that is led here, else NotLeaderError, or what keeps
         this broker from leading it: LogMissingError, PartitionOfflineError."""
         led = self._led.get(topic_partition)
@@ -199,16 +201,19 @@ class Partitions:
     def count(self) -> int:
         return len(self._led)
 
-    def find(self, topic_partition: TopicPartition) -> Led | None:
+    def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
         return self._led.get(topic_partition)
 
-    def led(self) -> dict[TopicPartition, Led]:
+    def led(self) -> dict[TopicPartition, LeaderPartition]:
         """All that are led here, as of now."""
         return dict(self._led)
 
     def refused(self) -> dict[TopicPartition, StorageError]:
         """The partitions that would be led here if their logs were whole, and why they are not."""
-        return {tp: refused.error for tp, refused in self._refused.copy().items()}
+        return {
+            topic_partition: refused.error
+            for topic_partition, refused in self._refused.copy().items()
+        }
 
     # -- following ZooKeeper --------------------------------------------------------------
 
@@ -237,7 +242,7 @@ class Partitions:
             try:
                 unfinished = None if self._apply(wanted) else wanted
             except Exception:
-                log.exception("The partitions could not be brought in line with ZooKeeper.")
+                logger.exception("The partitions could not be brought in line with ZooKeeper.")
                 unfinished = wanted
 
     def _longest_pause_s(self) -> float:
@@ -264,7 +269,7 @@ class Partitions:
                     state = states.get(topic_partition)
                     done = self._take(topic_partition, record, state) and done
         except CoordinationError as error:
-            log.warning("Not all partitions can be led yet, trying again: %s", error)
+            logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
         self._tell_what_is_held()
         return done
@@ -280,7 +285,7 @@ class Partitions:
             if each.held and each.topic_partition not in self._refused
         )
         if held and held != self._said_held:
-            log.warning(
+            logger.warning(
                 "ZooKeeper has no topic, or none with a configuration that can be used, for %d of "
                 "the logs here (%s%s): all their records are kept. If ZooKeeper has lost its data, "
                 "restore that; if the topics were deleted while this broker was away, remove the "
@@ -322,20 +327,22 @@ class Partitions:
                 end=partition_log.flushed_end,
             )
         except CorruptNodeError as error:  # reported by who met it; the others go on
-            log.debug("Not leading %s: %s", topic_partition, error)
+            logger.debug("Not leading %s: %s", topic_partition, error)
             return False
         except CoordinationError:
             raise
         except UnknownTopicError as error:
-            log.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
+            logger.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
             return True
         except PartitionOfflineError as error:
             self._refuse(topic_partition, record, error)
             return False
         except LogbusError as error:
-            log.error("Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition))
+            logger.error(
+                "Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition)
+            )
             return False
-        led = Led(partition_log, state.leader_epoch)
+        led = LeaderPartition(partition_log, state.leader_epoch)
         with self._changed:
             if self._stepped_back:
                 return False
@@ -344,7 +351,7 @@ class Partitions:
             before = self._resigned.pop(topic_partition, None)
         if before is None or before.log is not partition_log:
             partition_log.add_listener(lambda: self._moved(topic_partition))
-        log.info(
+        logger.info(
             "Leading %s in epoch %d.",
             topic_partition, state.leader_epoch, extra=_about(topic_partition),
         )  # fmt: skip
@@ -391,7 +398,7 @@ class Partitions:
             return  # deleted just now; the news of it is under way
         self._refused[topic_partition] = Refused(record.topic_id, error.again())
         self._moved(topic_partition)
-        log.error("%s", error, extra=_about(topic_partition))
+        logger.error("%s", error, extra=_about(topic_partition))
 
     def _why_kept(self, record: TopicRecord, wanted: _Wanted) -> str | None:
         """Why the logs of a topic that is gone may be wanted still; None if it was deleted."""
@@ -407,7 +414,7 @@ class Partitions:
             self._moved(topic_partition)  # who waits for its records learns of it now
             if kept is not None:
                 self._logs.hold(topic_partition, topic_id=record.topic_id)
-                log.warning(
+                logger.warning(
                     "%s is gone from ZooKeeper %s. All its records are kept, whatever its "
                     "retention was, in case it was not deleted; remove the directory if it was.",
                     topic_partition,
@@ -427,12 +434,12 @@ class Partitions:
             try:
                 self._logs.remove(topic_partition, topic_id=topic_id)
                 del self._to_remove[topic_partition]
-                log.info(
+                logger.info(
                     "Removed %s: its topic was deleted.",
                     topic_partition, extra=_about(topic_partition),
                 )  # fmt: skip
             except LogbusError as error:
-                log.error(
+                logger.error(
                     "Cannot remove %s yet: %s",
                     topic_partition, error, extra=_about(topic_partition),
                 )  # fmt: skip

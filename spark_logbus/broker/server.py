@@ -21,18 +21,18 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestHandler
-from spark_logbus.broker.handlers.fetch import FetchHandler, WaitingFetches
-from spark_logbus.broker.handlers.request_metrics import RequestMeters
+from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.known_ends import KnownEnds
-from spark_logbus.broker.metadata_cache import ClusterImage
+from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.monitoring.http import HttpServer
-from spark_logbus.broker.monitoring.metric_table import Parts
+from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.network import Network, allow_descriptors
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
@@ -48,7 +48,7 @@ from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
 from spark_logbus.zookeeper import Session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAINTAIN_S = 0.5
 _DRAIN_LOOK_S = 0.02
@@ -96,8 +96,8 @@ class Broker:
         self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=self._registry.holds)
         self._session.set_state_hook(self._lease.session_is)
         topics = TopicRegistry(self._session)
-        waiting = WaitingFetches()
-        self._partitions = Partitions(
+        waiting = DelayedFetches()
+        self._partitions = ReplicaManager(
             config.id,
             logs=self._logs,
             topics=topics,
@@ -105,14 +105,14 @@ class Broker:
             moved=waiting.wake,
         )
         self._known_ends = KnownEnds(self._partitions, topics, self._session, clock=clock)
-        self._image = ClusterImage(
+        self._image = MetadataCache(
             self._session,
             brokers=BrokerRegistry(self._session),
             topics=TopicRegistry(self._session),
         )
         network = config.network
-        meters = RequestMeters(clock)
-        self._offload = Offload(clock=clock, max_wait_ms=network.max_wait_ms)
+        meters = RequestMetrics(clock)
+        self._offload = CoordinationExecutor(clock=clock, max_wait_ms=network.max_wait_ms)
         self._fetches = FetchHandler(
             self._partitions,
             waiting,
@@ -151,7 +151,7 @@ class Broker:
             unreadable=lambda: self._session.unreadable.messages,
             zookeeper=self._session.connect.servers,
         )
-        parts = Parts(
+        parts = MetricSources(
             config=config,
             network=lambda: self._network,
             logs=self._logs,
@@ -211,7 +211,7 @@ class Broker:
         except BaseException:
             self.stop()
             raise
-        log.info("Broker %d is ready at %s:%d, data in %s.", config.id, self.address.host,
+        logger.info("Broker %d is ready at %s:%d, data in %s.", config.id, self.address.host,
                  self.address.port, config.data_dir)  # fmt: skip
 
     def give_up_start(self) -> None:
@@ -231,9 +231,9 @@ class Broker:
             return HttpServer(host=config.host, port=port, routes=routes, clock=self._clock)
 
         last = remembered_metrics_port(self.config.data_dir)
-        self._http = _on_a_port(config.port, last, bind)
+        self._http = bind_port(config.port, last, bind)
         self._http.start()
-        log.info("Metrics are at http://%s:%d/metrics, health is at /healthz there.",
+        logger.info("Metrics are at http://%s:%d/metrics, health is at /healthz there.",
                  config.host, self._http.port)  # fmt: skip
 
     def _stop_http(self) -> None:
@@ -246,7 +246,7 @@ class Broker:
         def bind(port: int) -> Network:
             return Network(host=config.host, port=port, config=config.network, clock=self._clock)
 
-        return _on_a_port(config.port, remembered_port(config.data_dir), bind)
+        return bind_port(config.port, remembered_port(config.data_dir), bind)
 
     def _lost_identity(self, error: BrokerIdInUseError) -> None:
         """Another broker took the id while ZooKeeper thought us gone: clients are its until it
@@ -266,7 +266,7 @@ class Broker:
         if new_session:
             self._partitions.check_epochs()
         if self._lease.refusal is not None and not self._stopping.is_set():
-            log.warning("Broker %d has its id again and goes on serving.", self.config.id)
+            logger.warning("Broker %d has its id again and goes on serving.", self.config.id)
             self._partitions.lead_again()
             with self._refusing:
                 if not self._stopping.is_set():
@@ -296,14 +296,14 @@ class Broker:
             try:
                 step()
             except (LogbusError, OSError) as error:
-                log.error("While stopping: %s", error)
-        log.info("Broker %d has stopped.", self.config.id)
+                logger.error("While stopping: %s", error)
+        logger.info("Broker %d has stopped.", self.config.id)
 
     def _deregister(self) -> None:
         try:
             self._registry.deregister()
         except LogbusError as error:
-            log.debug("The broker's node in ZooKeeper goes with its session: %s", error)
+            logger.debug("The broker's node in ZooKeeper goes with its session: %s", error)
 
     def _drain(self) -> None:
         assert self._network is not None
@@ -321,12 +321,12 @@ class Broker:
             try:
                 self._logs.maintain()
             except LogbusError as error:
-                log.error("Maintenance of the logs failed and will be tried again: %s", error)
+                logger.error("Maintenance of the logs failed and will be tried again: %s", error)
             except Exception:
-                log.exception("Maintenance of the logs failed and will be tried again.")
+                logger.exception("Maintenance of the logs failed and will be tried again.")
 
 
-def _on_a_port(port: int, last: int | None, bind: Callable[[int], T]) -> T:
+def bind_port(port: int, last: int | None, bind: Callable[[int], T]) -> T:
     """Bind ``port``; 0 means the one of the last run if it is free, else any."""
     ports = [port]
     if port == 0:
@@ -335,5 +335,5 @@ def _on_a_port(port: int, last: int | None, bind: Callable[[int], T]) -> T:
         try:
             return bind(port)
         except StorageError as error:
-            log.info("%s Trying another.", error)
+            logger.info("%s Trying another.", error)
     return bind(ports[-1])

@@ -30,7 +30,7 @@ def accept_clock(
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.clock_file import off_us, write_accepted
     from spark_logbus.log.inspect.listing import in_use, list_directory
-    from spark_logbus.log.steady_time import SteadyTime
+    from spark_logbus.log.steady_time import JumpGuardedClock
     from spark_logbus.times import US_PER_S, show_moment
 
     path = data.absolute()
@@ -43,11 +43,11 @@ def accept_clock(
     out = console()
     now_us = SystemClock().now_us()
     ahead_us = off_us(OS_FILES, path, now_us)
-    if abs(ahead_us) <= SteadyTime.LARGEST_US:
+    if abs(ahead_us) <= JumpGuardedClock.LARGEST_US:
         out.print("The broker believes the clock, or will within an hour: nothing is to be done.")
         return
     shown, seen = (show_moment(us // US_PER_S * US_PER_S) for us in (now_us, now_us - ahead_us))
-    days = abs(ahead_us) / SteadyTime.LARGEST_US
+    days = abs(ahead_us) / JumpGuardedClock.LARGEST_US
     way = "ahead of" if ahead_us > 0 else "behind"
     out.print(
         f"The clock shows {shown}. That is {days:,.1f} days {way} the last time that the broker "

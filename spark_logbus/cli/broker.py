@@ -12,7 +12,7 @@ import typer
 
 from spark_logbus.signals import call_at
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def broker(
@@ -50,11 +50,11 @@ def broker(
         started.set()
     except LogbusError as error:
         if stop.is_set():
-            log.info("Broker %d was stopped before it served.", loaded.id)
+            logger.info("Broker %d was stopped before it served.", loaded.id)
             return
         if logging_config.format == "text":
             raise  # shown as every verb shows its error
-        log.critical("%s", error)
+        logger.critical("%s", error)
         raise typer.Exit(1) from error
     try:
         if ready_file is not None:
@@ -70,7 +70,7 @@ def _say_ready(ready_file: Path, address: str) -> None:
         fresh.write_text(f"{address}\n")
         fresh.replace(ready_file)
     except OSError as error:
-        log.error(
+        logger.error(
             "Cannot write the ready file %s: %s. The broker serves at %s all the same.",
             ready_file, error.strerror, address,
         )  # fmt: skip

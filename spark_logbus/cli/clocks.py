@@ -11,7 +11,7 @@ from spark_logbus.errors import StorageError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import OS_FILES
 from spark_logbus.log.clock_file import off_us
-from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.log.steady_time import JumpGuardedClock
 
 
 def tell_of_clocks(out: Console, brokers: Sequence[BrokerProcess]) -> None:
@@ -20,7 +20,7 @@ def tell_of_clocks(out: Console, brokers: Sequence[BrokerProcess]) -> None:
     for broker in brokers:
         data = broker.directory / "data"
         try:
-            days = off_us(OS_FILES, data, now_us) / SteadyTime.LARGEST_US
+            days = off_us(OS_FILES, data, now_us) / JumpGuardedClock.LARGEST_US
         except StorageError:
             continue  # the broker's log tells of it
         if abs(days) > 1:

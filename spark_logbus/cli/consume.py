@@ -109,8 +109,8 @@ def _follow(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedB
     with Consumer(cluster, ConsumerConfig(start=wanted.start)) as consumer:
         consumer.assign(wanted.partitions)
         if isinstance(wanted.start, AtOffset):
-            for tp, span in spans(admin, wanted, wanted.partitions).found.items():
-                consumer.seek(tp, span.start)
+            for topic_partition, span in spans(admin, wanted, wanted.partitions).found.items():
+                consumer.seek(topic_partition, span.start)
         while True:
             yield from consumer.poll_arrow(1.0)
 

@@ -19,7 +19,7 @@ from spark_logbus.cli.output import console, plural, table, utc
 if TYPE_CHECKING:
     from spark_logbus.log import File
     from spark_logbus.log.inspect.listing import OnHole
-    from spark_logbus.log.segment.scan import Hole, OnRecordBatch
+    from spark_logbus.log.segment.scan import DamagedRange, OnRecordBatch
     from spark_logbus.record import RecordBatchHeader
 
 Segment = Annotated[Path, typer.Argument(help="A .log file of a partition's directory.")]
@@ -70,7 +70,7 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
         else:
             rows.add_row(*batch_row(header, position))
 
-    def damaged(hole: Hole) -> None:
+    def damaged(hole: DamagedRange) -> None:
         offsets = f"{hole.start:,} - {hole.end - 1:,}" if hole.end > hole.start else "?"
         size = f"{hole.end_position - hole.start_position:,}"
         rows.add_row(f"{hole.start_position:,}", offsets, "?", size, *[""] * 5, "DAMAGED")
@@ -174,9 +174,9 @@ class _Opened:
     def scan(self, see: OnRecordBatch, damaged: OnHole) -> None:
         """From the first byte to the last, in order; ``damaged`` gets the end too if it is torn."""
         from spark_logbus.log.inspect.listing import first_offset, problem_at, scan_in_order
-        from spark_logbus.log.segment.scan import Hole
+        from spark_logbus.log.segment.scan import DamagedRange
 
-        def tell(hole: Hole) -> None:
+        def tell(hole: DamagedRange) -> None:
             damaged(hole)
             start, end = hole.start_position, hole.end_position
             why = problem_at(self.file, start, limit=self._limit, expected_offset=hole.start)
@@ -188,7 +188,7 @@ class _Opened:
         )
         if result.end_position < self._limit:
             end = result.end_offset
-            tell(Hole(end, end, result.end_position, self._limit))
+            tell(DamagedRange(end, end, result.end_position, self._limit))
 
     def tell(self, position: int, size: int, why: str) -> None:
         if self._as_json:

@@ -60,7 +60,7 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
                  "state", numbers=numbers)  # fmt: skip
     rows.columns[0].no_wrap = True
     rows.columns[0].min_width = len(names.segment(0))
-    for base, following in itertools.zip_longest(log.bases, log.bases[1:]):
+    for base, following in itertools.zip_longest(log.base_offsets, log.base_offsets[1:]):
         path = log.segment(base)
         try:
             found = overview(OS_FILES, path, base_offset=base, following=following)

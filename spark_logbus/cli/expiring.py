@@ -62,8 +62,8 @@ def _older(admin: Admin, topic: TopicDescription, age_ms: int) -> int:
     cutoff = AtTimestamp((time.time_ns() // 1_000_000 - age_ms) * 1000)
     first_kept = admin.list_offsets(dict.fromkeys(ends, cutoff))
     count = 0
-    for tp, end in ends.items():
-        kept = first_kept[tp]
+    for topic_partition, end in ends.items():
+        kept = first_kept[topic_partition]
         count += (end.high_watermark if kept is None else kept) - end.log_start_offset
     return count
 

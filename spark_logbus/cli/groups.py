@@ -69,7 +69,9 @@ def rewind(
     out = console()
     with group_session(zookeeper) as session, connected(zookeeper) as cluster:
         groups = GroupOffsets(session)
-        topics = topic or sorted({tp.topic for tp in groups.committed(group)})
+        topics = topic or sorted(
+            {topic_partition.topic for topic_partition in groups.committed(group)}
+        )
         if not topics:
             refuse_unknown(group, groups.groups())
         admin = Admin(cluster)
@@ -116,7 +118,7 @@ def forget(
 
     with group_session(zookeeper) as session:
         groups = GroupOffsets(session)
-        known = {tp.topic for tp in groups.committed(group)}
+        known = {topic_partition.topic for topic_partition in groups.committed(group)}
         if not known:
             refuse_unknown(group, groups.groups())
         if not yes:
@@ -286,7 +288,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
             except CorruptNodeError as failure:
                 console(stderr=True).print(f"Group {group} is left out. {failure.message}")
                 continue
-            topics = sorted({tp.topic for tp in committed})
+            topics = sorted({topic_partition.topic for topic_partition in committed})
             last = max((entry.committed_at_us for entry in committed.values()), default=None)
             if as_json:
                 line = {
@@ -343,7 +345,7 @@ class _Position:
     """A committed offset beside what the partition holds now; ``state`` says why that is
     unknown, or ``ok``."""
 
-    tp: TopicPartition
+    topic_partition: TopicPartition
     committed: CommittedOffset
     high_watermark: int | None
     state: str
@@ -363,18 +365,25 @@ def _positions(
     admin = Admin(cluster)
     topics = {topic.name: topic for topic in admin.topics()}
     states: dict[TopicPartition, str] = {}
-    for tp, entry in committed.items():
-        topic = topics.get(tp.topic)
-        if topic is None or tp.partition not in topic.partitions:
-            states[tp] = "topic deleted"
+    for topic_partition, entry in committed.items():
+        topic = topics.get(topic_partition.topic)
+        if topic is None or topic_partition.partition not in topic.partitions:
+            states[topic_partition] = "topic deleted"
         elif entry.topic_id not in (None, topic.topic_id):
-            states[tp] = "topic recreated"
+            states[topic_partition] = "topic recreated"
         else:
-            states[tp] = "ok"
-    ends = admin.list_offsets({tp: Latest() for tp, state in states.items() if state == "ok"})
+            states[topic_partition] = "ok"
+    ends = admin.list_offsets(
+        {topic_partition: Latest() for topic_partition, state in states.items() if state == "ok"}
+    )
     return [
-        _Position(tp=tp, committed=entry, high_watermark=ends.get(tp), state=states[tp])
-        for tp, entry in sorted(committed.items())
+        _Position(
+            topic_partition=topic_partition,
+            committed=entry,
+            high_watermark=ends.get(topic_partition),
+            state=states[topic_partition],
+        )
+        for topic_partition, entry in sorted(committed.items())
     ]
 
 
@@ -385,8 +394,8 @@ def _table(positions: list[_Position], *, now_us: int) -> Table:
     for position in positions:
         end, lag, entry = position.high_watermark, position.lag, position.committed
         rows.add_row(
-            position.tp.topic,
-            str(position.tp.partition),
+            position.topic_partition.topic,
+            str(position.topic_partition.partition),
             f"{entry.offset:,}",
             position.state if end is None else f"{end:,}",
             "-" if lag is None else f"{lag:,}",
@@ -399,7 +408,10 @@ def _table(positions: list[_Position], *, now_us: int) -> Table:
 
 def _told(rewind: Rewind) -> str:
     what = " ".join(part for part in (rewind.what, f"({rewind.why})" if rewind.why else "") if part)
-    to = ", ".join(f"{tp}: {offset:,}" for tp, offset in sorted(rewind.positions.items()))
+    to = ", ".join(
+        f"{topic_partition}: {offset:,}"
+        for topic_partition, offset in sorted(rewind.positions.items())
+    )
     return (
         f"Rewind {rewind.generation} by {rewind.by} at {utc(rewind.when_us)} UTC: "
         f"{what or 'for no given reason'}; {to}."
@@ -417,8 +429,8 @@ def _as_json(
         "holders": _holders_json(holders),
         "partitions": [
             {
-                "topic": position.tp.topic,
-                "partition": position.tp.partition,
+                "topic": position.topic_partition.topic,
+                "partition": position.topic_partition.partition,
                 "committed": position.committed.offset,
                 "high_watermark": position.high_watermark,
                 "lag": position.lag,
@@ -437,8 +449,12 @@ def _as_json(
                 "by": rewind.by,
                 "when_us": rewind.when_us,
                 "positions": [
-                    {"topic": tp.topic, "partition": tp.partition, "offset": offset}
-                    for tp, offset in sorted(rewind.positions.items())
+                    {
+                        "topic": topic_partition.topic,
+                        "partition": topic_partition.partition,
+                        "offset": offset,
+                    }
+                    for topic_partition, offset in sorted(rewind.positions.items())
                 ],
             }
             for rewind in rewinds

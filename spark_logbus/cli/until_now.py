@@ -42,22 +42,30 @@ class Spans:
     away: dict[TopicPartition, LogbusError]
 
 
-def spans(admin: Admin, wanted: Wanted, tps: Sequence[TopicPartition]) -> Spans:
-    """What there is of ``tps`` now. OffsetOutOfRangeError for a start that none of them has."""
+def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartition]) -> Spans:
+    """What there is of the partitions now. OffsetOutOfRangeError for a start that none has."""
     from spark_logbus.model import AtOffset, Earliest, Latest
 
     topic_ids = {wanted.topic: wanted.topic_id}
-    firsts = admin.find_offsets(dict.fromkeys(tps, Earliest()), topic_ids=topic_ids)
+    firsts = admin.find_offsets(dict.fromkeys(topic_partitions, Earliest()), topic_ids=topic_ids)
     ends = admin.find_offsets(dict.fromkeys(firsts.found, Latest()), topic_ids=topic_ids)
-    there = {tp: Span(firsts.found[tp] or 0, end or 0) for tp, end in ends.found.items()}
+    there = {
+        topic_partition: Span(firsts.found[topic_partition] or 0, end or 0)
+        for topic_partition, end in ends.found.items()
+    }
     away = {**firsts.away, **ends.away}
     match wanted.start:
         case AtOffset(offset):
-            whole = not away and len(tps) == len(wanted.partitions)
+            whole = not away and len(topic_partitions) == len(wanted.partitions)
             _check_offset(offset, there, whole=whole)
-            found = {tp: Span(min(offset, span.end), span.end) for tp, span in there.items()}
+            found = {
+                topic_partition: Span(min(offset, span.end), span.end)
+                for topic_partition, span in there.items()
+            }
         case Latest():
-            found = {tp: Span(span.end, span.end) for tp, span in there.items()}
+            found = {
+                topic_partition: Span(span.end, span.end) for topic_partition, span in there.items()
+            }
         case _:
             found = there
     return Spans(found, away)
@@ -69,12 +77,16 @@ def _check_offset(offset: int, there: Mapping[TopicPartition, Span], *, whole: b
 
     last = max((span.end for span in there.values()), default=0)
     if offset > last and whole:
-        ends = {tp: span.end for tp, span in there.items()}
+        ends = {topic_partition: span.end for topic_partition, span in there.items()}
         raise OffsetOutOfRangeError(
             f"--start is {offset:,}, but the last offset is {last - 1:,} ({_shown(ends)}). Use a "
             "smaller one, or latest."
         )
-    early = {tp: span.start for tp, span in there.items() if offset < span.start}
+    early = {
+        topic_partition: span.start
+        for topic_partition, span in there.items()
+        if offset < span.start
+    }
     if early:
         raise OffsetOutOfRangeError(
             f"--start is {offset:,}, but retention deleted what was before {_shown(early)}. Use a "
@@ -83,7 +95,9 @@ def _check_offset(offset: int, there: Mapping[TopicPartition, Span], *, whole: b
 
 
 def _shown(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{tp}: {offset:,}" for tp, offset in sorted(offsets.items()))
+    return ", ".join(
+        f"{topic_partition}: {offset:,}" for topic_partition, offset in sorted(offsets.items())
+    )
 
 
 def until_now(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedBatch]:
@@ -108,41 +122,42 @@ class _Reading:
         self._told: set[TopicPartition] = set()
         self.away: dict[TopicPartition, LogbusError] = {}  # not read whole in the last round
 
-    def read(self, tps: Sequence[TopicPartition]) -> Iterator[FetchedBatch]:
-        """What can be had of ``tps``, one partition after the other."""
+    def read(self, topic_partitions: Sequence[TopicPartition]) -> Iterator[FetchedBatch]:
+        """What can be had of ``topic_partitions``, one partition after the other."""
         from spark_logbus.client import RangeReader
         from spark_logbus.errors import LogbusError
         from spark_logbus.model import OffsetRange
 
-        now = spans(self._admin, self._wanted, tps)
+        now = spans(self._admin, self._wanted, topic_partitions)
         self.away = dict(now.away)
         self._tell()
         failed: dict[str, LogbusError] = {}  # by leader: it is not waited for once more
-        for tp, found in now.found.items():
-            leader = self._cluster.leader_name(tp)
+        for topic_partition, found in now.found.items():
+            leader = self._cluster.leader_name(topic_partition)
             if leader in failed:
-                self.away[tp] = failed[leader]
+                self.away[topic_partition] = failed[leader]
                 continue
-            span = self._left.setdefault(tp, found)
-            wanted = OffsetRange(tp, span.start, span.end)
+            span = self._left.setdefault(topic_partition, found)
+            wanted = OffsetRange(topic_partition, span.start, span.end)
             try:
                 with RangeReader(self._cluster, wanted, topic_id=self._wanted.topic_id) as reader:
                     for fetched in reader:
-                        self._left[tp] = Span(fetched.next_offset, span.end)
+                        self._left[topic_partition] = Span(fetched.next_offset, span.end)
                         yield fetched
             except LogbusError as error:
                 if not error.retriable:
                     raise
-                failed[leader] = self.away[tp] = error
+                failed[leader] = self.away[topic_partition] = error
                 self._tell()
 
     def _tell(self) -> None:
-        for leader, (tps, error) in self._by_leader().items():
-            if self._told.issuperset(tps):
+        for leader, (topic_partitions, error) in self._by_leader().items():
+            if self._told.issuperset(topic_partitions):
                 continue
-            self._told.update(tps)
+            self._told.update(topic_partitions)
             console(stderr=True).print(
-                f"Warning: cannot read {_named(tps)} at the moment: waiting for {leader}. {error} "
+                f"Warning: cannot read {_named(topic_partitions)} at the moment: waiting for "
+                f"{leader}. {error} "
                 "What the other brokers have is printed first.",
                 style="yellow",
             )
@@ -152,8 +167,9 @@ class _Reading:
         from spark_logbus.errors import BrokerUnavailableError
 
         parts = [
-            f"{_named(tps)} wait{'s' if len(tps) == 1 else ''} for {leader}"
-            for leader, (tps, _) in self._by_leader().items()
+            f"{_named(topic_partitions)} wait{'s' if len(topic_partitions) == 1 else ''} for "
+            f"{leader}"
+            for leader, (topic_partitions, _) in self._by_leader().items()
         ]
         return BrokerUnavailableError(
             f"Not everything was read: {'; '.join(parts)}. Start that broker and read what is "
@@ -162,11 +178,13 @@ class _Reading:
 
     def _by_leader(self) -> dict[str, tuple[list[TopicPartition], LogbusError]]:
         by_leader: dict[str, tuple[list[TopicPartition], LogbusError]] = {}
-        for tp, error in sorted(self.away.items(), key=lambda each: each[0]):
-            by_leader.setdefault(self._cluster.leader_name(tp), ([], error))[0].append(tp)
+        for topic_partition, error in sorted(self.away.items(), key=lambda each: each[0]):
+            by_leader.setdefault(self._cluster.leader_name(topic_partition), ([], error))[0].append(
+                topic_partition
+            )
         return by_leader
 
 
-def _named(tps: Sequence[TopicPartition]) -> str:
-    more = f" and {len(tps) - _SHOWN} more" if len(tps) > _SHOWN else ""
-    return ", ".join(map(str, tps[:_SHOWN])) + more
+def _named(topic_partitions: Sequence[TopicPartition]) -> str:
+    more = f" and {len(topic_partitions) - _SHOWN} more" if len(topic_partitions) > _SHOWN else ""
+    return ", ".join(map(str, topic_partitions[:_SHOWN])) + more

@@ -37,12 +37,23 @@ def as_topic(topic: object) -> str:
     raise InvalidRequestError(f"topic must be a topic's name, as text, got {_shown(topic)}.")
 
 
-def as_topic_partitions(tps: object) -> list[TopicPartition]:
-    given = None if isinstance(tps, str) or not isinstance(tps, Iterable) else list(tps)
+def as_topic_partitions(topic_partitions: object) -> list[TopicPartition]:
+    given = (
+        None
+        if isinstance(topic_partitions, str) or not isinstance(topic_partitions, Iterable)
+        else list(topic_partitions)
+    )
     wrong = (
-        tps
+        topic_partitions
         if given is None
-        else next((tp for tp in given if not isinstance(tp, TopicPartition)), None)
+        else next(
+            (
+                topic_partition
+                for topic_partition in given
+                if not isinstance(topic_partition, TopicPartition)
+            ),
+            None,
+        )
     )
     if given is None or wrong is not None:
         raise InvalidRequestError(

@@ -7,8 +7,9 @@ child changes no file that is there, needs no lock, and may be killed at any mom
 
 Theory of operation. The first pass reads the dirty part and notes the newest offset of each key
 (``newest``), as far as memory allows. The second pass writes all segments anew, without the
-records for which a newer one of the same key is known (``survivors``), and joins what became small
-(``rewriter``). Offsets never change: where records are gone, a record batch says which are there.
+records for which a newer one of the same key is known (``retained_records``), and joins what
+became small (``rewriter``). Offsets never change: where records are gone, a record batch says
+which are there.
 
 Of this package the broker imports ``messages`` only, which needs no Arrow.
 """

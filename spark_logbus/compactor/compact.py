@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from spark_logbus.compactor.messages import Compacted, Finished, Group, Job, Progress, Report
 from spark_logbus.compactor.newest import NewestOffsets
-from spark_logbus.compactor.pieces import Piece, is_filler, size_of
+from spark_logbus.compactor.pieces import BatchPart, is_filler, size_of
 from spark_logbus.compactor.reading import (
     decoded,
     is_too_large,
@@ -20,8 +20,8 @@ from spark_logbus.compactor.reading import (
     offsets_of,
     record_batches,
 )
+from spark_logbus.compactor.retained_records import retained_records
 from spark_logbus.compactor.rewriter import Rewriter
-from spark_logbus.compactor.survivors import survivors
 from spark_logbus.errors import StorageError
 from spark_logbus.log import OS_FILES, index_cleaned
 from spark_logbus.record import RecordBatchHeader
@@ -38,17 +38,17 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
     """
     newest, end_offset = _map(job, report)
     undecodable = too_large = 0
-    tombstones_end = job.tombstones_end
+    delete_horizon = job.delete_horizon
     for number, group in enumerate(job.groups):
         if group.sources[0].base_offset >= end_offset:
             break
         work = _GroupCompaction(
-            job, group, newest=newest, end_offset=end_offset, tombstones_end=tombstones_end
+            job, group, newest=newest, end_offset=end_offset, delete_horizon=delete_horizon
         )
         report(work.run(number))
         undecodable += work.undecodable
         too_large += work.too_large
-        tombstones_end = work.tombstones_end
+        delete_horizon = work.delete_horizon
     report(
         Finished(
             end_offset=end_offset,
@@ -96,7 +96,7 @@ class _GroupCompaction:
     """Reads the segments of one group and writes the new one. Used once.
 
     A record batch that is too large to be decoded stays as it is. It may hold what tombstones
-    behind it delete; so those stay as well: ``tombstones_end`` is never behind it.
+    behind it delete; so those stay as well: ``delete_horizon`` is never behind it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class _GroupCompaction:
         *,
         newest: NewestOffsets,
         end_offset: int,
-        tombstones_end: int,
+        delete_horizon: int,
     ) -> None:
         self._job = job
         self._group = group
@@ -114,7 +114,7 @@ class _GroupCompaction:
         self._end_offset = end_offset
         self._records_before = 0
         self._records_after = 0
-        self.tombstones_end = tombstones_end
+        self.delete_horizon = delete_horizon
         self.undecodable = 0
         self.too_large = 0
 
@@ -155,11 +155,11 @@ class _GroupCompaction:
         if arrow_batch is None:
             if too_large:
                 self.too_large += 1
-                self.tombstones_end = min(self.tombstones_end, header.base_offset)
+                self.delete_horizon = min(self.delete_horizon, header.base_offset)
             else:
                 self.undecodable += not header.is_control
             self._records_after += header.record_count
-            rewriter.add(Piece(header, record_batch, None, (), header.size))
+            rewriter.add(BatchPart(header, record_batch, None, (), header.size))
             return
         offsets = offsets_of(header, arrow_batch)
         stay = self._survivors(header, arrow_batch, offsets)
@@ -169,12 +169,14 @@ class _GroupCompaction:
             rewriter.removed(header)
         elif count == len(stay):
             size = size_of(header, arrow_batch)
-            rewriter.add(Piece(header, record_batch, arrow_batch, offsets, size))
+            rewriter.add(BatchPart(header, record_batch, arrow_batch, offsets, size))
         else:
             rows = (row for row, stays in enumerate(stay) if stays)
             arrow_batch = arrow_batch.take(integers(rows, pa.int64()))  # without pandas
             offsets = [offset for offset, stays in zip(offsets, stay, strict=True) if stays]
-            rewriter.add(Piece(header, None, arrow_batch, offsets, size_of(header, arrow_batch)))
+            rewriter.add(
+                BatchPart(header, None, arrow_batch, offsets, size_of(header, arrow_batch))
+            )
 
     def _survivors(
         self, header: RecordBatchHeader, arrow_batch: pa.RecordBatch, offsets: Sequence[int]
@@ -182,13 +184,13 @@ class _GroupCompaction:
         if not header.has_key:
             return [True] * len(offsets)
         values = arrow_batch.column("value")
-        return survivors(
+        return retained_records(
             keys_of(header, arrow_batch),
             offsets,
             pc.is_null(values).to_pylist() if values.null_count else None,
             newest=self._newest,
             end_offset=self._end_offset,
-            tombstones_end=self.tombstones_end,
+            delete_horizon=self.delete_horizon,
         )
 
     def _index(self, target: Path, base: int, end: int) -> None:

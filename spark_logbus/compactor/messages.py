@@ -23,12 +23,12 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One compaction of one log. Tombstones before ``tombstones_end`` may go."""
+    """One compaction of one log. Tombstones before ``delete_horizon`` may go."""
 
     topic_partition: str
     groups: list[Group]
     first_dirty_offset: int
-    tombstones_end: int
+    delete_horizon: int
     map_bytes: int
     index_interval_bytes: int
 

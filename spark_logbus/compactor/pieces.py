@@ -16,7 +16,7 @@ from spark_logbus.record.plain import integers
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchPart:
     """What stays of one record batch: at least one record, or a whole that nobody looks into.
 
     ``record_batch`` are its bytes if nothing was removed, so that they can stay as they are.
@@ -29,7 +29,7 @@ class Piece:
     offsets: Sequence[int]
     size: int
 
-    def joins(self, other: Piece) -> bool:
+    def joins(self, other: BatchPart) -> bool:
         """Whether one record batch can hold both: all that a header says once must be the same."""
         mine, theirs = self.header, other.header
         return (
@@ -46,7 +46,9 @@ class Piece:
         )
 
 
-def joined(pieces: Sequence[Piece], *, base_offset: int, end_offset: int) -> Iterator[memoryview]:
+def joined(
+    pieces: Sequence[BatchPart], *, base_offset: int, end_offset: int
+) -> Iterator[memoryview]:
     """The records of ``pieces`` as one record batch that stands for ``[base_offset, end_offset)``.
 
     More than one where the format's limits ask for it. A producer's stamp is gone: sequences
@@ -115,7 +117,7 @@ def _encoded(
     yield record_batch
 
 
-def filler(header: RecordBatchHeader, *, base_offset: int, end_offset: int) -> memoryview:
+def placeholder(header: RecordBatchHeader, *, base_offset: int, end_offset: int) -> memoryview:
     """A record batch without records for consumers, where nothing stayed of ``[base, end)``.
 
     Control, so that nobody sees its one record; with the smallest timestamp, so that no search by

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from spark_logbus.compactor.pieces import Piece, filler, joined
+from spark_logbus.compactor.pieces import BatchPart, joined, placeholder
 from spark_logbus.record import RecordBatchHeader
 
 JOIN_BYTES: Final = 1 << 20  # what the producer fills its record batches to, by default
@@ -28,7 +28,7 @@ class Rewriter:
     def __init__(self, base_offset: int, *, write: Callable[[memoryview], None]) -> None:
         self._next_offset = base_offset  # all before it is written
         self._write = write
-        self._run: list[Piece] = []  # to become one record batch
+        self._run: list[BatchPart] = []  # to become one record batch
         self._run_bytes = 0
         self._newest: RecordBatchHeader | None = None
         self.changed = False
@@ -38,7 +38,7 @@ class Rewriter:
         self._newest = header
         self.changed = True
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: BatchPart) -> None:
         """The next piece, in order."""
         if self._run and self._takes(piece):
             self._run.append(piece)
@@ -59,7 +59,7 @@ class Rewriter:
         if self._next_offset < end_offset:
             self._fill(end_offset)
 
-    def _takes(self, piece: Piece) -> bool:
+    def _takes(self, piece: BatchPart) -> bool:
         last = self._run[-1]
         return (
             last.size < SMALL_BYTES
@@ -68,7 +68,7 @@ class Rewriter:
             and last.joins(piece)
         )
 
-    def _end_before(self, piece: Piece) -> int:
+    def _end_before(self, piece: BatchPart) -> int:
         """Where the run is to end when ``piece`` comes behind it."""
         if piece.record_batch is None:  # it is written anew: it can begin where the run ends
             return self._run[-1].header.next_offset
@@ -93,7 +93,8 @@ class Rewriter:
         assert self._newest is not None, "a group holds at least one record batch"
         self.changed = True
         self._emit(
-            filler(self._newest, base_offset=self._next_offset, end_offset=end_offset), end_offset
+            placeholder(self._newest, base_offset=self._next_offset, end_offset=end_offset),
+            end_offset,
         )
 
     def _emit(self, record_batch: memoryview, next_offset: int) -> None:

@@ -13,7 +13,7 @@ from spark_logbus.coordination.payloads import BrokerPayload, decode, encode
 from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, SetData
 from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
@@ -35,7 +35,7 @@ class BrokerRegistry:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._clock: Clock = session.clock
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._started_us = self._clock.now_us()
         self._lock = threading.Lock()
         self._registration: _Registration | None = None
@@ -140,7 +140,7 @@ class _Registration:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: Nodes,
         address: BrokerAddress,
         payload: BrokerPayload,
         on_conflict: Callable[[BrokerIdInUseError], None] | None,
@@ -166,21 +166,21 @@ class _Registration:
             node = self._try_claim(changed.raise_for)
             if node is None:
                 break
-            rival = self._rival(node)
+            current_owner = self._rival(node)
             if give_up is None:
-                wait_ms = self._wait_ms(rival)
+                wait_ms = self._wait_ms(current_owner)
                 give_up = clock.monotonic() + wait_ms / 1000
                 if wait_ms:
                     logger.info(
                         "An earlier registration of broker %d (%s) is still in ZooKeeper; "
                         "waiting up to %.0f s for it to expire.",
                         self.address.broker_id,
-                        self._where(rival),
+                        self._where(current_owner),
                         wait_ms / 1000,
                     )
             remaining = give_up - clock.monotonic()
             if remaining <= 0:
-                raise self._in_use(rival)
+                raise self._in_use(current_owner)
             if not changed.wait(min(remaining, _PROGRESS_S)):
                 logger.info(
                     "Still waiting up to %.0f s for the earlier registration of broker %d.",
@@ -255,10 +255,10 @@ class _Registration:
                 self._on_registered(change.new_session)
             self._registered_in = session_id
             return
-        rival = self._rival(conflict)
-        if rival == self._payload:
+        current_owner = self._rival(conflict)
+        if current_owner == self._payload:
             return  # of our lost session, on its way out; the watch tells when
-        error = self._in_use(rival)
+        error = self._in_use(current_owner)
         logger.error("%s", error.message)
         if self._on_conflict is not None:
             self._on_conflict(error)
@@ -269,26 +269,27 @@ class _Registration:
         except CorruptNodeError:
             return None
 
-    def _wait_ms(self, rival: BrokerPayload | None) -> int:
-        if rival is None:
+    def _wait_ms(self, current_owner: BrokerPayload | None) -> int:
+        if current_owner is None:
             return 0
         ours = self._payload
-        same_place = (rival.host, rival.port) == (ours.host, ours.port)
-        if not same_place and rival.started_us >= ours.started_us:
+        same_place = (current_owner.host, current_owner.port) == (ours.host, ours.port)
+        if not same_place and current_owner.started_us >= ours.started_us:
             return 0
-        return max(rival.session_timeout_ms, ours.session_timeout_ms) + _EXPIRY_MARGIN_MS
+        return max(current_owner.session_timeout_ms, ours.session_timeout_ms) + _EXPIRY_MARGIN_MS
 
-    def _in_use(self, rival: BrokerPayload | None) -> BrokerIdInUseError:
+    def _in_use(self, current_owner: BrokerPayload | None) -> BrokerIdInUseError:
         return BrokerIdInUseError(
             f"Broker id {self.address.broker_id} is taken by a live broker "
-            f"({self._where(rival)}), so the one at {self.address.host}:{self.address.port} cannot "
+            f"({self._where(current_owner)}), so the one at "
+            f"{self.address.host}:{self.address.port} cannot "
             "have it. Stop the other broker, or give this one another id."
         )
 
-    def _where(self, rival: BrokerPayload | None) -> str:
-        if rival is None:
+    def _where(self, current_owner: BrokerPayload | None) -> str:
+        if current_owner is None:
             return f"its ZooKeeper node {self._path} is not readable; remove it if there is none"
-        return f"at {rival.host}:{rival.port}, version {rival.version}"
+        return f"at {current_owner.host}:{current_owner.port}, version {current_owner.version}"
 
 
 def _decode_broker(name: str, node: Node) -> tuple[int, BrokerPayload]:

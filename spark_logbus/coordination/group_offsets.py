@@ -20,7 +20,7 @@ from spark_logbus.coordination.payloads import GenerationPayload, OffsetPayload,
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree, name_of, own_names
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of, own_names
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 
@@ -43,25 +43,27 @@ class GroupOffsets:
     """Reads and commits the offsets of consumer groups. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._clock = session.clock
 
     def committed(
-        self, group: str, tps: Iterable[TopicPartition] | None = None
+        self, group: str, topic_partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group committed for ``tps`` (None: for all it ever committed); partitions
+        """Offsets that the group committed, of ``topic_partitions`` or (None) of all; those
         without a commit are left out.
 
         Sees every commit that ended before the call. Of one that runs meanwhile it may see
         some partitions only, but of a rewind always all or nothing.
         """
-        only = None if tps is None else list(tps)
+        only = None if topic_partitions is None else list(topic_partitions)
         fence = paths.rewinds(group)
 
         def step(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
             self._tree.sync(deadline=deadline)
             wanted = self._known(group, deadline) if only is None else only
-            by_path = {paths.offset(group, tp): tp for tp in wanted}
+            by_path = {
+                paths.offset(group, topic_partition): topic_partition for topic_partition in wanted
+            }
             nodes = self._tree.get_many([fence, *by_path], deadline=deadline)
             if nodes.pop(fence) != self._tree.get(fence, deadline=deadline):
                 raise ConflictError(f"The group {group!r} was rewound meanwhile.")
@@ -99,16 +101,16 @@ class GroupOffsets:
         check_offsets(group, offsets)
         now_us = self._clock.now_us()
         wanted = {
-            paths.offset(group, tp): OffsetPayload(
+            paths.offset(group, topic_partition): OffsetPayload(
                 offset=offset,
                 committed_at_us=now_us,
                 by=by,
-                topic_id=topic_ids.get(tp.topic),
+                topic_id=topic_ids.get(topic_partition.topic),
                 generation=expected_generation or 0,
             )
-            for tp, offset in offsets.items()
+            for topic_partition, offset in offsets.items()
         }
-        topics = {tp.topic for tp in offsets}
+        topics = {topic_partition.topic for topic_partition in offsets}
         done: set[str] = set()
         tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
         expected = None
@@ -213,15 +215,16 @@ class GroupOffsets:
 
 
 def check_offsets(group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    for tp, offset in offsets.items():
+    for topic_partition, offset in offsets.items():
         if offset < 0:
             raise InvalidRequestError(
-                f"The group {group!r} cannot be put at offset {offset} of {tp}; use 0 or more."
+                f"The group {group!r} cannot be put at offset {offset} of {topic_partition}; use "
+                "0 or more."
             )
 
 
 def read_group(
-    tree: Tree,
+    tree: Nodes,
     group: str,
     topics: Iterable[str],
     offset_paths: Iterable[str],

@@ -23,7 +23,7 @@ from spark_logbus.coordination.living import is_gone, this_process
 from spark_logbus.coordination.payloads import ClaimPayload, decode, encode
 from spark_logbus.errors import ClaimLostError, CoordinationError, GroupHeldError, LogbusError
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree, own_names
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, own_names
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 
@@ -67,7 +67,7 @@ class GroupClaims:
         self, session: Session, group: str, *, pid: int, application: str | None = None
     ) -> None:
         self._session = session
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._group = group
         self._payload = ClaimPayload(
             host=os.uname().nodename,
@@ -129,7 +129,7 @@ class GroupClaims:
                 self._held.update(topics)
                 self._session_id = session_id
                 return
-            topic, rival = next(iter(rivals.items()))
+            topic, current_owner = next(iter(rivals.items()))
             if give_up is None:
                 slowest = max(each.session_timeout_ms for each in rivals.values())
                 wait_ms = max(slowest, self._session.session_timeout_ms) + _EXPIRY_MARGIN_MS
@@ -138,11 +138,11 @@ class GroupClaims:
                     "Group %s is held for topic %s (%s); waiting up to %.0f s for that to end.",
                     self._group,
                     topic,
-                    _holder(rival),
+                    _holder(current_owner),
                     wait_ms / 1000,
                 )
             if clock.monotonic() >= give_up:
-                raise self._in_use(topic, rival, wait_ms)
+                raise self._in_use(topic, current_owner, wait_ms)
             gone.wait(give_up - clock.monotonic())
 
     def _claim(self, topics: list[str], watch: Callable[[Any], None]) -> dict[str, ClaimPayload]:
@@ -154,9 +154,9 @@ class GroupClaims:
             operations: list[Operation] = []
             rivals: dict[str, ClaimPayload] = {}
             for topic in topics:
-                rival = self._plan(topic, nodes, operations)
-                if rival is not None:
-                    rivals[topic] = rival
+                current_owner = self._plan(topic, nodes, operations)
+                if current_owner is not None:
+                    rivals[topic] = current_owner
             if not rivals:
                 for part in in_parts(operations):
                     self._tree.transact(what, part, deadline=deadline)
@@ -199,16 +199,18 @@ class GroupClaims:
             return None
         if last is not None and topic in self._held:
             raise self._lost(topic, last)
-        rival = _payload(claim_path, claim)
-        if claim is not None and rival is not None and is_gone(rival.process):
+        current_owner = _payload(claim_path, claim)
+        if claim is not None and current_owner is not None and is_gone(current_owner.process):
             # It was killed, and only its session is still to expire.
-            logger.info("Group %s: %s has ended without a word.", self._group, _holder(rival))
+            logger.info(
+                "Group %s: %s has ended without a word.", self._group, _holder(current_owner)
+            )
             operations.append(Delete(claim_path, claim.version))
-            rival = None
-        if rival is None:
+            current_owner = None
+        if current_owner is None:
             operations.append(SetData(fence_path, data, fence.version))
             operations.append(Create(claim_path, data, ephemeral=True))
-        return rival
+        return current_owner
 
     def _reconnected(self, lost: bool) -> None:
         if lost:
@@ -240,10 +242,11 @@ class GroupClaims:
             "when the other has ended."
         )
 
-    def _in_use(self, topic: str, rival: ClaimPayload, waited_ms: int) -> GroupHeldError:
+    def _in_use(self, topic: str, current_owner: ClaimPayload, waited_ms: int) -> GroupHeldError:
         return GroupHeldError(
             f"Group {self._group!r} is in use for topic {topic} by another query "
-            f"({_holder(rival)}), which still ran after {waited_ms / 1000:.0f} s of waiting. Stop "
+            f"({_holder(current_owner)}), which still ran after {waited_ms / 1000:.0f} s of "
+            "waiting. Stop "
             "that query, or give this one a group of its own. Two reads in one query, as in a "
             "self-join, count as two: give the group to only one of them."
         )
@@ -254,7 +257,7 @@ class Unclaimed:
     they commit as long as no query holds the group. Thread-safe."""
 
     def __init__(self, session: Session, group: str) -> None:
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._group = group
 
     def require(self, topics: Iterable[str]) -> None:
@@ -295,7 +298,7 @@ class Unclaimed:
                 )
 
 
-def read_holders(tree: Tree, group: str, *, deadline: Deadline | None = None) -> dict[str, Holder]:
+def read_holders(tree: Nodes, group: str, *, deadline: Deadline | None = None) -> dict[str, Holder]:
     """Who reads which topics for ``group`` now, by topic."""
     deadline = deadline or tree.session.deadline()
     topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)

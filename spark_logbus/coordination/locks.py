@@ -9,7 +9,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import LockPayload, decode, encode
 from spark_logbus.errors import LockHeldError
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import Node, Tree
+from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
@@ -26,7 +26,7 @@ class Lock:
 
     def __init__(self, session: Session, name: str, *, holder: str) -> None:
         self._session = session
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._name = name
         self._holder = holder
         self._path = paths.lock(name)

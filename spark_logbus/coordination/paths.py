@@ -40,12 +40,12 @@ def partitions(name: str) -> str:
     return f"{topic(name)}/partitions"
 
 
-def partition(tp: TopicPartition) -> str:
-    return f"{partitions(tp.topic)}/{_partition(tp)}"
+def partition(topic_partition: TopicPartition) -> str:
+    return f"{partitions(topic_partition.topic)}/{_partition(topic_partition)}"
 
 
-def partition_state(tp: TopicPartition) -> str:
-    return f"{partition(tp)}/state"
+def partition_state(topic_partition: TopicPartition) -> str:
+    return f"{partition(topic_partition)}/state"
 
 
 def lock(name: str) -> str:
@@ -78,8 +78,8 @@ def claim(group_name: str, topic_name: str) -> str:
     return f"{topic_owners(group_name, topic_name)}/all"
 
 
-def owner(group_name: str, tp: TopicPartition) -> str:
-    return f"{topic_owners(group_name, tp.topic)}/{_partition(tp)}"
+def owner(group_name: str, topic_partition: TopicPartition) -> str:
+    return f"{topic_owners(group_name, topic_partition.topic)}/{_partition(topic_partition)}"
 
 
 def offsets(group_name: str) -> str:
@@ -90,8 +90,8 @@ def topic_offsets(group_name: str, topic_name: str) -> str:
     return f"{offsets(group_name)}/{check_name('topic', topic_name)}"
 
 
-def offset(group_name: str, tp: TopicPartition) -> str:
-    return f"{topic_offsets(group_name, tp.topic)}/{_partition(tp)}"
+def offset(group_name: str, topic_partition: TopicPartition) -> str:
+    return f"{topic_offsets(group_name, topic_partition.topic)}/{_partition(topic_partition)}"
 
 
 def rewinds(group_name: str) -> str:
@@ -102,7 +102,9 @@ def rewind(group_name: str, generation: int) -> str:
     return f"{rewinds(group_name)}/{generation:0{_GENERATION_DIGITS}d}"
 
 
-def _partition(tp: TopicPartition) -> int:
-    if tp.partition < 0:
-        raise InvalidRequestError(f"A partition is 0 or more, got {tp.partition} of {tp.topic}.")
-    return tp.partition
+def _partition(topic_partition: TopicPartition) -> int:
+    if topic_partition.partition < 0:
+        raise InvalidRequestError(
+            f"A partition is 0 or more, got {topic_partition.partition} of {topic_partition.topic}."
+        )
+    return topic_partition.partition

@@ -27,7 +27,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import Node, Tree
+from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, Operation, SetData
 
@@ -56,7 +56,7 @@ class GroupRewinds:
     """Records rewinds of consumer groups and tells which there were. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._clock = session.clock
 
     def generation(self, group: str) -> int:
@@ -103,15 +103,19 @@ class GroupRewinds:
             token=uuid.uuid4().hex,
         )
         by_path = {
-            paths.offset(group, tp): (offset, topic_ids.get(tp.topic))
-            for tp, offset in positions.items()
+            paths.offset(group, topic_partition): (offset, topic_ids.get(topic_partition.topic))
+            for topic_partition, offset in positions.items()
         }
         attempted: list[int] = []
         what = f"rewind the group {group}"
 
         def step(deadline: Deadline) -> int:
             nodes = read_group(
-                self._tree, group, {tp.topic for tp in positions}, by_path, deadline=deadline
+                self._tree,
+                group,
+                {topic_partition.topic for topic_partition in positions},
+                by_path,
+                deadline=deadline,
             )
             fence = nodes[paths.rewinds(group)]
             for done in attempted:
@@ -189,8 +193,8 @@ def _offset_writes(
 
 def _nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
     nested: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for tp, offset in sorted(positions.items()):
-        nested[tp.topic][tp.partition] = offset
+    for topic_partition, offset in sorted(positions.items()):
+        nested[topic_partition.topic][topic_partition.partition] = offset
     return dict(nested)
 
 

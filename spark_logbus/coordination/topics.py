@@ -40,7 +40,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper.deadline import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Tree, name_of
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
@@ -53,7 +53,7 @@ class TopicRegistry:
     """Reads and changes topics. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Tree(session)
+        self._tree = Nodes(session)
         self._unreadable = session.unreadable
 
     # -- topics --------------------------------------------------------------------------
@@ -234,11 +234,14 @@ class TopicRegistry:
         return found
 
     def states_of(
-        self, tps: Iterable[TopicPartition]
+        self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
-        """The state of each of ``tps``: None of one that was never led, an error in the place of
+        """The state of each partition: None of one that was never led, an error in the place of
         one that cannot be read. Few round trips, however many there are."""
-        by_path = {paths.partition_state(tp): tp for tp in tps}
+        by_path = {
+            paths.partition_state(topic_partition): topic_partition
+            for topic_partition in topic_partitions
+        }
         found: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
         for path, node in self._tree.get_many(by_path).items():
             try:
@@ -250,7 +253,7 @@ class TopicRegistry:
 
     def lead(
         self,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         *,
         broker_id: int,
         topic_id: str | None = None,
@@ -264,12 +267,12 @@ class TopicRegistry:
         on the topic's node, so two brokers never get the same epoch and a deleted topic gets no
         leader.
         """
-        path = paths.partition_state(tp)
+        path = paths.partition_state(topic_partition)
         attempted: list[StatePayload] = []
-        what = f"make broker {broker_id} the leader of {tp}"
+        what = f"make broker {broker_id} the leader of {topic_partition}"
 
         def step(deadline: Deadline) -> PartitionState:
-            topic_node = self._alive_partition(tp, topic_id, deadline)
+            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
             now = None if node is None else self._decode_state(node, path)
             if now is not None and now in attempted:
@@ -282,7 +285,7 @@ class TopicRegistry:
             )
             attempted.append(new)
             try:
-                self._write_state(what, tp, topic_node, node, new, deadline)
+                self._write_state(what, topic_partition, topic_node, node, new, deadline)
             except ConflictError:
                 attempted.clear()  # certainly not done
                 raise
@@ -291,34 +294,34 @@ class TopicRegistry:
         return self._tree.repeat(what, step)
 
     def refuse(
-        self, tp: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
+        self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
     ) -> None:
         """Note that the broker does not serve the partition, and up to where its log is known to
         have been on disk. UnknownTopicError."""
-        path = paths.partition_state(tp)
-        what = f"note that {tp} is not served"
+        path = paths.partition_state(topic_partition)
+        what = f"note that {topic_partition} is not served"
 
         def step(deadline: Deadline) -> None:
-            topic_node = self._alive_partition(tp, topic_id, deadline)
+            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
             now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._decode_state(node, path)
             new = msgspec.structs.replace(now, refused=why, end=_later(end, now.end))
             if node is None or new != now:
-                self._write_state(what, tp, topic_node, node, new, deadline)
+                self._write_state(what, topic_partition, topic_node, node, new, deadline)
 
         self._tree.repeat(what, step)
 
-    def give_up(self, tp: TopicPartition, *, topic_id: str, go_on_at: int) -> None:
+    def give_up(self, topic_partition: TopicPartition, *, topic_id: str, go_on_at: int) -> None:
         """Have the leader replace a log that it refuses by an empty one that starts at
         ``go_on_at``. UnknownTopicError, InvalidRequestError when the partition is not refused."""
-        path = paths.partition_state(tp)
-        what = f"give up the log of {tp}"
+        path = paths.partition_state(topic_partition)
+        what = f"give up the log of {topic_partition}"
         written: list[StatePayload] = []
 
         def step(deadline: Deadline) -> None:
-            topic_node = self._alive_partition(tp, topic_id, deadline)
+            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
             now = None if node is None else decode(StatePayload, node.data, path=path)
             if now is not None and now in written:
@@ -327,16 +330,17 @@ class TopicRegistry:
                 if written:
                     return  # done, and followed already
                 raise InvalidRequestError(
-                    f"{tp} is not refused by its broker, so its log cannot be given up."
+                    f"{topic_partition} is not refused by its broker, so its log cannot be given "
+                    "up."
                 )
             if go_on_at < (now.end or 0):
                 raise InvalidRequestError(
-                    f"{tp} cannot go on at {go_on_at}: its log has reached {now.end}."
+                    f"{topic_partition} cannot go on at {go_on_at}: its log has reached {now.end}."
                 )
             new = msgspec.structs.replace(now, go_on_at=go_on_at)
             written.append(new)
             try:
-                self._write_state(what, tp, topic_node, node, new, deadline)
+                self._write_state(what, topic_partition, topic_node, node, new, deadline)
             except ConflictError:
                 written.clear()  # certainly not done
                 raise
@@ -350,9 +354,13 @@ class TopicRegistry:
         that name has the partition now.
         """
         by_path = {
-            paths.partition_state(tp): (paths.topic(tp.topic), at) for tp, at in reached.items()
+            paths.partition_state(topic_partition): (paths.topic(topic_partition.topic), at)
+            for topic_partition, at in reached.items()
         }
-        by_topic = {paths.topic(tp.topic): at.topic_id for tp, at in reached.items()}
+        by_topic = {
+            paths.topic(topic_partition.topic): at.topic_id
+            for topic_partition, at in reached.items()
+        }
         what = f"note the ends of {len(reached)} logs"
 
         def step(deadline: Deadline) -> None:
@@ -380,36 +388,40 @@ class TopicRegistry:
     def _write_state(
         self,
         what: str,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         topic: Node,
         node: Node | None,
         new: StatePayload,
         deadline: Deadline,
     ) -> None:
         """Put ``new`` in the place of what was read, if its topic is as it was read too."""
-        path = paths.partition_state(tp)
+        path = paths.partition_state(topic_partition)
         write: Operation = Create(path, encode(new))
         if node is None:
-            self._make_partition(tp, topic, deadline)
+            self._make_partition(topic_partition, topic, deadline)
         else:
             write = SetData(path, encode(new), node.version)
         self._tree.transact(
-            what, [Check(paths.topic(tp.topic), topic.version), write], deadline=deadline
+            what,
+            [Check(paths.topic(topic_partition.topic), topic.version), write],
+            deadline=deadline,
         )
 
     def _alive_partition(
-        self, tp: TopicPartition, topic_id: str | None, deadline: Deadline
+        self, topic_partition: TopicPartition, topic_id: str | None, deadline: Deadline
     ) -> Node:
-        node, payload = self._alive(tp.topic, deadline)
+        node, payload = self._alive(topic_partition.topic, deadline)
         if topic_id not in (None, payload.id):
             raise UnknownTopicError(
-                f"The topic {tp.topic!r} with the id {topic_id} was deleted; the one of that name "
+                f"The topic {topic_partition.topic!r} with the id {topic_id} was deleted; the one "
+                "of that name "
                 f"now has the id {payload.id}."
             )
-        if tp.partition not in payload.partitions:
+        if topic_partition.partition not in payload.partitions:
             raise UnknownTopicError(
-                f"The topic {tp.topic!r} has {len(payload.partitions)} partitions and so no "
-                f"partition {tp.partition}."
+                f"The topic {topic_partition.topic!r} has {len(payload.partitions)} partitions "
+                "and so no "
+                f"partition {topic_partition.partition}."
             )
         return node
 
@@ -422,17 +434,19 @@ class TopicRegistry:
         self._unreadable.in_order(path)
         return now
 
-    def _make_partition(self, tp: TopicPartition, topic: Node, deadline: Deadline) -> None:
+    def _make_partition(
+        self, topic_partition: TopicPartition, topic: Node, deadline: Deadline
+    ) -> None:
         """With the node above it, which is missing where a topic's node was put back by hand."""
         missing = [
             path
-            for path in (paths.partitions(tp.topic), paths.partition(tp))
+            for path in (paths.partitions(topic_partition.topic), paths.partition(topic_partition))
             if self._tree.get(path, deadline=deadline) is None
         ]
         if missing:
             self._tree.transact(
-                f"create the node of {tp}",
-                [Check(paths.topic(tp.topic), topic.version), *map(Create, missing)],
+                f"create the node of {topic_partition}",
+                [Check(paths.topic(topic_partition.topic), topic.version), *map(Create, missing)],
                 deadline=deadline,
             )
 

@@ -13,12 +13,12 @@ from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.task import read_partition
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets.data_loss import Finding, decide, of_current_topics
+from spark_logbus.offsets.data_loss import DataLoss, apply_policy, of_current_topics
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate, make_ranges
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
-from spark_logbus.spark.driver import DriverLink
-from spark_logbus.spark.patience import Patience
+from spark_logbus.spark.driver import DriverConnections
+from spark_logbus.spark.patience import RetryPolicy
 
 
 class LogbusBatchReader(DataSourceReader):
@@ -31,8 +31,8 @@ class LogbusBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Resolve starts and ends and cut the ranges. Called once for each ``load``: what comes
         later is not seen, and all actions on the DataFrame read the same records."""
-        link = DriverLink(self._options.zookeeper, group=self._options.group)
-        patience = Patience().at_first_contact()
+        link = DriverConnections(self._options.zookeeper, group=self._options.group)
+        patience = RetryPolicy().at_first_contact()
         try:
             return patience.run("Planning the read", lambda: self._input_partitions(link))
         finally:
@@ -43,22 +43,22 @@ class LogbusBatchReader(DataSourceReader):
             partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
         )
 
-    def _input_partitions(self, link: DriverLink) -> list[InputPartition]:
+    def _input_partitions(self, link: DriverConnections) -> list[InputPartition]:
         snapshot = take_snapshot(link.admin(), self._options.selection, missing_ok=False)
         ranges = self._ranges(snapshot, link)
         return plan_input_partitions(ranges, self._options, link, topic_ids=snapshot.topic_ids)
 
-    def _ranges(self, snapshot: Snapshot, link: DriverLink) -> list[OffsetRange]:
+    def _ranges(self, snapshot: Snapshot, link: DriverConnections) -> list[OffsetRange]:
         options = self._options
         committed: dict[TopicPartition, int] = {}
-        findings: list[Finding] = []
+        findings: list[DataLoss] = []
         progress = link.progress() if isinstance(options.starting.positions, Committed) else None
         if progress is not None:
             committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
         admin, now_us = link.admin(), SystemClock().now_us()
         starts = locate(options.starting, snapshot, admin, now_us=now_us, committed=committed)
         ends = locate(options.ending, snapshot, admin, now_us=now_us)
-        decide(
+        apply_policy(
             [*findings, *starts.findings, *ends.findings],
             fail_on_data_loss=options.fail_on_data_loss,
         )

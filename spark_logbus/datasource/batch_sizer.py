@@ -16,7 +16,7 @@ _FIRST_BYTES: Final = 512 << 10
 _OF_THOSE_BEFORE: Final = 4  # the fraction of them that an arrow batch is, until it has full size
 
 
-class Pace:
+class BatchSizer:
     """Says when a task's next arrow batch is large enough. Not thread-safe; one for each task.
 
     The first ones are small. Spark works on an arrow batch while the task prepares the next one,

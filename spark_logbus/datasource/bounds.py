@@ -11,8 +11,8 @@ from typing import Final
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, Earliest, Latest
 from spark_logbus.offsets.position import (
-    Bound,
     Committed,
+    OffsetBound,
     PerPartition,
     Positions,
     parse_partition_timestamps,
@@ -26,7 +26,7 @@ ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 
 
-def starting(given: GivenOptions, *, streaming: bool, group: str | None) -> Bound:
+def starting(given: GivenOptions, *, streaming: bool, group: str | None) -> OffsetBound:
     latest = given.choice(STRATEGY, ("error", "latest"), default="error") == "latest"
     option, positions = _chosen(given, STARTS)
     if positions is None:
@@ -40,10 +40,10 @@ def starting(given: GivenOptions, *, streaming: bool, group: str | None) -> Boun
             f"Option {option}: a batch read cannot start at latest (-1), nothing would be "
             "read; give earliest or offsets."
         )
-    return Bound(positions=positions, option=option, latest_without_match=latest)
+    return OffsetBound(positions=positions, option=option, latest_without_match=latest)
 
 
-def ending(given: GivenOptions) -> Bound:
+def ending(given: GivenOptions) -> OffsetBound:
     option, positions = _chosen(given, ENDS)
     if isinstance(positions, Committed):
         raise InvalidOptionError(
@@ -55,7 +55,7 @@ def ending(given: GivenOptions) -> Bound:
             "read; give latest or offsets."
         )
     # No record at or after a time: everything is before it.
-    return Bound(positions=positions or Latest(), option=option, latest_without_match=True)
+    return OffsetBound(positions=positions or Latest(), option=option, latest_without_match=True)
 
 
 def _chosen(given: GivenOptions, names: tuple[str, str, str]) -> tuple[str, Positions | None]:

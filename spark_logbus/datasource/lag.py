@@ -18,7 +18,7 @@ from spark_logbus.datasource.stream_offset import nest
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot
-from spark_logbus.spark.driver import DriverLink
+from spark_logbus.spark.driver import DriverConnections
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _ONE_PIECE = 1 << 62  # bytes: the sizes are wanted, no cuts
 
 
 def report(
-    seen: Snapshot, planned: Mapping[TopicPartition, int], link: DriverLink
+    seen: Snapshot, planned: Mapping[TopicPartition, int], link: DriverConnections
 ) -> dict[str, Any]:
     """The report for a micro-batch that ends at ``planned``, with ``seen`` on the brokers.
 
@@ -44,14 +44,16 @@ def report(
 def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """What is visible and not part of ``planned``, of its partitions (pure)."""
     ranges = [
-        OffsetRange(tp, seen.spans[tp].clamp(end), seen.spans[tp].end)
-        for tp, end in sorted(planned.items())
-        if tp in seen.spans
+        OffsetRange(
+            topic_partition, seen.spans[topic_partition].clamp(end), seen.spans[topic_partition].end
+        )
+        for topic_partition, end in sorted(planned.items())
+        if topic_partition in seen.spans
     ]
     return [one for one in ranges if one.count]
 
 
-def _size(ranges: list[OffsetRange], link: DriverLink) -> int:
+def _size(ranges: list[OffsetRange], link: DriverConnections) -> int:
     if not ranges:
         return 0
     pieces = link.admin().split_many(ranges, target_bytes=_ONE_PIECE)

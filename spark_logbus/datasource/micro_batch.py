@@ -13,7 +13,7 @@ from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPart
 from spark_logbus.offsets.data_loss import (
     AboveEnd,
     BelowLogStart,
-    Finding,
+    DataLoss,
     PartitionGone,
     TopicGone,
     TopicRecreated,
@@ -35,11 +35,11 @@ NO_GROUP = GroupView()
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class MicroBatchPlan:
     """All that could be read next (None: nothing to do), and what was not as expected."""
 
     end: StreamOffset | None
-    findings: list[Finding]
+    findings: list[DataLoss]
     moved: bool = False
     """Whether positions changed beside the records that came: what then is next cannot wait."""
 
@@ -48,45 +48,48 @@ class Advance:
         return 0 if self.end is None else sum(r.count for r in self.end.ranges())
 
 
-def advance(
+def plan_micro_batch(
     last: StreamOffset,
     snapshot: Snapshot,
     *,
     view: GroupView = NO_GROUP,
-) -> Advance:
+) -> MicroBatchPlan:
     """What there is to read after ``last``, given ``snapshot``.
 
     Partitions that ``last`` does not know start at their log start: their records all came after
     the stream started. Findings are reported with the plan that goes on in spite of them.
     """
-    findings: list[Finding] = []
+    findings: list[DataLoss] = []
     starts = _carried_over(last, snapshot, findings)
     recreated = {t for t, id_ in last.topic_ids.items() if snapshot.topic_ids.get(t, id_) != id_}
-    for tp, offset in (view.rewound or {}).items():
-        if tp in snapshot.spans and tp.topic not in recreated:
+    for topic_partition, offset in (view.rewound or {}).items():
+        if topic_partition in snapshot.spans and topic_partition.topic not in recreated:
             # Cut quietly: a rewind asks for what is there, as far back as there is any.
-            starts[tp] = snapshot.spans[tp].clamp(offset)
+            starts[topic_partition] = snapshot.spans[topic_partition].clamp(offset)
     moved = starts != dict(last.to) or view.rewound is not None
-    for tp, span in snapshot.spans.items():
-        if tp not in starts:
-            if span.start > 0 and tp.topic not in recreated:
-                findings.append(BelowLogStart(tp, 0, span.start))
-            starts[tp] = span.start
-    ranges = {tp: OffsetRange(tp, start, snapshot.spans[tp].end) for tp, start in starts.items()}
+    for topic_partition, span in snapshot.spans.items():
+        if topic_partition not in starts:
+            if span.start > 0 and topic_partition.topic not in recreated:
+                findings.append(BelowLogStart(topic_partition, 0, span.start))
+            starts[topic_partition] = span.start
+    ranges = {
+        topic_partition: OffsetRange(topic_partition, start, snapshot.spans[topic_partition].end)
+        for topic_partition, start in starts.items()
+    }
     if not moved and not findings and not any(r.count for r in ranges.values()):
-        return Advance(None, findings)
+        return MicroBatchPlan(None, findings)
     end = StreamOffset(
         start=starts,
-        to={tp: r.end for tp, r in ranges.items()},
+        to={topic_partition: r.end for topic_partition, r in ranges.items()},
         topic_ids=snapshot.topic_ids,
         group=view.group,
         mark=view.mark,
     )
-    return Advance(end, findings, moved or bool(findings))
+    return MicroBatchPlan(end, findings, moved or bool(findings))
 
 
 def _carried_over(
-    last: StreamOffset, snapshot: Snapshot, findings: list[Finding]
+    last: StreamOffset, snapshot: Snapshot, findings: list[DataLoss]
 ) -> dict[TopicPartition, int]:
     """Positions of ``last`` that still mean something, cut to what is there."""
     gone = set()
@@ -99,40 +102,40 @@ def _carried_over(
             findings.append(TopicRecreated(topic, topic_id, current))
             gone.add(topic)
     starts: dict[TopicPartition, int] = {}
-    for tp, offset in sorted(last.to.items()):
-        if tp.topic in gone:
+    for topic_partition, offset in sorted(last.to.items()):
+        if topic_partition.topic in gone:
             continue
-        span = snapshot.spans.get(tp)
+        span = snapshot.spans.get(topic_partition)
         if span is None:
-            findings.append(PartitionGone(tp))
+            findings.append(PartitionGone(topic_partition))
             continue
         if offset < span.start:
-            findings.append(BelowLogStart(tp, offset, span.start))
+            findings.append(BelowLogStart(topic_partition, offset, span.start))
         elif offset > span.end:
-            findings.append(AboveEnd(tp, offset, span.end))
-        starts[tp] = span.clamp(offset)
+            findings.append(AboveEnd(topic_partition, offset, span.end))
+        starts[topic_partition] = span.clamp(offset)
     return starts
 
 
-def replay(end: StreamOffset, snapshot: Snapshot) -> tuple[list[OffsetRange], list[Finding]]:
+def replay(end: StreamOffset, snapshot: Snapshot) -> tuple[list[OffsetRange], list[DataLoss]]:
     """The ranges of a micro-batch that the checkpoint already holds, cut to what is still there.
 
     A topic that was deleted or recreated since gives no range; the stream takes up the new one
     in its next micro-batch.
     """
-    findings: list[Finding] = []
+    findings: list[DataLoss] = []
     present = _carried_over(
         StreamOffset(start=end.start, to=end.start, topic_ids=end.topic_ids), snapshot, findings
     )
     ranges = []
     for planned in end.ranges():
-        tp = planned.topic_partition
-        if tp not in present:
+        topic_partition = planned.topic_partition
+        if topic_partition not in present:
             continue
-        span = snapshot.spans[tp]
+        span = snapshot.spans[topic_partition]
         if planned.end > span.end:
-            findings.append(AboveEnd(tp, planned.end, span.end))
-        kept = OffsetRange(tp, present[tp], min(planned.end, span.end))
+            findings.append(AboveEnd(topic_partition, planned.end, span.end))
+        kept = OffsetRange(topic_partition, present[topic_partition], min(planned.end, span.end))
         if kept.count:
             ranges.append(kept)
     return ranges, findings

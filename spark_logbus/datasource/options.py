@@ -10,7 +10,7 @@ from typing import Final
 from spark_logbus.datasource import bounds
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Latest, check_name
-from spark_logbus.offsets.position import Bound, Committed, parse_assignment
+from spark_logbus.offsets.position import Committed, OffsetBound, parse_assignment
 from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
 from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
@@ -40,10 +40,10 @@ class SourceOptions:
     selection: Selection
     """Topics, partitions or a pattern."""
 
-    starting: Bound
+    starting: OffsetBound
     """Where a batch read, or a stream without checkpoint, starts."""
 
-    ending: Bound = Bound(positions=Latest(), option="endingOffsets")
+    ending: OffsetBound = OffsetBound(positions=Latest(), option="endingOffsets")
     """Where a batch read ends."""
 
     group: str | None = None
@@ -144,8 +144,8 @@ def _selection(given: GivenOptions) -> Selection:
             return Topics(_topic_list(value, option="load" if path is not None else name))
         case "assign":
             partitions = parse_assignment(value, option=name)
-            for tp in partitions:
-                _checked_name("topic", tp.topic, option=name)
+            for topic_partition in partitions:
+                _checked_name("topic", topic_partition.topic, option=name)
             return Partitions(partitions)
         case _:
             return Pattern(_regex(value, option=name))

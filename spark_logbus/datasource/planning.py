@@ -12,14 +12,14 @@ from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
-from spark_logbus.offsets.ranges import Share, SplitLimits, Splitter, split
-from spark_logbus.spark.driver import DriverLink
+from spark_logbus.offsets.ranges import SplitLimits, Splitter, TaskRanges, split
+from spark_logbus.spark.driver import DriverConnections
 
 
 def plan_input_partitions(
     ranges: Sequence[OffsetRange],
     options: SourceOptions,
-    link: DriverLink,
+    link: DriverConnections,
     *,
     topic_ids: Mapping[str, str],
 ) -> list[InputPartition]:
@@ -35,7 +35,7 @@ def plan_input_partitions(
         return []
     bootstrap = link.bootstrap()
 
-    def topic_ids_of(share: Share) -> dict[str, str]:
+    def topic_ids_of(share: TaskRanges) -> dict[str, str]:
         return {r.topic_partition.topic: topic_ids[r.topic_partition.topic] for r in share}
 
     return [RangesPartition(bootstrap, share, topic_ids_of(share)) for share in shares]

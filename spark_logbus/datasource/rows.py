@@ -26,16 +26,16 @@ _CACHED_ROWS = 1 << 17
 Fetched = Sequence[FetchedBatch]
 
 
-class Assembler:
+class RowAssembler:
     """Builds arrow batches with the chosen columns for one partition. Stateless; thread-safe."""
 
-    def __init__(self, columns: ColumnChoice, tp: TopicPartition) -> None:
+    def __init__(self, columns: ColumnChoice, topic_partition: TopicPartition) -> None:
         self._schema = columns.arrow_schema()
         makers: dict[str, Callable[[Fetched, int], pa.Array]] = {
             "key": _keys,
             "value": lambda fetched, _: _joined([_column(one, "value") for one in fetched]),
-            "topic": lambda _, rows: _constant(tp.topic, pa.string(), rows),
-            "partition": lambda _, rows: _constant(tp.partition, pa.int32(), rows),
+            "topic": lambda _, rows: _constant(topic_partition.topic, pa.string(), rows),
+            "partition": lambda _, rows: _constant(topic_partition.partition, pa.int32(), rows),
             "offset": _offsets,
             "timestamp": lambda fetched, _: _joined([_column(one, "timestamp") for one in fetched]),
             "timestampType": _timestamp_types,

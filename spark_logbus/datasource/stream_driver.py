@@ -14,19 +14,19 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
-from spark_logbus.datasource.micro_batch import Advance, GroupView, advance, replay
+from spark_logbus.datasource.micro_batch import GroupView, MicroBatchPlan, plan_micro_batch, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions, splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
-from spark_logbus.offsets.data_loss import Finding, decide, explained, of_current_topics
+from spark_logbus.offsets.data_loss import DataLoss, apply_policy, explained, of_current_topics
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
 from spark_logbus.offsets.trigger_limits import NO_LIMITS, TriggerLimits, limited_ends
-from spark_logbus.spark.driver import DriverLink
-from spark_logbus.spark.group import GroupProgress
-from spark_logbus.spark.patience import Patience
+from spark_logbus.spark.driver import DriverConnections
+from spark_logbus.spark.group import GroupCommitter
+from spark_logbus.spark.patience import RetryPolicy
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ class StreamDriver:
         self,
         options: SourceOptions,
         *,
-        link: DriverLink,
-        patience: Patience | None = None,
+        link: DriverConnections,
+        patience: RetryPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._link = link
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._met = False  # the cluster
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
@@ -132,13 +132,13 @@ class StreamDriver:
                 snapshot = self._seen.capped(self._target)
         if progress is not None and view.rewound is None:
             progress.commit(last.to, topic_ids=last.topic_ids, mark=mark)
-        plan = advance(last, snapshot, view=view)
+        plan = plan_micro_batch(last, snapshot, view=view)
         self._decide(plan.findings)
         if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
             return first
         return plan.end.cut(limited_ends(plan.end.spans(), limits, splitter(self._link.admin())))
 
-    def _waits_for_more(self, plan: Advance, limits: TriggerLimits) -> bool:
+    def _waits_for_more(self, plan: MicroBatchPlan, limits: TriggerLimits) -> bool:
         if limits.min_records is None or self._target is not None or plan.moved:
             return False
         if self._last_trigger is None:
@@ -146,7 +146,7 @@ class StreamDriver:
         waited_s = self._clock.monotonic() - self._last_trigger
         return plan.records < limits.min_records and waited_s < limits.max_delay_ms / 1000
 
-    def _holding(self, topics: Iterable[str]) -> GroupProgress | None:
+    def _holding(self, topics: Iterable[str]) -> GroupCommitter | None:
         """The group, where there is one, when it belongs to this query for ``topics``."""
         progress = self._link.progress()
         if progress is not None:
@@ -159,11 +159,11 @@ class StreamDriver:
         return last.group == self._options.group and not mark.may_be(last.mark)
 
     def _first(
-        self, snapshot: Snapshot, progress: GroupProgress | None, view: GroupView
+        self, snapshot: Snapshot, progress: GroupCommitter | None, view: GroupView
     ) -> StreamOffset:
         """Where the query starts, as an offset with no records in it."""
         committed: dict[TopicPartition, int] = {}
-        findings: list[Finding] = []
+        findings: list[DataLoss] = []
         if isinstance(self._options.starting.positions, Committed) and progress is not None:
             committed, findings = of_current_topics(progress.committed(), snapshot.topic_ids)
         resolved = locate(
@@ -198,8 +198,8 @@ class StreamDriver:
         if progress is not None:
             progress.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)
 
-    def _decide(self, findings: list[Finding]) -> None:
-        decide(
+    def _decide(self, findings: list[DataLoss]) -> None:
+        apply_policy(
             explained(findings, self._options.selection),
             fail_on_data_loss=self._options.fail_on_data_loss,
         )

@@ -49,14 +49,17 @@ class StreamOffset:
     def ranges(self) -> list[OffsetRange]:
         """What the micro-batch that ends here reads, in partition order."""
         return [
-            OffsetRange(tp, self.start[tp], end)
-            for tp, end in sorted(self.to.items())
-            if end > self.start[tp]
+            OffsetRange(topic_partition, self.start[topic_partition], end)
+            for topic_partition, end in sorted(self.to.items())
+            if end > self.start[topic_partition]
         ]
 
     def spans(self) -> dict[TopicPartition, OffsetRange]:
         """Each partition's range, those without records too."""
-        return {tp: OffsetRange(tp, self.start[tp], end) for tp, end in self.to.items()}
+        return {
+            topic_partition: OffsetRange(topic_partition, self.start[topic_partition], end)
+            for topic_partition, end in self.to.items()
+        }
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> StreamOffset:
         """The same micro-batch with earlier ends."""
@@ -124,8 +127,10 @@ UNRESOLVED = StreamOffset(start={}, to={}, topic_ids={}, resolved=False)
 def nest(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """``{"topic": {"0": 23}}``, topics by name and partitions by number."""
     nested: dict[str, dict[str, int]] = {}
-    for tp in sorted(positions):
-        nested.setdefault(tp.topic, {})[str(tp.partition)] = positions[tp]
+    for topic_partition in sorted(positions):
+        nested.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = positions[
+            topic_partition
+        ]
     return nested
 
 

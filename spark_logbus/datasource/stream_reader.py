@@ -24,7 +24,7 @@ from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import read_partition
 from spark_logbus.errors import UnsupportedVersionError
 from spark_logbus.offsets.position import MAX_OFFSET
-from spark_logbus.spark.driver import DriverLink
+from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.driver_process import spark_driver
 from spark_logbus.spark.termination import CleanUp
 
@@ -77,7 +77,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _on_driver(self) -> StreamDriver:
         if self._driver is None:
             pid, application = spark_driver()
-            link = DriverLink(
+            link = DriverConnections(
                 self._options.zookeeper,
                 group=self._options.group,
                 pid=pid,

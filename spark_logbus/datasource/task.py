@@ -12,20 +12,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedBatch, RangeReader
-from spark_logbus.datasource.batch_sizer import Pace
+from spark_logbus.datasource.batch_sizer import BatchSizer
 from spark_logbus.datasource.columns import ColumnChoice
-from spark_logbus.datasource.rows import Assembler
+from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import Compression, Earliest, Latest, OffsetRange
 from spark_logbus.offsets.data_loss import (
     AboveEnd,
     BelowLogStart,
-    Finding,
+    DataLoss,
     TopicGone,
     TopicRecreated,
-    decide,
+    apply_policy,
 )
-from spark_logbus.spark.worker import freeze_what_is_loaded, shared_cluster
+from spark_logbus.spark.worker import freeze_gc, shared_cluster
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_partition(
     if not isinstance(partition, RangesPartition):
         return
     cluster = shared_cluster(partition.bootstrap)
-    pace = Pace()
+    pace = BatchSizer()
     for offset_range in partition.ranges:
         yield from RangeRead(
             cluster,
@@ -57,7 +57,7 @@ def read_partition(
             topic_id=partition.topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
         ).arrow_batches()
-    freeze_what_is_loaded()
+    freeze_gc()
 
 
 class RangeRead:
@@ -68,7 +68,7 @@ class RangeRead:
         cluster: Cluster,
         offset_range: OffsetRange,
         columns: ColumnChoice,
-        pace: Pace,
+        pace: BatchSizer,
         *,
         topic_id: str,
         fail_on_data_loss: bool,
@@ -78,7 +78,7 @@ class RangeRead:
         self._tp = offset_range.topic_partition
         self._position = offset_range.start  # next to be handed to Spark
         self._end = offset_range.end
-        self._assembler = Assembler(columns, self._tp)
+        self._assembler = RowAssembler(columns, self._tp)
         self._pace = pace
         self._fail_on_data_loss = fail_on_data_loss
 
@@ -94,7 +94,7 @@ class RangeRead:
                 return
             except (OffsetOutOfRangeError, UnknownTopicError) as error:
                 findings, go_on_at = self._examine(error)
-                decide(findings, fail_on_data_loss=self._fail_on_data_loss)
+                apply_policy(findings, fail_on_data_loss=self._fail_on_data_loss)
                 self._position = go_on_at
 
     def _read_on(self) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ class RangeRead:
 
     def _examine(
         self, error: OffsetOutOfRangeError | UnknownTopicError
-    ) -> tuple[list[Finding], int]:
+    ) -> tuple[list[DataLoss], int]:
         """Why the read broke off, and where it can go on; raises ``error`` if nothing is wrong."""
         admin = Admin(self._cluster)
         try:

@@ -41,22 +41,24 @@ def plan(
             "start over. Load it into another warehouse directory."
         )
     ranges = []
-    for tp, span in sorted(snapshot.spans.items()):
+    for topic_partition, span in sorted(snapshot.spans.items()):
         # A partition that the last load did not know was added since, and starts at 0.
-        start = span.start if last is None else last.ends.get(tp.partition, 0)
+        start = span.start if last is None else last.ends.get(topic_partition.partition, 0)
         if last is not None and start > span.end:
             raise DataLossError(
-                f"{tp}: load {last.number} ended at offset {start:,}, but the log now ends at "
+                f"{topic_partition}: load {last.number} ended at offset {start:,}, but the log "
+                "now ends at "
                 f"{span.end:,}: records that are in the warehouse are gone from the log, and "
                 "their offsets will be given to others. Load into another warehouse directory."
             )
         if last is not None and start < span.start and not allow_gaps:
             raise DataLossError(
-                f"{tp}: load {last.number} ended at offset {start:,}, but the log now starts at "
+                f"{topic_partition}: load {last.number} ended at offset {start:,}, but the log "
+                "now starts at "
                 f"{span.start:,}: the offsets between were not loaded and are gone, deleted by "
                 "retention or given up with their log. Use --allow-gaps to go on after them."
             )
-        ranges.append(OffsetRange(tp, max(start, span.start), span.end))
+        ranges.append(OffsetRange(topic_partition, max(start, span.start), span.end))
     return ranges
 
 

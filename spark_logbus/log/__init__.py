@@ -12,7 +12,7 @@ from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import Appended
 
@@ -23,12 +23,12 @@ __all__ = [
     "CompactionPlan",
     "File",
     "FileSystem",
+    "JumpGuardedClock",
     "LogConfig",
     "LogDirectory",
     "LogEnds",
     "LogSlice",
     "PartitionLog",
     "RecoveryProgress",
-    "SteadyTime",
     "index_cleaned",
 ]

@@ -1,7 +1,7 @@
 """The small text files of a data directory and of the logs in it.
 
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
-for none (see ``checked_text``). None of them is needed to read the data: without a checkpoint
+for none (see ``checksummed_file``). None of them is needed to read the data: without a checkpoint
 every segment is scanned, without the marker those behind the recovery point, without its
 history a log is compacted from its start, and without its topic's configuration it is kept up by
 the broker's until ZooKeeper has told.
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checked_text, read_checked_text
-from spark_logbus.log.compaction.plan import Cleaning
+from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
+from spark_logbus.log.compaction.plan import CleanedUpTo
 from spark_logbus.log.filesystem import FileSystem, read_whole, storage_errors, write_atomically
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import format as fmt
@@ -59,7 +59,7 @@ def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheck
 
 def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, LogCheckpoint]:
     """What the checkpoint says; empty when there is none or it is damaged."""
-    lines = read_checked_text(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
+    lines = read_checksummed_file(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
     return parse_checkpoint(lines or ())
 
 
@@ -108,7 +108,7 @@ def take_clean_marker(files: FileSystem, directory: Path) -> bool:
     with storage_errors("remove", path):
         if not files.exists(path):
             return False
-        clean = read_checked_text(files, path, _CLEAN_TITLE) is not None
+        clean = read_checksummed_file(files, path, _CLEAN_TITLE) is not None
         files.remove(path)
         files.sync_directory(directory)
     return clean
@@ -126,7 +126,7 @@ def write_partition_metadata(
 
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
-    lines = read_checked_text(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
+    lines = read_checksummed_file(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE)
     if lines is None or len(lines) != 3 or not lines[1].isdecimal():
         return None
     topic, partition, topic_id = lines
@@ -145,7 +145,7 @@ def read_topic_config(files: FileSystem, directory: Path) -> dict[str, str]:
     Raises StorageError.
     """
     path = directory / names.TOPIC_CONFIG
-    lines = read_checked_text(files, path, _TOPIC_CONFIG_TITLE)
+    lines = read_checksummed_file(files, path, _TOPIC_CONFIG_TITLE)
     pairs = (line.partition(" ") for line in lines or ())
     try:
         return {key: str(json.loads(text)) for key, _, text in pairs}
@@ -154,17 +154,17 @@ def read_topic_config(files: FileSystem, directory: Path) -> dict[str, str]:
         return {}
 
 
-def write_cleanings(files: FileSystem, directory: Path, history: Iterable[Cleaning]) -> None:
+def write_cleanings(files: FileSystem, directory: Path, history: Iterable[CleanedUpTo]) -> None:
     lines = [f"{cleaning.offset} {cleaning.cleaned_at_us}" for cleaning in history]
     _write(files, directory / names.COMPACTION, _COMPACTION_TITLE, lines)
 
 
-def read_cleanings(files: FileSystem, directory: Path) -> tuple[Cleaning, ...]:
+def read_cleanings(files: FileSystem, directory: Path) -> tuple[CleanedUpTo, ...]:
     """The log's history of compactions; empty when the file is missing or damaged."""
-    lines = read_checked_text(files, directory / names.COMPACTION, _COMPACTION_TITLE)
-    return tuple(Cleaning(*map(int, line.split(" "))) for line in lines or ())
+    lines = read_checksummed_file(files, directory / names.COMPACTION, _COMPACTION_TITLE)
+    return tuple(CleanedUpTo(*map(int, line.split(" "))) for line in lines or ())
 
 
 def _write(files: FileSystem, path: Path, title: str, lines: Iterable[str]) -> None:
     with storage_errors("write", path):
-        write_atomically(files, path, checked_text(title, lines))
+        write_atomically(files, path, checksummed_file(title, lines))

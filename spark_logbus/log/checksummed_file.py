@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 _LIMIT_BYTES: Final = 256 << 20
 
 
-def checked_text(title: str, lines: Iterable[str]) -> bytes:
+def checksummed_file(title: str, lines: Iterable[str]) -> bytes:
     """The content of such a file."""
     body = "".join(f"{line}\n" for line in (title, *lines)).encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 
 
-def parse_checked_text(data: bytes, title: str) -> list[str] | None:
+def parse_checksummed_file(data: bytes, title: str) -> list[str] | None:
     """The lines behind the title; None when the content is damaged or of another kind."""
     body_end = data[:-1].rfind(b"\n") + 1
     body, last = data[:body_end], data[body_end:]
@@ -38,7 +38,7 @@ def parse_checked_text(data: bytes, title: str) -> list[str] | None:
     return body.decode().splitlines()[1:]
 
 
-def read_checked_text(files: FileSystem, path: Path, title: str) -> list[str] | None:
+def read_checksummed_file(files: FileSystem, path: Path, title: str) -> list[str] | None:
     """The lines of the file; None, and a warning, when it is damaged; None when it is not there.
 
     Raises StorageError.
@@ -47,7 +47,7 @@ def read_checked_text(files: FileSystem, path: Path, title: str) -> list[str] | 
         if not files.exists(path):
             return None
         data = read_whole(files, path, limit_bytes=_LIMIT_BYTES)
-    lines = parse_checked_text(data, title)
+    lines = parse_checksummed_file(data, title)
     if lines is None:
         logger.warning("%s is damaged and is ignored; it will be written anew.", path)
     return lines

@@ -12,7 +12,7 @@ from typing import Final
 
 from spark_logbus.errors import StorageError
 from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checked_text, read_checked_text
+from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ def take_accepted(files: FileSystem, directory: Path, now_us: int) -> bool:
 
 def _write(files: FileSystem, path: Path, title: str, time_us: int) -> None:
     with storage_errors("write", path):
-        write_atomically(files, path, checked_text(title, [str(time_us)]))
+        write_atomically(files, path, checksummed_file(title, [str(time_us)]))
 
 
 def _read(files: FileSystem, path: Path, title: str) -> int | None:
-    lines = read_checked_text(files, path, title)
+    lines = read_checksummed_file(files, path, title)
     try:
         time_us = int(lines[0]) if lines else None
     except ValueError:

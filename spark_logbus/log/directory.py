@@ -47,11 +47,11 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.missing import missing, too_short
-from spark_logbus.log.partition_directories import LogHome
+from spark_logbus.log.partition_directories import PartitionDirectories
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.times import US_PER_S, show_moment
 
@@ -88,7 +88,7 @@ class LogDirectory:
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
         #: The time by which records are deleted, by whoever deletes them.
-        self.time = SteadyTime(self._clock)
+        self.time = JumpGuardedClock(self._clock)
         environment = LogEnvironment(
             files,
             self._clock,
@@ -110,7 +110,7 @@ class LogDirectory:
         self._checkpointed_at = self._time_kept_at = 0.0
         self._said_clock = False
         self.recovery = RecoveryProgress(self._clock)
-        self._home = LogHome(path, environment, self.recovery)
+        self._home = PartitionDirectories(path, environment, self.recovery)
 
     # -- opening ------------------------------------------------------------------------
 
@@ -163,7 +163,11 @@ class LogDirectory:
 
     def _recover(self, *, clean: bool) -> None:
         partitions = self._home.find()
-        self._missing = {tp: at for tp, at in self._checkpoints.items() if tp not in partitions}
+        self._missing = {
+            topic_partition: at
+            for topic_partition, at in self._checkpoints.items()
+            if topic_partition not in partitions
+        }
         self.recovery.logs_total = len(partitions)
         if partitions:
             logger.info(
@@ -433,7 +437,7 @@ class LogDirectory:
             for log in self.logs():
                 try:
                     log.flush_and_roll_if_due()
-                    retired |= log.retire(now_us)
+                    retired |= log.expire(now_us)
                 except LogbusError as error:
                     logger.error("%s", error)
             now = self._clock.monotonic()
@@ -445,7 +449,7 @@ class LogDirectory:
                 self._checkpoint_or_warn()
             for log in self.logs():
                 try:
-                    log.delete_retired()
+                    log.delete_expired()
                 except StorageError as error:
                     logger.error("%s It is tried again later.", error)
 
@@ -493,7 +497,11 @@ class LogDirectory:
         """Write the checkpoint; False, and a warning, when that failed."""
         entries = [log.checkpoint() for log in self.logs()]
         # Logs that are missing or could not be opened keep what is known of them.
-        entries += [self._checkpoints[tp] for tp in self.failed() if tp in self._checkpoints]
+        entries += [
+            self._checkpoints[topic_partition]
+            for topic_partition in self.failed()
+            if topic_partition in self._checkpoints
+        ]
         entries += list(self._missing.values())
         # A disk that refuses is not asked more often.
         self._checkpointed_at = self._clock.monotonic()

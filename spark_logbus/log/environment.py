@@ -10,7 +10,7 @@ from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.metrics import Counter, Histogram
 
 
@@ -20,7 +20,7 @@ class LogEnvironment:
 
     files: FileSystem
     clock: Clock
-    time: SteadyTime
+    time: JumpGuardedClock
     flusher: FlushScheduler
     pool: OpenSegments
     producers: ProducerCount

@@ -10,7 +10,7 @@ from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.flusher import Flushable, FlushScheduler
 
 
-class FlushPlan:
+class FlushSchedule:
     """The flushes that one log has asked for. Thread-safe."""
 
     def __init__(self, log: Flushable, *, flusher: FlushScheduler, clock: Clock) -> None:

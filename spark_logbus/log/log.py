@@ -15,17 +15,17 @@ from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
 )
-from spark_logbus.log import view as reading
+from spark_logbus.log import view as views
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.environment import AppendTotals, LogEnvironment
 from spark_logbus.log.filesystem import storage_error
-from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
-from spark_logbus.log.view import LogSlice, View
+from spark_logbus.log.view import LogSlice, LogView
 from spark_logbus.log.watermark import Listener, OnFlushed
 from spark_logbus.log.writer import Appended, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -58,8 +58,8 @@ class PartitionLog:
         topic_id: str,
         *,
         directory: Path,
-        view: View,
-        producers: ProducerStates,
+        view: LogView,
+        producers: ProducerStateManager,
         config: LogConfig,
         environment: LogEnvironment,
     ) -> None:
@@ -75,7 +75,7 @@ class PartitionLog:
         #: The topic's own configuration as it stands beside the log; the log directory's to set.
         self.kept_config: Mapping[str, str] = {}
         self._held = True  # changed with _reshaping held
-        self._doomed: list[SealedSegment] = []
+        self._pending_deletes: list[SealedSegment] = []
         self._reshaping = threading.Lock()  # retention, compaction and the end, one at a time
         self.compaction = LogCompaction(
             self._state,
@@ -111,7 +111,7 @@ class PartitionLog:
 
     @property
     def segment_count(self) -> int:
-        return len(self._state.view.bases)
+        return len(self._state.view.base_offsets)
 
     def ends(self) -> LogEnds:
         tail, view = self._writer.tail, self._state.view
@@ -199,7 +199,7 @@ class PartitionLog:
         Raises OffsetOutOfRangeError, CorruptRecordBatchError for a damaged range, StorageError.
         """
 
-        def look_up(view: View) -> LogSlice | None:
+        def look_up(view: LogView) -> LogSlice | None:
             if not view.log_start_offset <= offset <= view.high_watermark:
                 raise OffsetOutOfRangeError(
                     f"Offset {offset} of {self.topic_partition} is out of range: expected "
@@ -207,13 +207,13 @@ class PartitionLog:
                 )
             if offset == view.high_watermark or (end is not None and end <= offset):
                 return None
-            return reading.read(view.segment_of(offset), offset, max_bytes, end)
+            return views.read(view.segment_of(offset), offset, max_bytes, end)
 
         return self._look_up(look_up, offset)
 
     def offset_at(self, timestamp_us: int) -> int | None:
         """Base offset of the first visible record batch with a record at or after the time."""
-        return self._look_up(lambda view: reading.offset_at(view, timestamp_us), None)
+        return self._look_up(lambda view: views.offset_at(view, timestamp_us), None)
 
     def split(self, start: int, end: int, *, target_bytes: int) -> tuple[list[int], int]:
         """Offsets strictly within ``[start, end)`` that cut it into about ``target_bytes``.
@@ -223,19 +223,19 @@ class PartitionLog:
         """
         if target_bytes < 1:
             raise InvalidRequestError(f"target_bytes is {target_bytes}; use at least 1.")
-        return self._look_up(lambda view: reading.split(view, start, end, target_bytes), None)
+        return self._look_up(lambda view: views.split(view, start, end, target_bytes), None)
 
-    def _look_up(self, look_up: Callable[[View], T], offset: int | None) -> T:
+    def _look_up(self, look_up: Callable[[LogView], T], offset: int | None) -> T:
         """``look_up`` in the current view, again if that was outdated or met new damage."""
         for _ in range(_READ_TRIES):
             view = self._state.view
             try:
                 try:
                     return look_up(view)
-                except reading.DamagedError as damaged:
+                except views.DamagedError as damaged:
                     stretch = damaged.stretch
                     stretch.segment.inspect(stretch.limit, stretch.end)
-                except reading.InHoleError as in_hole:
+                except views.InHoleError as in_hole:
                     raise self._damage_error(offset, in_hole) from None
             except FileNotFoundError as error:
                 if self._state.view is view:
@@ -249,7 +249,7 @@ class PartitionLog:
         )
 
     def _damage_error(
-        self, offset: int | None, in_hole: reading.InHoleError
+        self, offset: int | None, in_hole: views.InHoleError
     ) -> CorruptRecordBatchError:
         hole = in_hole.hole
         damaged = OffsetRange(self.topic_partition, hole.start, hole.end)
@@ -270,21 +270,21 @@ class PartitionLog:
         self._writer.flush_if_due()
         self._writer.roll_if_aged()
 
-    def retire(self, now_us: int) -> bool:
+    def expire(self, now_us: int) -> bool:
         """Move the log start offset over what retention no longer keeps; True if it moved.
 
         Producers that have been silent for too long are forgotten as well. Nothing of that while
         the log is held.
 
-        The files stay until ``delete_retired``: first the new log start offset must be on disk.
+        The files stay until ``delete_expired``: first the new log start offset must be on disk.
         """
         with self._reshaping:
             if self._held:
                 return False
             self._writer.forget_silent_producers(now_us)
-            return self._retire(now_us)
+            return self._expire(now_us)
 
-    def _retire(self, now_us: int) -> bool:
+    def _expire(self, now_us: int) -> bool:
         tail, view, config = self._writer.tail, self._state.view, self.config
         summaries = [segment.summary for segment in view.segments]
         facts = [
@@ -302,7 +302,7 @@ class PartitionLog:
         if count == 0:
             return False
         dropped = self._state.drop_head(count)
-        self._doomed.extend(dropped)
+        self._pending_deletes.extend(dropped)
         size_bytes = sum(segment.summary.size_bytes for segment in dropped)
         self._stats.retired_segments.add(count)
         self._stats.retired_bytes.add(size_bytes)
@@ -327,22 +327,22 @@ class PartitionLog:
             self._state.flushed_end,
         )
 
-    def delete_retired(self) -> None:
+    def delete_expired(self) -> None:
         """Delete the files of retired segments, oldest first; what fails stays for next time.
 
         Each deletion is on disk before the next begins, so that whatever a crash leaves is the
         end of the log without a gap. Raises StorageError.
         """
         with self._reshaping:
-            while self._doomed:
-                segment = self._doomed[0]
+            while self._pending_deletes:
+                segment = self._pending_deletes[0]
                 try:
                     delete_segment(self._files, segment.path)
                     self._files.sync_directory(self.directory)
                 except OSError as error:
                     raise storage_error("delete", segment.path, error) from error
                 segment.retire()
-                del self._doomed[0]
+                del self._pending_deletes[0]
 
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error``, flush and save the index; True if all is on disk.
@@ -370,7 +370,7 @@ class PartitionLog:
         """
         with self._reshaping:
             view = self._state.view
-            for sealed in (*self._doomed, *view.sealed):
+            for sealed in (*self._pending_deletes, *view.sealed):
                 sealed.replace()  # a topic made anew takes over the paths
-            self._doomed.clear()  # and its files are not to be deleted in their place
+            self._pending_deletes.clear()  # and its files are not to be deleted in their place
             view.active.retire()

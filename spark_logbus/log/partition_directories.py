@@ -21,7 +21,7 @@ from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.missing import EndsTooEarlyError, too_short
 from spark_logbus.log.ownership import is_made_by_us
 from spark_logbus.log.producers.snapshots import recover_producers
-from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
 from spark_logbus.log.segment.segment import create_segment
 from spark_logbus.model import TopicPartition
@@ -29,7 +29,7 @@ from spark_logbus.model import TopicPartition
 logger = logging.getLogger(__name__)
 
 
-class LogHome:
+class PartitionDirectories:
     """Where the logs' directories are. Not thread-safe: ``LogDirectory`` locks."""
 
     def __init__(self, path: Path, environment: LogEnvironment, progress: RecoveryProgress) -> None:
@@ -49,7 +49,11 @@ class LogHome:
         for name in found:
             if name.endswith((names.CREATING_SUFFIX, names.DELETED_SUFFIX)):
                 self._remove_leftover(self._path / name)
-        return [tp for name in found if (tp := names.parse_log_directory(name)) is not None]
+        return [
+            topic_partition
+            for name in found
+            if (topic_partition := names.parse_log_directory(name)) is not None
+        ]
 
     def _remove_leftover(self, directory: Path) -> None:
         try:
@@ -249,7 +253,7 @@ class LogHome:
                 raise too_short(
                     metadata.topic_partition, directory, end=early.end, known_end=early.known_end
                 ) from None
-            producers = ProducerStates(metadata.topic_partition, self._environment.producers)
+            producers = ProducerStateManager(metadata.topic_partition, self._environment.producers)
             try:
                 recover_producers(self._files, directory, producers, view)
             except OSError:

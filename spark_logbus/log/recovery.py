@@ -4,7 +4,7 @@ What a crash can leave, and what is done about it:
 
 * The last segment ends in a torn or lost write: it is cut back to its last whole record batch,
   unless valid record batches follow or the damage lies before the recovery point. Then it is
-  not a crash's doing, so nothing is cut and the range becomes a ``Hole``.
+  not a crash's doing, so nothing is cut and the range becomes a ``DamagedRange``.
 * No crash leaves a log that ends, undamaged, before the recovery point: that is an older copy,
   or one without its last segments. It is refused, not continued (see ``missing``).
 * Files of an interrupted deletion (``.deleted``) or replacement (``.tmp``) are removed, and so
@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.clock import Clock
-from spark_logbus.log import flush_failure as failed_flush
-from spark_logbus.log import names
+from spark_logbus.log import flush_failure, names
 from spark_logbus.log.compaction.swap import complete as complete_swaps
 from spark_logbus.log.filesystem import File, FileSystem, read_whole
 from spark_logbus.log.missing import EndsTooEarlyError
@@ -41,7 +40,7 @@ from spark_logbus.log.segment.index import (
     decode_summary,
 )
 from spark_logbus.log.segment.lookup import Lookup
-from spark_logbus.log.segment.metadata import Contents, scan_contents
+from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
 from spark_logbus.log.segment.scan import ScanResult
 from spark_logbus.log.segment.segment import (
     ActiveSegment,
@@ -54,7 +53,7 @@ from spark_logbus.log.segment.segment import (
     save_index,
     tail_hole,
 )
-from spark_logbus.log.view import View, make_view
+from spark_logbus.log.view import LogView, make_view
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +106,19 @@ class LogRecovery:
     clean: bool  # the last stop was orderly, and the recovery point is the end of the log
     progress: RecoveryProgress
 
-    def run(self) -> View:
+    def run(self) -> LogView:
         """The log, all of it flushed and visible. Raises OSError, and EndsTooEarlyError when it
         is not the whole log that the checkpoint knows; no record of it was touched then."""
-        bases = self._tidy_up()
-        if not bases:
+        base_offsets = self._tidy_up()
+        if not base_offsets:
             if self.recovery_point > self.log_start_offset:
                 raise EndsTooEarlyError(0, self.recovery_point)
             return self._begin((), self.log_start_offset)
         sealed: list[SealedSegment] = []
         try:
-            for base, end in itertools.pairwise(bases):
+            for base, end in itertools.pairwise(base_offsets):
                 sealed.append(self._open_sealed(base, end))
-            return self._open_last(tuple(sealed), bases[-1])
+            return self._open_last(tuple(sealed), base_offsets[-1])
         except (OSError, EndsTooEarlyError):
             for segment in sealed:
                 segment.retire()
@@ -133,17 +132,23 @@ class LogRecovery:
         for name in filter(names.is_leftover, listed):
             self.files.remove(self.directory / name)
             removed = True
-        bases = sorted(base for name in listed if (base := names.parse_segment(name)) is not None)
-        while len(bases) > 1 and bases[1] <= self.log_start_offset:
-            delete_segment(self.files, self.directory / names.segment(bases.pop(0)))
+        base_offsets = sorted(
+            base for name in listed if (base := names.parse_segment(name)) is not None
+        )
+        while len(base_offsets) > 1 and base_offsets[1] <= self.log_start_offset:
+            delete_segment(self.files, self.directory / names.segment(base_offsets.pop(0)))
             removed = True
         for name in listed:
             base = names.parse_index(name)
-            if base is not None and base not in bases and self.files.exists(self.directory / name):
+            if (
+                base is not None
+                and base not in base_offsets
+                and self.files.exists(self.directory / name)
+            ):
                 self.files.remove(self.directory / name)
         if removed:
             self.files.sync_directory(self.directory)
-        return bases
+        return base_offsets
 
     def _open_sealed(self, base_offset: int, end_offset: int) -> SealedSegment:
         path = self.directory / names.segment(base_offset)
@@ -172,7 +177,7 @@ class LogRecovery:
             lookup=lookup,
         )
 
-    def _open_last(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> View:
+    def _open_last(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> LogView:
         path = self.directory / names.segment(base_offset)
         file = self.files.open(path)
         trusted = self._trusted_contents(path, file, base_offset) if self.clean else None
@@ -202,9 +207,9 @@ class LogRecovery:
         sealed: tuple[SealedSegment, ...],
         path: Path,
         file: File,
-        contents: Contents,
+        contents: SegmentMetadata,
         result: ScanResult,
-    ) -> View:
+    ) -> LogView:
         """Flushed records are lost at the end: keep the file, go on behind them in a new one.
 
         Their offsets may have been read, so they are not given to other records.
@@ -216,7 +221,7 @@ class LogRecovery:
         last = self._sealed(path, contents.summary(), lookup)
         return self._begin((*sealed, last), self.recovery_point)
 
-    def _begin(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> View:
+    def _begin(self, sealed: tuple[SealedSegment, ...], base_offset: int) -> LogView:
         active = create_segment(
             self.files,
             self.directory,
@@ -226,7 +231,7 @@ class LogRecovery:
         self.files.sync_directory(self.directory)
         return self._view(sealed, active)
 
-    def _view(self, sealed: tuple[SealedSegment, ...], active: ActiveSegment) -> View:
+    def _view(self, sealed: tuple[SealedSegment, ...], active: ActiveSegment) -> LogView:
         first = sealed[0].base_offset if sealed else active.base_offset
         return make_view(
             sealed,
@@ -238,7 +243,7 @@ class LogRecovery:
 
     def _scan(
         self, file: File, base_offset: int, end_offset: int | None
-    ) -> tuple[Contents, ScanResult]:
+    ) -> tuple[SegmentMetadata, ScanResult]:
         return scan_contents(
             file,
             base_offset=base_offset,
@@ -247,22 +252,22 @@ class LogRecovery:
             on_progress=self.progress.scanned,
         )
 
-    def _put_on_disk(self, file: File, contents: Contents) -> None:
+    def _put_on_disk(self, file: File, contents: SegmentMetadata) -> None:
         """Make sure that what was scanned is on disk, though an earlier flush may have failed.
 
         After a failed flush the kernel may hold pages that it takes for written, and a flush
         alone would pass over them. So what is not known to be on disk is written again then.
         """
-        if failed_flush.is_remembered(self.files, self.directory):
+        if flush_failure.is_remembered(self.files, self.directory):
             self._write_again(file, contents)
         try:
             file.sync()
         except OSError:
-            failed_flush.remember(self.files, self.directory)
+            flush_failure.remember(self.files, self.directory)
             raise
-        failed_flush.forget(self.files, self.directory)
+        flush_failure.forget(self.files, self.directory)
 
-    def _write_again(self, file: File, contents: Contents) -> None:
+    def _write_again(self, file: File, contents: SegmentMetadata) -> None:
         position = 0
         if self.recovery_point > contents.base_offset:
             position = contents.index.at_offset(self.recovery_point)[1]
@@ -282,9 +287,11 @@ class LogRecovery:
             return None
         return summary
 
-    def _trusted_contents(self, path: Path, file: File, base_offset: int) -> Contents | None:
+    def _trusted_contents(self, path: Path, file: File, base_offset: int) -> SegmentMetadata | None:
         if file.size() == 0 and base_offset == self.recovery_point:
-            return Contents(base_offset=base_offset, index_interval_bytes=self.index_interval_bytes)
+            return SegmentMetadata(
+                base_offset=base_offset, index_interval_bytes=self.index_interval_bytes
+            )
         summary = self._trusted_summary(path, file)
         if summary is None or (summary.base_offset, summary.end_offset) != (
             base_offset,
@@ -295,4 +302,6 @@ class LogRecovery:
         index = Index.decode(read_whole(self.files, index_path(path), limit_bytes=limit), summary)
         if index is None:
             return None
-        return Contents.resume(summary, index, index_interval_bytes=self.index_interval_bytes)
+        return SegmentMetadata.resume(
+            summary, index, index_interval_bytes=self.index_interval_bytes
+        )

@@ -9,9 +9,9 @@ import logging
 import threading
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
-from spark_logbus.log import view as reading
+from spark_logbus.log import view as views
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
-from spark_logbus.log.view import View
+from spark_logbus.log.view import LogView
 from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, notify
 from spark_logbus.model import TopicPartition
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class LogState:
     """Thread-safe. ``view`` and ``offline`` may be read at any time without a lock."""
 
-    def __init__(self, topic_partition: TopicPartition, view: View) -> None:
+    def __init__(self, topic_partition: TopicPartition, view: LogView) -> None:
         self.topic_partition = topic_partition
         self.view = view
         # All before it is on disk. The high watermark is the same, unless it is left to the
@@ -43,21 +43,21 @@ class LogState:
         """All of the active segment before ``position`` is on disk."""
         with self._lock:
             self.flushed_end = end_offset
-            self._see(end_offset, position)
+            self._publish(end_offset, position)
 
-    def expose(self, end_offset: int, position: int) -> None:
+    def advance_high_watermark(self, end_offset: int, position: int) -> None:
         """All of the active segment before ``position`` may be read."""
         with self._lock:
-            self._see(end_offset, position)
+            self._publish(end_offset, position)
 
-    def _see(self, end_offset: int, position: int) -> None:
+    def _publish(self, end_offset: int, position: int) -> None:
         if end_offset > self.view.high_watermark:
             self.view = self.view._replace(high_watermark=end_offset, visible_position=position)
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
         """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
         with self._lock:
-            self.view = reading.make_view(
+            self.view = views.make_view(
                 (*self.view.sealed, sealed),
                 active,
                 log_start_offset=self.view.log_start_offset,
@@ -69,10 +69,10 @@ class LogState:
         """Take out the first sealed segments; the log starts behind them."""
         with self._lock:
             view = self.view
-            self.view = reading.make_view(
+            self.view = views.make_view(
                 view.sealed[count:],
                 view.active,
-                log_start_offset=max(view.log_start_offset, view.bases[count]),
+                log_start_offset=max(view.log_start_offset, view.base_offsets[count]),
                 high_watermark=view.high_watermark,
                 visible_position=view.visible_position,
             )
@@ -85,7 +85,7 @@ class LogState:
             start = next((n for n, segment in enumerate(view.sealed) if segment is old[0]), None)
             if start is None or view.sealed[start : start + len(old)] != old:
                 return False
-            self.view = reading.make_view(
+            self.view = views.make_view(
                 (*view.sealed[:start], new, *view.sealed[start + len(old) :]),
                 view.active,
                 log_start_offset=view.log_start_offset,

@@ -30,7 +30,7 @@ class ClockJump(NamedTuple):
     expected_us: int
 
 
-class SteadyTime:
+class JumpGuardedClock:
     """Thread-safe. ``now_us`` is to be called every few seconds at least while it counts."""
 
     CONFIRM_S: Final = 3600.0

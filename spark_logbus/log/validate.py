@@ -13,24 +13,24 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader, peek_size, verify
 
 
-class Incoming(NamedTuple):
+class ValidatedBatch(NamedTuple):
     header: RecordBatchHeader
     data: memoryview
 
 
-def check_incoming(
+def validate_append(
     topic_partition: TopicPartition,
     data: memoryview,
     *,
     max_record_batch_bytes: int,
     needs_keys: bool = False,
-) -> list[Incoming]:
+) -> list[ValidatedBatch]:
     """The record batches in ``data``, each whole, verified and within the limit.
 
     Raises CorruptRecordBatchError, UnsupportedVersionError, RecordBatchTooLargeError or
     InvalidRequestError; nothing of ``data`` is to be appended then.
     """
-    batches: list[Incoming] = []
+    batches: list[ValidatedBatch] = []
     position, total = 0, len(data)
     while position < total:
         size = peek_size(data, position)
@@ -59,7 +59,7 @@ def check_incoming(
                 f"{topic_partition} has no keys; give every record a key, or set cleanup.policy "
                 "of the topic to delete."
             )
-        batches.append(Incoming(header, batch))
+        batches.append(ValidatedBatch(header, batch))
         position += size
     if not batches:
         raise InvalidRequestError(

@@ -1,6 +1,6 @@
 """What readers see of a log at one moment, and the look-ups in it.
 
-A ``View`` never changes; the log swaps in a new one. All look-ups stay below its high
+A ``LogView`` never changes; the log swaps in a new one. All look-ups stay below its high
 watermark. Sealed segments are flushed as a whole before they are sealed, so the high watermark
 always lies in the last segment.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_logbus.log.filesystem import File
 from spark_logbus.log.segment.lookup import DamageFoundError
-from spark_logbus.log.segment.scan import Hole
+from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, Segment
 
 
@@ -34,11 +34,11 @@ class LogSlice:
         return self.file.pread(self.length, self.position)
 
 
-class View(NamedTuple):
+class LogView(NamedTuple):
     sealed: tuple[SealedSegment, ...]
     active: ActiveSegment
-    bases: tuple[int, ...]  # base offsets of the sealed segments and the active one
-    maxima: tuple[int, ...]  # the largest timestamp up to and with each sealed segment
+    base_offsets: tuple[int, ...]  # base offsets of the sealed segments and the active one
+    max_timestamps_us: tuple[int, ...]  # the largest timestamp up to and with each sealed segment
     sealed_bytes: int
     log_start_offset: int
     high_watermark: int
@@ -48,18 +48,18 @@ class View(NamedTuple):
     def segments(self) -> tuple[Segment, ...]:
         return (*self.sealed, self.active)
 
-    def segment_of(self, offset: int) -> Stretch:
-        number = bisect_right(self.bases, offset) - 1
+    def segment_of(self, offset: int) -> VisibleSegment:
+        number = bisect_right(self.base_offsets, offset) - 1
         return self.stretch(number)
 
-    def stretch(self, number: int) -> Stretch:
+    def stretch(self, number: int) -> VisibleSegment:
         if number == len(self.sealed):
-            return Stretch(self.active, self.high_watermark, self.visible_position)
+            return VisibleSegment(self.active, self.high_watermark, self.visible_position)
         segment = self.sealed[number]
-        return Stretch(segment, self.bases[number + 1], segment.summary.size_bytes)
+        return VisibleSegment(segment, self.base_offsets[number + 1], segment.summary.size_bytes)
 
 
-class Stretch(NamedTuple):
+class VisibleSegment(NamedTuple):
     """The visible part of one segment: up to offset ``end``, which begins at ``limit``."""
 
     segment: Segment
@@ -70,7 +70,7 @@ class Stretch(NamedTuple):
 class DamagedError(Exception):
     """A walk met damage that is not known yet. Never leaves this package."""
 
-    def __init__(self, stretch: Stretch) -> None:
+    def __init__(self, stretch: VisibleSegment) -> None:
         super().__init__(stretch)
         self.stretch = stretch
 
@@ -78,7 +78,7 @@ class DamagedError(Exception):
 class InHoleError(Exception):
     """The offset lies in a damaged range that is known. Never leaves this package."""
 
-    def __init__(self, hole: Hole, path: Path) -> None:
+    def __init__(self, hole: DamagedRange, path: Path) -> None:
         super().__init__(hole, path)
         self.hole = hole
         self.path = path
@@ -91,20 +91,22 @@ def make_view(
     log_start_offset: int,
     high_watermark: int,
     visible_position: int,
-) -> View:
-    maxima: list[int] = []
+) -> LogView:
+    max_timestamps_us: list[int] = []
     for segment in sealed:
         newest = segment.summary.max_timestamp_us
-        maxima.append(max(newest, maxima[-1]) if maxima else newest)
-    bases = (*(segment.base_offset for segment in sealed), active.base_offset)
+        max_timestamps_us.append(
+            max(newest, max_timestamps_us[-1]) if max_timestamps_us else newest
+        )
+    base_offsets = (*(segment.base_offset for segment in sealed), active.base_offset)
     sealed_bytes = sum(segment.summary.size_bytes for segment in sealed)
-    return View(
-        sealed, active, bases, tuple(maxima), sealed_bytes,
+    return LogView(
+        sealed, active, base_offsets, tuple(max_timestamps_us), sealed_bytes,
         log_start_offset, high_watermark, visible_position,
     )  # fmt: skip
 
 
-def read(stretch: Stretch, offset: int, max_bytes: int, end: int | None) -> LogSlice:
+def read(stretch: VisibleSegment, offset: int, max_bytes: int, end: int | None) -> LogSlice:
     """The slice from the record batch that holds ``offset`` on.
 
     Raises InHoleError, DamagedError, OSError.
@@ -125,12 +127,12 @@ def read(stretch: Stretch, offset: int, max_bytes: int, end: int | None) -> LogS
     return LogSlice(lookup.file, start.position, stop - start.position)
 
 
-def offset_at(view: View, timestamp_us: int) -> int | None:
+def offset_at(view: LogView, timestamp_us: int) -> int | None:
     """Base offset of the first visible record batch with a record at or after the timestamp.
 
     Raises DamagedError, OSError.
     """
-    number = bisect_left(view.maxima, timestamp_us)
+    number = bisect_left(view.max_timestamps_us, timestamp_us)
     if number == len(view.sealed) and view.active.contents.max_timestamp_us < timestamp_us:
         return None
     stretch = view.stretch(number)
@@ -140,7 +142,7 @@ def offset_at(view: View, timestamp_us: int) -> int | None:
         raise DamagedError(stretch) from None
 
 
-def split(view: View, start: int, end: int, target_bytes: int) -> tuple[list[int], int]:
+def split(view: LogView, start: int, end: int, target_bytes: int) -> tuple[list[int], int]:
     """Offsets that cut ``[start, end)`` about every ``target_bytes``, and its size in bytes.
 
     Both are as exact as the index: to one entry. Raises OSError.
@@ -151,8 +153,8 @@ def split(view: View, start: int, end: int, target_bytes: int) -> tuple[list[int
         return [], 0
     cuts: list[int] = []
     total = since_cut = 0
-    first = bisect_right(view.bases, start) - 1
-    for number in range(first, bisect_left(view.bases, end)):
+    first = bisect_right(view.base_offsets, start) - 1
+    for number in range(first, bisect_left(view.base_offsets, end)):
         stretch = view.stretch(number)
         index = stretch.segment.lookup().index
         begin = index.at_offset(start)[1] if number == first else 0

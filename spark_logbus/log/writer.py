@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
-from spark_logbus.log import flush_failure as failed_flush
+from spark_logbus.log import flush_failure
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
-from spark_logbus.log.flush_schedule import FlushPlan
+from spark_logbus.log.flush_schedule import FlushSchedule
 from spark_logbus.log.producers.snapshots import save_producers
-from spark_logbus.log.producers.states import ProducerStates
-from spark_logbus.log.segment.metadata import Age
+from spark_logbus.log.producers.states import ProducerStateManager
+from spark_logbus.log.segment.metadata import RollTimer
 from spark_logbus.log.segment.segment import (
     ActiveSegment,
     SealedSegment,
@@ -40,7 +40,7 @@ from spark_logbus.log.segment.segment import (
     save_index,
 )
 from spark_logbus.log.state import LogState
-from spark_logbus.log.validate import Incoming, check_incoming
+from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import stamp
 
@@ -75,7 +75,7 @@ class LogWriter:
     def __init__(
         self,
         state: LogState,
-        producers: ProducerStates,
+        producers: ProducerStateManager,
         *,
         directory: Path,
         config: LogConfig,
@@ -96,18 +96,18 @@ class LogWriter:
         self._flushing = threading.Lock()
         view = state.view
         self.tail = Tail(view.active, view.high_watermark, view.visible_position)
-        self._age = Age(
+        self._age = RollTimer(
             self._clock,
             first_append_us=view.active.contents.first_append_us,
             limit_ms=config.roll_ms,
         )
-        self._plan = FlushPlan(self, flusher=environment.flusher, clock=environment.clock)
+        self._plan = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
 
     # -- appending ----------------------------------------------------------------------
 
     def append(self, data: memoryview, leader_epoch: int) -> Appended:
         config = self.config
-        batches = check_incoming(
+        batches = validate_append(
             self._state.topic_partition,
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
@@ -126,7 +126,7 @@ class LogWriter:
         return appended
 
     def _append_rest(
-        self, there: list[int], batches: list[Incoming], data: memoryview, leader_epoch: int
+        self, there: list[int], batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
     ) -> Appended:
         """Append what is behind the record batches that are at the offsets ``there`` already."""
         old, new = batches[: len(there)], batches[len(there) :]
@@ -140,7 +140,9 @@ class LogWriter:
             offsets.append(offsets[-1] + header.last_offset_delta + 1)
         return Appended(there[0], appended.end_offset, appended.append_time_us, tuple(offsets))
 
-    def _append_new(self, batches: list[Incoming], data: memoryview, leader_epoch: int) -> Appended:
+    def _append_new(
+        self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
+    ) -> Appended:
         tail = self.tail
         if tail.position and self._must_roll(tail, len(data)):
             tail = self._roll()
@@ -164,7 +166,7 @@ class LogWriter:
         self.records += offset - tail.end_offset
         self.size_bytes += len(data)
         if self.config.flush_policy is FlushPolicy.OS:
-            self._state.expose(offset, position)
+            self._state.advance_high_watermark(offset, position)
         return Appended(tail.end_offset, offset, now_us)
 
     def _write(self, tail: Tail, data: memoryview) -> None:
@@ -334,7 +336,7 @@ class LogWriter:
         except NotOpenedError:
             raise
         except OSError as error:
-            failed_flush.remember(self._files, self._directory)
+            flush_failure.remember(self._files, self._directory)
             raise self._fail(f"{storage_error('flush', path, error)}") from error
 
     def _fail(self, why: str) -> PartitionOfflineError:

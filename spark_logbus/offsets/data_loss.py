@@ -1,6 +1,6 @@
 """What may have been lost, and the one place that decides what to do about it.
 
-Planners and readers report findings; ``decide`` raises or warns by ``failOnDataLoss``.
+Planners and readers report findings; ``apply_policy`` raises or warns by ``failOnDataLoss``.
 """
 
 from __future__ import annotations
@@ -102,15 +102,15 @@ class AboveEnd:
         )
 
 
-Finding = TopicGone | TopicRecreated | PartitionGone | Deselected | BelowLogStart | AboveEnd
+DataLoss = TopicGone | TopicRecreated | PartitionGone | Deselected | BelowLogStart | AboveEnd
 
 
-def explained(findings: Sequence[Finding], selection: Selection) -> list[Finding]:
+def explained(findings: Sequence[DataLoss], selection: Selection) -> list[DataLoss]:
     """``findings``, where what is missing may only have been left out of ``selection``."""
     return [_explained(finding, selection) for finding in findings]
 
 
-def _explained(finding: Finding, selection: Selection) -> Finding:
+def _explained(finding: DataLoss, selection: Selection) -> DataLoss:
     match finding:
         case TopicGone(topic) if not matching_topics(selection, [topic]):
             return Deselected(topic)
@@ -119,7 +119,7 @@ def _explained(finding: Finding, selection: Selection) -> Finding:
     return finding
 
 
-def decide(findings: Sequence[Finding], *, fail_on_data_loss: bool) -> None:
+def apply_policy(findings: Sequence[DataLoss], *, fail_on_data_loss: bool) -> None:
     """Raise DataLossError for ``findings``, or warn and go on with what is there.
 
     Called by everything that found something; nothing else looks at ``failOnDataLoss``.
@@ -143,20 +143,22 @@ def decide(findings: Sequence[Finding], *, fail_on_data_loss: bool) -> None:
 
 def of_current_topics(
     committed: Mapping[TopicPartition, CommittedOffset], topic_ids: Mapping[str, str]
-) -> tuple[dict[TopicPartition, int], list[Finding]]:
+) -> tuple[dict[TopicPartition, int], list[DataLoss]]:
     """The committed offsets that belong to the topics as they are now (pure).
 
     An offset of a topic that has been deleted and created again says nothing about the new one;
     it is left out and found.
     """
     offsets: dict[TopicPartition, int] = {}
-    recreated: dict[str, Finding] = {}
-    for tp, position in sorted(committed.items()):
-        current = topic_ids.get(tp.topic)
+    recreated: dict[str, DataLoss] = {}
+    for topic_partition, position in sorted(committed.items()):
+        current = topic_ids.get(topic_partition.topic)
         if current is None:
             continue
         if position.topic_id is not None and position.topic_id != current:
-            recreated[tp.topic] = TopicRecreated(tp.topic, position.topic_id, current)
+            recreated[topic_partition.topic] = TopicRecreated(
+                topic_partition.topic, position.topic_id, current
+            )
         else:
-            offsets[tp] = position.offset
+            offsets[topic_partition] = position.offset
     return offsets, list(recreated.values())

@@ -71,10 +71,14 @@ def plan(
         )
     rows = []
     for number in wanted:
-        tp, state = TopicPartition(topic, number), states[number]
-        known = max(state.end or 0, committed.get(tp, 0))
+        topic_partition, state = TopicPartition(topic, number), states[number]
+        known = max(state.end or 0, committed.get(topic_partition, 0))
         start = go_on_at(known) if state.go_on_at is None else max(state.go_on_at, known)
-        rows.append(GiveUpRow(tp, state.leader, state.end or 0, committed.get(tp), start))
+        rows.append(
+            GiveUpRow(
+                topic_partition, state.leader, state.end or 0, committed.get(topic_partition), start
+            )
+        )
     return GiveUpPlan(topic_id, tuple(rows))
 
 
@@ -93,11 +97,11 @@ def prepare(
             f"not {', '.join(map(str, unknown))}."
         )
     committed: dict[TopicPartition, int] = {}
-    tps = [TopicPartition(topic, number) for number in record.partitions]
+    topic_partitions = [TopicPartition(topic, number) for number in record.partitions]
     for group in groups.groups():
-        for tp, at in groups.committed(group, tps).items():
+        for topic_partition, at in groups.committed(group, topic_partitions).items():
             if at.topic_id in (None, record.topic_id):
-                committed[tp] = max(at.offset, committed.get(tp, 0))
+                committed[topic_partition] = max(at.offset, committed.get(topic_partition, 0))
     return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions)
 
 

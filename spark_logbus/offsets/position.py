@@ -41,7 +41,7 @@ class LastRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class LastDuration:
     """The first record of the last ``duration_us`` microseconds in each partition."""
 
     duration_us: int
@@ -57,11 +57,11 @@ class PerPartition:
         return dict(self.items)
 
 
-Positions = Earliest | Latest | Committed | LastRecords | Since | AtTimestamp | PerPartition
+Positions = Earliest | Latest | Committed | LastRecords | LastDuration | AtTimestamp | PerPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class OffsetBound:
     """A start or an end, and the option that says so."""
 
     positions: Positions
@@ -90,7 +90,11 @@ def parse_positions(text: str, *, option: str) -> Positions:
             f"got {text!r}."
         )
     numbers = parse_partition_numbers(text, option=option)
-    return PerPartition(tuple((tp, _spec(number)) for tp, number in sorted(numbers.items())))
+    return PerPartition(
+        tuple(
+            (topic_partition, _spec(number)) for topic_partition, number in sorted(numbers.items())
+        )
+    )
 
 
 def parse_timestamp(text: str, *, option: str) -> AtTimestamp:
@@ -117,7 +121,10 @@ def parse_partition_timestamps(text: str, *, option: str) -> PerPartition:
         MAX_TIMESTAMP_MS,
     )  # fmt: skip
     return PerPartition(
-        tuple((tp, AtTimestamp(number * US_PER_MS)) for tp, number in sorted(numbers.items()))
+        tuple(
+            (topic_partition, AtTimestamp(number * US_PER_MS))
+            for topic_partition, number in sorted(numbers.items())
+        )
     )
 
 
@@ -162,10 +169,10 @@ def parse_json_object(text: str, *, option: str) -> Mapping[str, Any]:
     return value
 
 
-def _relative(word: str, *, option: str) -> LastRecords | Since:
+def _relative(word: str, *, option: str) -> LastRecords | LastDuration:
     records = re.fullmatch(r"-\s*(\d{1,18})\s*(records?)?", word.lower(), re.ASCII)
     if records is None:
-        return Since(_checked(option, parse_duration_us, word[1:]))
+        return LastDuration(_checked(option, parse_duration_us, word[1:]))
     count = int(records[1])
     if records[2] is None and count in (-EARLIEST_NUMBER, -LATEST_NUMBER):
         # In JSON these are earliest and latest; one cannot tell what was meant.
@@ -194,12 +201,15 @@ def _partition_values(
                 f"{topic}, got {json.dumps(partitions)}."
             )
         for partition, number in partitions.items():
-            tp = TopicPartition(topic, _partition_number(partition, topic=topic, option=option))
+            topic_partition = TopicPartition(
+                topic, _partition_number(partition, topic=topic, option=option)
+            )
             if not _is_int(number) or not lowest <= number <= highest:
                 raise InvalidOptionError(
-                    f"Option {option}: expected {expected} for {tp}, got {json.dumps(number)}."
+                    f"Option {option}: expected {expected} for {topic_partition}, got "
+                    f"{json.dumps(number)}."
                 )
-            numbers[tp] = number
+            numbers[topic_partition] = number
     return numbers
 
 

@@ -20,7 +20,7 @@ Splitter = Callable[
 ]
 
 # What one task reads, in order.
-Share = tuple[OffsetRange, ...]
+TaskRanges = tuple[OffsetRange, ...]
 
 DEFAULT_MAX_BYTES = 512 << 20
 
@@ -52,7 +52,9 @@ def piece_bytes(total_bytes: int, limits: SplitLimits) -> int:
     return max(1, wanted)
 
 
-def split(ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter) -> list[Share]:
+def split(
+    ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
+) -> list[TaskRanges]:
     """What each task reads: all of ``ranges``, in order of partition and offset."""
     wanted = sorted(r for r in ranges if r.count)
     if not wanted:
@@ -78,7 +80,7 @@ def _shared(
     limits: SplitLimits,
     *,
     alone_bytes: float,
-) -> list[Share]:
+) -> list[TaskRanges]:
     """The small pieces dealt to about as many tasks as run at once, in equal parts; a piece of
     ``alone_bytes`` or more has a task for itself."""
     density = {r.topic_partition: size / r.count for r, size in sizes.items()}
@@ -86,7 +88,7 @@ def _shared(
     total = sum(weight for weight in weights.values() if weight < alone_bytes)
     room = min(max(MIN_PIECE_BYTES, total / limits.parallelism), MAX_SHARE_BYTES, limits.max_bytes)
     tasks = max(1, math.ceil(total / room))
-    shares: list[Share] = []
+    shares: list[TaskRanges] = []
     last = _Last()
     dealt = 0.0
     for piece in pieces:

@@ -20,14 +20,14 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
-from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, Finding
+from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, DataLoss
 from spark_logbus.offsets.position import (
-    Bound,
     Committed,
+    LastDuration,
     LastRecords,
+    OffsetBound,
     PerPartition,
     Positions,
-    Since,
 )
 from spark_logbus.offsets.snapshot import Snapshot, Span
 from spark_logbus.times import show_moment
@@ -40,7 +40,7 @@ class Resolved:
     """One offset for each partition of a snapshot, and what was not as asked for."""
 
     offsets: dict[TopicPartition, int]
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DataLoss] = field(default_factory=list)
 
 
 def lookups(
@@ -50,19 +50,19 @@ def lookups(
     match positions:
         case AtTimestamp():
             return dict.fromkeys(snapshot.spans, positions)
-        case Since(duration_us):
+        case LastDuration(duration_us):
             return dict.fromkeys(snapshot.spans, AtTimestamp(max(0, now_us - duration_us)))
         case PerPartition(items):
             return {
-                tp: spec
-                for tp, spec in items
-                if isinstance(spec, AtTimestamp) and tp in snapshot.spans
+                topic_partition: spec
+                for topic_partition, spec in items
+                if isinstance(spec, AtTimestamp) and topic_partition in snapshot.spans
             }
     return {}
 
 
 def resolve(
-    bound: Bound,
+    bound: OffsetBound,
     snapshot: Snapshot,
     *,
     committed: Mapping[TopicPartition, int] = NOTHING,
@@ -78,31 +78,35 @@ def resolve(
     without a record unless the bound says what to do.
     """
     positions = bound.positions
-    specs: Mapping[TopicPartition, OffsetSpec | LastRecords | Since]
+    specs: Mapping[TopicPartition, OffsetSpec | LastRecords | LastDuration]
     match positions:
         case PerPartition():
             specs = positions.as_dict()
             _require_same(specs, snapshot, option=bound.option)
         case Committed():
             specs = {
-                tp: AtOffset(committed[tp]) if tp in committed else Earliest()
-                for tp in snapshot.spans
+                topic_partition: AtOffset(committed[topic_partition])
+                if topic_partition in committed
+                else Earliest()
+                for topic_partition in snapshot.spans
             }
         case _:
             specs = dict.fromkeys(snapshot.spans, positions)
     result = Resolved({})
-    for tp, span in sorted(snapshot.spans.items()):
-        result.offsets[tp] = _resolve_one(tp, specs[tp], span, bound, found, result.findings)
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        result.offsets[topic_partition] = _resolve_one(
+            topic_partition, specs[topic_partition], span, bound, found, result.findings
+        )
     return result
 
 
 def _resolve_one(
-    tp: TopicPartition,
-    spec: OffsetSpec | LastRecords | Since,
+    topic_partition: TopicPartition,
+    spec: OffsetSpec | LastRecords | LastDuration,
     span: Span,
-    bound: Bound,
+    bound: OffsetBound,
     found: Mapping[TopicPartition, int | None],
-    findings: list[Finding],
+    findings: list[DataLoss],
 ) -> int:
     match spec:
         case Earliest():
@@ -113,21 +117,21 @@ def _resolve_one(
             return span.clamp(span.end - count)
         case AtOffset(offset):
             if offset < span.start:
-                findings.append(BelowLogStart(tp, offset, span.start))
+                findings.append(BelowLogStart(topic_partition, offset, span.start))
             elif offset > span.end:
-                findings.append(AboveEnd(tp, offset, span.end))
+                findings.append(AboveEnd(topic_partition, offset, span.end))
             return span.clamp(offset)
-        case Since():
-            at = found[tp]
+        case LastDuration():
+            at = found[topic_partition]
             return span.end if at is None else span.clamp(at)
         case AtTimestamp(timestamp_us):
-            at = found[tp]
+            at = found[topic_partition]
             if at is not None:
                 return span.clamp(at)
             if bound.latest_without_match:
                 return span.end
             raise InvalidOptionError(
-                f"Option {bound.option}: {tp} has no record at or after "
+                f"Option {bound.option}: {topic_partition} has no record at or after "
                 f"{show_moment(timestamp_us)}; give an earlier time, or set "
                 "startingOffsetsByTimestampStrategy to latest to start at the end there."
             )
@@ -160,18 +164,19 @@ def make_ranges(
     ``options`` are the names of the two options that said where.
     """
     ranges = []
-    for tp, start in sorted(starts.items()):
-        if start > ends[tp]:
+    for topic_partition, start in sorted(starts.items()):
+        if start > ends[topic_partition]:
             raise InvalidOptionError(
-                f"Options {options[0]} and {options[1]}: {tp} would start at {start} and "
-                f"end at {ends[tp]}; a start must not be after its end."
+                f"Options {options[0]} and {options[1]}: {topic_partition} would start at {start} "
+                "and "
+                f"end at {ends[topic_partition]}; a start must not be after its end."
             )
-        ranges.append(OffsetRange(tp, start, ends[tp]))
+        ranges.append(OffsetRange(topic_partition, start, ends[topic_partition]))
     return ranges
 
 
 def locate(
-    bound: Bound,
+    bound: OffsetBound,
     snapshot: Snapshot,
     admin: Admin,
     *,

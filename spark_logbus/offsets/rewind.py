@@ -48,7 +48,9 @@ class ToOffset:
     def __str__(self) -> str:
         if self.offset is not None:
             return f"to offset {self.offset}"
-        return "to offset " + ", ".join(f"{tp}: {offset}" for tp, offset in self.offsets)
+        return "to offset " + ", ".join(
+            f"{topic_partition}: {offset}" for topic_partition, offset in self.offsets
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,27 +142,33 @@ def plan(
     """
     chosen = _chosen_partitions(target, snapshot)
     rows = []
-    for tp in chosen:
-        span = snapshot.spans[tp]
-        position = committed.get(tp)
-        wanted = _wanted(tp, target, span=span, committed=position, at_time=at_time or {})
-        rows.append(RewindRow(tp, position, wanted, span.clamp(wanted), span))
+    for topic_partition in chosen:
+        span = snapshot.spans[topic_partition]
+        position = committed.get(topic_partition)
+        wanted = _wanted(
+            topic_partition, target, span=span, committed=position, at_time=at_time or {}
+        )
+        rows.append(RewindRow(topic_partition, position, wanted, span.clamp(wanted), span))
     return RewindPlan(group, target, tuple(rows), snapshot.topic_ids)
 
 
 def _chosen_partitions(target: Target, snapshot: Snapshot) -> list[TopicPartition]:
     if not isinstance(target, ToOffset) or not target.offsets:
         return sorted(snapshot.spans)
-    unknown = [tp for tp, _ in target.offsets if tp not in snapshot.spans]
+    unknown = [
+        topic_partition
+        for topic_partition, _ in target.offsets
+        if topic_partition not in snapshot.spans
+    ]
     if unknown:
         raise InvalidRequestError(
             f"The rewind names {', '.join(map(str, unknown))}, which the cluster does not have."
         )
-    return sorted(tp for tp, _ in target.offsets)
+    return sorted(topic_partition for topic_partition, _ in target.offsets)
 
 
 def _wanted(
-    tp: TopicPartition,
+    topic_partition: TopicPartition,
     target: Target,
     *,
     span: Span,
@@ -173,14 +181,14 @@ def _wanted(
         case ToLatest():
             return span.end
         case ToOffset(offset, offsets):
-            wanted = dict(offsets).get(tp, offset)
+            wanted = dict(offsets).get(topic_partition, offset)
             if wanted is None:
-                raise InvalidRequestError(f"The rewind gives no offset for {tp}.")
+                raise InvalidRequestError(f"The rewind gives no offset for {topic_partition}.")
             return wanted
         case ByCount(records):
             return (span.end if committed is None else committed) - records
         case ToTime() | ByDuration():
-            found = at_time.get(tp)
+            found = at_time.get(topic_partition)
             return span.end if found is None else found
 
 
@@ -203,7 +211,9 @@ def prepare(
         moment = (
             target.timestamp_us if isinstance(target, ToTime) else now_us() - target.duration_us
         )
-        at_time = admin.list_offsets({tp: AtTimestamp(moment) for tp in partitions})
+        at_time = admin.list_offsets(
+            {topic_partition: AtTimestamp(moment) for topic_partition in partitions}
+        )
     made = plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
     planned = {row.topic_partition.topic for row in made.rows}
     found = {finding.topic for finding in recreated if isinstance(finding, TopicRecreated)}

@@ -39,7 +39,7 @@ def named_topics(selection: Selection) -> tuple[str, ...] | None:
         case Topics(names):
             return tuple(sorted(set(names)))
         case Partitions(topic_partitions):
-            return tuple(sorted({tp.topic for tp in topic_partitions}))
+            return tuple(sorted({topic_partition.topic for topic_partition in topic_partitions}))
         case Pattern():
             return None
 
@@ -54,6 +54,6 @@ def matching_topics(selection: Selection, existing: Iterable[str]) -> list[str]:
     return sorted(topic for topic in existing if regex.fullmatch(topic))
 
 
-def includes(selection: Selection, tp: TopicPartition) -> bool:
-    """Whether ``tp``, of a topic that was asked for, is itself asked for."""
-    return not isinstance(selection, Partitions) or tp in selection.topic_partitions
+def includes(selection: Selection, topic_partition: TopicPartition) -> bool:
+    """Whether ``topic_partition``, of a topic that was asked for, is itself asked for."""
+    return not isinstance(selection, Partitions) or topic_partition in selection.topic_partitions

@@ -41,10 +41,10 @@ class Snapshot:
     spans: Mapping[TopicPartition, Span]
 
     def ends(self) -> dict[TopicPartition, int]:
-        return {tp: span.end for tp, span in self.spans.items()}
+        return {topic_partition: span.end for topic_partition, span in self.spans.items()}
 
     def starts(self) -> dict[TopicPartition, int]:
-        return {tp: span.start for tp, span in self.spans.items()}
+        return {topic_partition: span.start for topic_partition, span in self.spans.items()}
 
     def capped(self, limit: Snapshot) -> Snapshot:
         """This snapshot as if nothing had been appended or created since ``limit``.
@@ -52,18 +52,20 @@ class Snapshot:
         Log starts and deletions stay as they are now, because those records are gone.
         """
         spans = {
-            tp: Span(span.start, max(span.start, min(span.end, limit.spans[tp].end)))
-            for tp, span in self.spans.items()
-            if tp in limit.spans
+            topic_partition: Span(
+                span.start, max(span.start, min(span.end, limit.spans[topic_partition].end))
+            )
+            for topic_partition, span in self.spans.items()
+            if topic_partition in limit.spans
         }
-        topics = {tp.topic for tp in spans}
+        topics = {topic_partition.topic for topic_partition in spans}
         return Snapshot({t: i for t, i in self.topic_ids.items() if t in topics}, spans)
 
     def reaching(self, positions: Mapping[TopicPartition, int]) -> Snapshot:
         """This snapshot with ends that are not below ``positions``."""
         spans = {
-            tp: Span(span.start, max(span.end, positions.get(tp, 0)))
-            for tp, span in self.spans.items()
+            topic_partition: Span(span.start, max(span.end, positions.get(topic_partition, 0)))
+            for topic_partition, span in self.spans.items()
         }
         return Snapshot(self.topic_ids, spans)
 
@@ -82,7 +84,11 @@ def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Sn
     for topic in sorted(described):
         spans.update(_spans_of(described[topic], selection))
     if not missing_ok and isinstance(selection, Partitions):
-        lacking = [tp for tp in selection.topic_partitions if tp not in spans]
+        lacking = [
+            topic_partition
+            for topic_partition in selection.topic_partitions
+            if topic_partition not in spans
+        ]
         if lacking:
             raise UnknownTopicError(
                 f"The cluster has no partition {', '.join(map(str, lacking))}; check the option "
@@ -111,20 +117,27 @@ def _describe(admin: Admin, selection: Selection) -> dict[str, TopicDescription]
 def _spans_of(description: TopicDescription, selection: Selection) -> dict[TopicPartition, Span]:
     spans: dict[TopicPartition, Span] = {}
     for number, partition in sorted(description.partitions.items()):
-        tp = TopicPartition(description.name, number)
-        if not includes(selection, tp):
+        topic_partition = TopicPartition(description.name, number)
+        if not includes(selection, topic_partition):
             continue
         if partition.ends is None:
-            raise _not_served(tp, partition)
-        spans[tp] = Span(partition.ends.log_start_offset, partition.ends.high_watermark)
+            raise _not_served(topic_partition, partition)
+        spans[topic_partition] = Span(
+            partition.ends.log_start_offset, partition.ends.high_watermark
+        )
     return spans
 
 
-def _not_served(tp: TopicPartition, partition: PartitionDescription) -> BrokerUnavailableError:
+def _not_served(
+    topic_partition: TopicPartition, partition: PartitionDescription
+) -> BrokerUnavailableError:
     if partition.problem is not None:
-        return BrokerUnavailableError(f"The offsets of {tp} are not known: {partition.problem}")
+        return BrokerUnavailableError(
+            f"The offsets of {topic_partition} are not known: {partition.problem}"
+        )
     return BrokerUnavailableError(
-        f"{partition.leader} does not serve {tp} yet: the topic is new, or the broker has just "
+        f"{partition.leader} does not serve {topic_partition} yet: the topic is new, or the "
+        "broker has just "
         "started. If that lasts, its log is missing or cannot be opened: see the broker's /healthz."
     )
 

@@ -37,11 +37,14 @@ def limited_ends(
     ranges: Mapping[TopicPartition, OffsetRange], limits: TriggerLimits, splitter: Splitter
 ) -> dict[TopicPartition, int]:
     """Where the ranges end under the limits on records and bytes."""
-    ends = {tp: max(r.start, r.end) for tp, r in ranges.items()}
+    ends = {topic_partition: max(r.start, r.end) for topic_partition, r in ranges.items()}
     if limits.max_records is not None:
         ends = share(ranges, limits.max_records)
     if limits.max_bytes is not None:
-        within = [OffsetRange(tp, ranges[tp].start, end) for tp, end in sorted(ends.items())]
+        within = [
+            OffsetRange(topic_partition, ranges[topic_partition].start, end)
+            for topic_partition, end in sorted(ends.items())
+        ]
         ends.update(_ends_by_bytes([r for r in within if r.count], limits.max_bytes, splitter))
     return ends
 
@@ -83,19 +86,21 @@ def share(
     """
     total = sum(offset_range.count for offset_range in ranges.values())
     if total <= max_records:
-        return {tp: max(r.start, r.end) for tp, r in ranges.items()}
+        return {topic_partition: max(r.start, r.end) for topic_partition, r in ranges.items()}
     taken: dict[TopicPartition, int] = {}
     remainders: list[tuple[int, TopicPartition]] = []
-    for tp, offset_range in sorted(ranges.items()):
+    for topic_partition, offset_range in sorted(ranges.items()):
         if not offset_range.count:
-            taken[tp] = 0
+            taken[topic_partition] = 0
             continue
         quotient, remainder = divmod(offset_range.count * max_records, total)
-        taken[tp] = max(1, quotient)
+        taken[topic_partition] = max(1, quotient)
         if quotient:
-            remainders.append((-remainder, tp))
+            remainders.append((-remainder, topic_partition))
     _settle(taken, ranges, remainders, max_records)
-    return {tp: r.start + taken[tp] for tp, r in ranges.items()}
+    return {
+        topic_partition: r.start + taken[topic_partition] for topic_partition, r in ranges.items()
+    }
 
 
 def _settle(
@@ -107,16 +112,16 @@ def _settle(
     """Make the sum of ``taken`` equal ``max_records``: the largest remainders round up first, and
     what the guaranteed single records cost comes off the largest parts."""
     missing = max_records - sum(taken.values())
-    for _, tp in sorted(remainders):
+    for _, topic_partition in sorted(remainders):
         if missing <= 0:
             break
-        if taken[tp] < ranges[tp].count:
-            taken[tp] += 1
+        if taken[topic_partition] < ranges[topic_partition].count:
+            taken[topic_partition] += 1
             missing -= 1
     while missing < 0:
-        tp = max(taken, key=lambda candidate: (taken[candidate], candidate))
-        if taken[tp] <= 1:
+        topic_partition = max(taken, key=lambda candidate: (taken[candidate], candidate))
+        if taken[topic_partition] <= 1:
             break
-        cut = min(-missing, taken[tp] - 1)
-        taken[tp] -= cut
+        cut = min(-missing, taken[topic_partition] - 1)
+        taken[topic_partition] -= cut
         missing += cut

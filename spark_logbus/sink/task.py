@@ -113,5 +113,5 @@ class Delivery:
 
     def _note(self, future: Future[AppendedRange]) -> None:
         appended = future.result()
-        tp = TopicPartition(appended.topic, appended.partition)
-        self._appended.setdefault(tp, Appended()).add(appended)
+        topic_partition = TopicPartition(appended.topic, appended.partition)
+        self._appended.setdefault(topic_partition, Appended()).add(appended)

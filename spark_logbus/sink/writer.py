@@ -24,9 +24,9 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.sink.columns import SinkColumns, check_columns
 from spark_logbus.sink.options import SinkOptions, parse_options
 from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, Delivery
-from spark_logbus.spark.driver import DriverLink
-from spark_logbus.spark.patience import Patience
-from spark_logbus.spark.worker import freeze_what_is_loaded, shared_cluster
+from spark_logbus.spark.driver import DriverConnections
+from spark_logbus.spark.patience import RetryPolicy
+from spark_logbus.spark.worker import freeze_gc, shared_cluster
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
     """Check options, columns and topic on the driver, before any task runs."""
     parsed = parse_options(options, overwrite=overwrite)
     columns = check_columns(schema, topic_given=parsed.topic is not None)
-    link = DriverLink(parsed.zookeeper)
+    link = DriverConnections(parsed.zookeeper)
 
     def look_up() -> Bootstrap:
         if parsed.topic is not None:
@@ -59,7 +59,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         return link.bootstrap()
 
     try:
-        bootstrap = Patience().at_first_contact().run("Looking up the topic", look_up)
+        bootstrap = RetryPolicy().at_first_contact().run("Looking up the topic", look_up)
     finally:
         link.close()
     return WritePlan(parsed, columns, bootstrap)
@@ -86,7 +86,7 @@ def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> Task
     with Producer(shared_cluster(plan.bootstrap), config) as producer:
         delivery = Delivery(producer, plan.columns, topic=plan.options.topic)
         appends = TaskAppends(delivery.deliver(arrow_batches))
-    freeze_what_is_loaded()
+    freeze_gc()
     return appends
 
 
@@ -131,7 +131,9 @@ def _totals(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
     """Records and distinct partitions; tasks that failed or were overtaken left None."""
     reports = [message for message in messages if isinstance(message, TaskAppends)]
     records = sum(one.records for report in reports for one in report.appended.values())
-    return records, len({tp for report in reports for tp in report.appended})
+    return records, len(
+        {topic_partition for report in reports for topic_partition in report.appended}
+    )
 
 
 def _warn_of_leftovers(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

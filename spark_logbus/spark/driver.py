@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
 from spark_logbus.errors import ConfigError, InvalidOptionError
-from spark_logbus.spark.group import GroupProgress
+from spark_logbus.spark.group import GroupCommitter
 
 if TYPE_CHECKING:
     from spark_logbus.zookeeper import Session
@@ -36,7 +36,7 @@ def zookeeper_address(given: str | None) -> str:
     return connect
 
 
-class DriverLink:
+class DriverConnections:
     """Lazy connections of one driver process. Not thread-safe.
 
     ``pid`` and ``application`` tell people whose the group is; default is this process.
@@ -56,7 +56,7 @@ class DriverLink:
         self._application = application
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._progress: GroupProgress | None = None
+        self._progress: GroupCommitter | None = None
 
     def admin(self) -> Admin:
         return Admin(self._connected())
@@ -65,7 +65,7 @@ class DriverLink:
         """Addresses for tasks, as good as the last answer of a broker."""
         return self._connected().bootstrap
 
-    def progress(self) -> GroupProgress | None:
+    def progress(self) -> GroupCommitter | None:
         """The group's committed offsets, or None when the reader has no group."""
         if self._group is None:
             return None
@@ -82,7 +82,7 @@ class DriverLink:
                 session.close()
                 raise
             self._session = session
-            self._progress = GroupProgress(
+            self._progress = GroupCommitter(
                 GroupOffsets(session),
                 GroupRewinds(session),
                 GroupClaims(session, self._group, pid=self._pid, application=self._application),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeep
 logger = logging.getLogger(__name__)
 
 
-class GroupProgress:
+class GroupCommitter:
     """Commits one reader's progress, forward only, on topics that it has claimed for its group.
     Who only reads what is committed claims nothing. Not thread-safe."""
 
@@ -87,7 +87,7 @@ class GroupProgress:
         wanted = (mark, dict(topic_ids), dict(positions))
         if wanted == self._written:
             return True  # an idle query is asked over and over
-        self.hold({tp.topic for tp in positions})
+        self.hold({topic_partition.topic for topic_partition in positions})
         try:
             self._offsets.commit(
                 self._group,

@@ -27,7 +27,7 @@ WRONG_ADDRESS_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long, and how, a passing fault is waited out. Immutable; thread-safe."""
 
     limit_s: float = 90.0
@@ -42,7 +42,7 @@ class Patience:
     clock: Clock = SystemClock()
     pause: Callable[[float], None] = time.sleep
 
-    def at_first_contact(self) -> Patience:
+    def at_first_contact(self) -> RetryPolicy:
         """For a cluster that has not answered once."""
         return replace(
             self, limit_s=min(self.limit_s, FIRST_CONTACT_S), address_limit_s=WRONG_ADDRESS_S

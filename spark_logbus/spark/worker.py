@@ -74,7 +74,7 @@ def shared_cluster(bootstrap: Bootstrap) -> Cluster:
 
 
 @cache
-def freeze_what_is_loaded() -> None:
+def freeze_gc() -> None:
     """Leave everything that this process has loaded so far out of its garbage collections.
 
     A Python worker of Spark collects its garbage after every task. That walks through all objects

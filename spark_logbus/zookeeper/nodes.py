@@ -69,7 +69,7 @@ class Node:
         return isinstance(self.content, CorruptNodeError)
 
 
-class Tree:
+class Nodes:
     """The nodes under a session's chroot. Thread-safe, holds nothing itself."""
 
     def __init__(self, session: Session) -> None:
@@ -246,7 +246,9 @@ class Tree:
         return absolute.removeprefix(self._root)
 
 
-def own_names(tree: Tree, parent: str, kind: str, *, deadline: Deadline | None = None) -> list[str]:
+def own_names(
+    tree: Nodes, parent: str, kind: str, *, deadline: Deadline | None = None
+) -> list[str]:
     """The children that a ``kind`` (topic, group) can be named after; others are reported."""
     own = []
     for name in tree.children(parent, deadline=deadline) or ():

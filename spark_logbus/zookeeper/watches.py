@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from spark_logbus.errors import LogbusError
-from spark_logbus.zookeeper.nodes import Node, Tree, name_of, parent_of
+from spark_logbus.zookeeper.nodes import Node, Nodes, name_of, parent_of
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.states import SessionState
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
@@ -55,7 +55,7 @@ class Subscription:
     when the connection is back.
     """
 
-    def __init__(self, tree: Tree, what: str, refresh: Callable[[Change], None]) -> None:
+    def __init__(self, tree: Nodes, what: str, refresh: Callable[[Change], None]) -> None:
         self._tree = tree
         self._session: Session = tree.session
         self._what = what
@@ -161,7 +161,7 @@ class ChildrenView(Generic[T]):
 
     def __init__(
         self,
-        tree: Tree,
+        tree: Nodes,
         parent: str,
         *,
         decode: Callable[[str, Node], T | None],

@@ -169,7 +169,10 @@ class Reader(Participant):
         with Consumer(self._cluster) as consumer:
             consumer.assign(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
             while not self.stopping.is_set():
-                expected = {tp: consumer.position(tp) for tp in consumer.assignment}
+                expected = {
+                    topic_partition: consumer.position(topic_partition)
+                    for topic_partition in consumer.assignment
+                }
                 try:
                     batches = consumer.poll_arrow(0.2)
                 except CorruptRecordBatchError as error:
@@ -177,12 +180,14 @@ class Reader(Participant):
                     consumer.seek(TopicPartition(TOPIC, partition), behind)
                     continue
                 for batch in batches:
-                    tp = batch.topic_partition
-                    assert batch.base_offset == expected[tp], "nothing is skipped or repeated"
-                    expected[tp] = batch.next_offset
+                    topic_partition = batch.topic_partition
+                    assert batch.base_offset == expected[topic_partition], (
+                        "nothing is skipped or repeated"
+                    )
+                    expected[topic_partition] = batch.next_offset
                     values = batch.arrow_batch.column("value").to_pylist()
                     self.seen += [
-                        ((tp.partition, batch.base_offset + number), record_of(value))
+                        ((topic_partition.partition, batch.base_offset + number), record_of(value))
                         for number, value in enumerate(values)
                     ]
                     self.progress += len(values)
@@ -219,8 +224,10 @@ class Truth:
         """What is still in the log is what was there before."""
         for partition, known in enumerate(self._records):
             while True:
-                tp = TopicPartition(TOPIC, partition)
-                start = Admin(cluster).list_offsets({tp: Earliest()})[tp] or 0
+                topic_partition = TopicPartition(TOPIC, partition)
+                start = (
+                    Admin(cluster).list_offsets({topic_partition: Earliest()})[topic_partition] or 0
+                )
                 with suppress(OffsetOutOfRangeError):  # retention was faster: again
                     assert read(cluster, partition, start, len(known)) == known[start:]
                     break

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import ClientConfig, Cluster
-from spark_logbus.client.transport.connect import dial
+from spark_logbus.client.transport.connect import connect as dial
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn, stop

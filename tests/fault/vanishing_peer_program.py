@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from spark_logbus.broker.network import Network, Reply
+from spark_logbus.broker.network import Network, Response
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
@@ -33,9 +33,9 @@ def main() -> None:
     network = Network(host="127.0.0.1", port=0, config=config, clock=SystemClock())
     header = encode_response(DeleteTopicResponse())
 
-    def handle(connection: object, _: object) -> Reply:
+    def handle(connection: object, _: object) -> Response:
         connection.handshake_done()  # type: ignore[attr-defined]
-        return Reply(header, [LogSlice(OS_FILES.open_read_only(path), 0, SIZE)])
+        return Response(header, [LogSlice(OS_FILES.open_read_only(path), 0, SIZE)])
 
     network.start(handle)
     wire = Wire.to(f"127.0.0.1:{network.port}", shake_hands=False)

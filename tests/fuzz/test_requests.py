@@ -19,11 +19,11 @@ import pytest
 
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestHandler
-from spark_logbus.broker.handlers.fetch import FetchHandler, WaitingFetches
-from spark_logbus.broker.metadata_cache import ClusterImage
-from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, NotYet
+from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.network import Answer, Connection, DelayedResponse, NoResponse, NotYet
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
@@ -76,19 +76,19 @@ class Target:
         self._logs = logs
         self._log = logs.lead(TopicPartition(TOPIC, 0))
         partitions = logs.here.as_partitions()
-        self.offload = Offload(clock=logs.clock, max_wait_ms=60_000)
+        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
         network = NetworkConfig()
         self._limits = FrameLimits(network.max_frame_bytes, network.max_header_bytes)
         self._handler = RequestHandler(
             BrokerConfig(id=1, data_dir=Path("d")),
             partitions=partitions,
-            image=cast(ClusterImage, NoZooKeeper()),
+            image=cast(MetadataCache, NoZooKeeper()),
             topics=cast(TopicRegistry, NoZooKeeper()),
             appends=AppendHandler(
                 partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=60_000
             ),
             fetches=FetchHandler(
-                partitions, WaitingFetches(), clock=logs.clock, max_wait_ms=60_000,
+                partitions, DelayedFetches(), clock=logs.clock, max_wait_ms=60_000,
                 max_fetch_bytes=1 << 20,
             ),
             offload=self.offload,
@@ -114,9 +114,9 @@ class Target:
 
     def _outcome(self, api: int, answer: Answer) -> str:
         assert not isinstance(answer, NotYet), "the lease is current"
-        if isinstance(answer, NoReply):
+        if isinstance(answer, NoResponse):
             return "no reply"
-        if isinstance(answer, Deferred):
+        if isinstance(answer, DelayedResponse):
             self._logs.flush()
             self._logs.clock.advance(61.0)
             reply = wait_until(answer.poll, deadline_s=HANG_S)

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 from spark_logbus.zookeeper import Session, SessionState
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 
 MULTI = 14  # ZooKeeper's number for a transaction
 CREATE = 1
@@ -42,14 +42,14 @@ def expire(victim: Session, *, through: str | None = None) -> None:
 def put(connect: str, path: str, data: bytes) -> None:
     """Write a node by hand."""
     with session(connect, name="by-hand") as opened:
-        tree = Tree(opened)
+        tree = Nodes(opened)
         tree.ensure(path)
         opened.call("set", lambda c: c.set_async(tree._absolute(path), data), opened.deadline())
 
 
 def read(connect: str, path: str) -> bytes:
     with session(connect, name="by-hand") as opened:
-        node = Tree(opened).get(path)
+        node = Nodes(opened).get(path)
         assert node is not None
         return node.data
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.client.transport import connect as dial
+from spark_logbus.client.transport import connect as connecting
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
 
@@ -32,12 +32,12 @@ class Relay:
 
     def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the clients of this process come here, whichever broker they mean."""
-        connect = dial._connect
+        connect = connecting._connect
 
         def by_the_detour(address: BrokerAddress, deadline: Deadline) -> socket.socket:
             return connect(BrokerAddress(address.broker_id, "127.0.0.1", self.port), deadline)
 
-        monkeypatch.setattr(dial, "_connect", by_the_detour)
+        monkeypatch.setattr(connecting, "_connect", by_the_detour)
 
     def close(self) -> None:
         """When those who are connected have gone."""

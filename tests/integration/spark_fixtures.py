@@ -94,7 +94,7 @@ class Logbus:
                 future.result(30)
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
-        return {tp: ends[1] for tp, ends in self.spans(topic).items()}
+        return {topic_partition: ends[1] for topic_partition, ends in self.spans(topic).items()}
 
     def spans(self, topic: str) -> dict[TopicPartition, tuple[int, int]]:
         described: TopicDescription = self.admin.describe([topic], ends=True)[topic]
@@ -105,8 +105,12 @@ class Logbus:
             found[TopicPartition(topic, number)] = ends
         return found
 
-    def size_bytes(self, tp: TopicPartition) -> int:
-        ends = self.admin.describe([tp.topic], ends=True)[tp.topic].partitions[tp.partition].ends
+    def size_bytes(self, topic_partition: TopicPartition) -> int:
+        ends = (
+            self.admin.describe([topic_partition.topic], ends=True)[topic_partition.topic]
+            .partitions[topic_partition.partition]
+            .ends
+        )
         assert ends is not None
         return ends.size_bytes
 
@@ -115,7 +119,7 @@ class Logbus:
             entries: Mapping[TopicPartition, CommittedOffset] = GroupOffsets(session).committed(
                 group
             )
-            return {tp: entry.offset for tp, entry in entries.items()}
+            return {topic_partition: entry.offset for topic_partition, entry in entries.items()}
 
     def rewind(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         with Session(self.zookeeper, client_name="test") as session:

@@ -314,7 +314,9 @@ def test_rewinds(
     again = 4 - sum(expected.values())
     noun = "record" if again == 1 else "records"
     assert f"Rewind 2 of group {group} is recorded: {again} {noun} will be read again." in done.out
-    assert {tp.partition: at for tp, at in logbus.committed(group).items()} == expected
+    assert {
+        topic_partition.partition: at for topic_partition, at in logbus.committed(group).items()
+    } == expected
 
 
 def test_a_rewind_says_where_the_log_cuts_it(command: Command, topic: str) -> None:
@@ -351,9 +353,11 @@ def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
     command: Command, logbus: Logbus, topic: str
 ) -> None:
     """Also where the group's offsets are of an earlier topic of that name."""
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with Session(logbus.zookeeper, client_name="test") as session:
-        GroupOffsets(session).commit("moved", {tp: 9}, by="x", topic_ids={topic: "earlier"})
+        GroupOffsets(session).commit(
+            "moved", {topic_partition: 9}, by="x", topic_ids={topic: "earlier"}
+        )
     assert "topic recreated" in command("groups", "describe", "moved").out
     done = command("groups", "rewind", "moved", "--to-offset", "2", "--why", "a bad deploy")
     assert "Nothing was changed" in done.out
@@ -368,19 +372,23 @@ def test_a_rewind_counts_the_records_that_are_there_and_passes_over_deleted_topi
 ) -> None:
     """A topic of 3 and 1 records, made anew after the group had committed 9, and one that is
     gone."""
-    tp, gone, group = TopicPartition(topic, 0), TopicPartition("gone", 0), f"clear-{topic}"
+    topic_partition, gone, group = (
+        TopicPartition(topic, 0),
+        TopicPartition("gone", 0),
+        f"clear-{topic}",
+    )
     with Session(logbus.zookeeper, client_name="test") as session:
         ids = {topic: "earlier", "gone": "gone"}
-        GroupOffsets(session).commit(group, {tp: 9, gone: 7}, by="x", topic_ids=ids)
+        GroupOffsets(session).commit(group, {topic_partition: 9, gone: 7}, by="x", topic_ids=ids)
     done = command("groups", "rewind", group, "--to-earliest")
     assert "Dry run: 4 records will be read again." in done.out
     assert f"Topic {topic} was deleted and created again since" in " ".join(done.out.split())
     assert "Topic gone was deleted and is left out" in " ".join(done.out.split())
     done = command("groups", "rewind", group, "--to-earliest", "--execute")
     assert "4 records will be read again." in done.out
-    assert logbus.committed(group) == {tp: 0, TopicPartition(topic, 1): 0, gone: 7}
+    assert logbus.committed(group) == {topic_partition: 0, TopicPartition(topic, 1): 0, gone: 7}
     command("groups", "forget", group, "--topic", "gone", "--yes")
-    assert set(logbus.committed(group)) == {tp, TopicPartition(topic, 1)}
+    assert set(logbus.committed(group)) == {topic_partition, TopicPartition(topic, 1)}
     assert "had committed no" in command("groups", "forget", group, "--topic", "gone", "--yes").out
     assert f"Group {group} is deleted." in command("groups", "delete", group, "--yes").out
     assert logbus.committed(group) == {}

@@ -79,9 +79,11 @@ def topic(admin: Admin) -> str:
     return name
 
 
-def values(cluster: Cluster, tp: TopicPartition, start: int, end: int) -> list[bytes]:
+def values(cluster: Cluster, topic_partition: TopicPartition, start: int, end: int) -> list[bytes]:
     found: list[bytes] = []
-    for fetched in RangeReader(cluster, OffsetRange(tp, start, end), fetch_bytes=4_000):
+    for fetched in RangeReader(
+        cluster, OffsetRange(topic_partition, start, end), fetch_bytes=4_000
+    ):
         assert fetched.base_offset == start + len(found)
         found += fetched.arrow_batch.column("value").to_pylist()
     return found
@@ -137,31 +139,36 @@ def test_sending_without_acks(cluster: Cluster, topic: str) -> None:
     with Producer(cluster, ProducerConfig(acks=Acks.NONE)) as producer:
         for number in range(1_000):
             producer.send(topic, b"%d" % number, partition=0)
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with Consumer(cluster) as consumer:  # the range is not there yet when close returns
-        consumer.assign([tp])
+        consumer.assign([topic_partition])
         assert [record.value for record in islice(consumer, 1_000)] == [
             b"%d" % number for number in range(1_000)
         ]
 
 
 def test_offsets_by_time_and_by_size(cluster: Cluster, admin: Admin, topic: str) -> None:
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     now_us = SystemClock().now_us()  # of today, or retention would delete them
     with Producer(cluster, ProducerConfig(batch_bytes=3_000)) as producer:
         for number in range(1_000):
             producer.send(topic, b"x" * 80, partition=0, timestamp_us=now_us + 10 * number)
-    assert admin.list_offsets({tp: Earliest()}) == {tp: 0}
-    assert admin.list_offsets({tp: Latest()}) == {tp: 1_000}
+    assert admin.list_offsets({topic_partition: Earliest()}) == {topic_partition: 0}
+    assert admin.list_offsets({topic_partition: Latest()}) == {topic_partition: 1_000}
     table = [(-now_us, 0), (0, 0), (1, 1), (4_990, 499), (9_990, 999), (9_991, None)]
     for later_us, expected in table:
-        assert admin.list_offsets({tp: AtTimestamp(now_us + later_us)}) == {tp: expected}
-    pieces, size = admin.split(OffsetRange(tp, 5, 995), target_bytes=20_000)
+        assert admin.list_offsets({topic_partition: AtTimestamp(now_us + later_us)}) == {
+            topic_partition: expected
+        }
+    pieces, size = admin.split(OffsetRange(topic_partition, 5, 995), target_bytes=20_000)
     assert size > 80_000
     assert 3 <= len(pieces) <= 8
     assert [piece.start for piece in pieces] == [5, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == 995
-    assert sum(len(values(cluster, tp, piece.start, piece.end)) for piece in pieces) == 990
+    assert (
+        sum(len(values(cluster, topic_partition, piece.start, piece.end)) for piece in pieces)
+        == 990
+    )
 
 
 def test_limits_of_the_broker_and_of_the_topic(cluster: Cluster, admin: Admin, topic: str) -> None:
@@ -178,11 +185,11 @@ def test_limits_of_the_broker_and_of_the_topic(cluster: Cluster, admin: Admin, t
 
 
 def test_reading_what_is_not_there(cluster: Cluster, topic: str) -> None:
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with pytest.raises(OffsetOutOfRangeError):
-        next(RangeReader(cluster, OffsetRange(tp, 5, 10)))
+        next(RangeReader(cluster, OffsetRange(topic_partition, 5, 10)))
     with pytest.raises(OffsetOutOfRangeError, match="ends at 0"):
-        next(RangeReader(cluster, OffsetRange(tp, 0, 10), missing_tail_wait_ms=10))
+        next(RangeReader(cluster, OffsetRange(topic_partition, 0, 10), missing_tail_wait_ms=10))
     with pytest.raises(UnknownTopicError):
         next(RangeReader(cluster, OffsetRange(TopicPartition(topic, 9), 0, 10)))
 
@@ -209,47 +216,52 @@ def test_a_consumer_waits_for_new_records_of_several_leaders(cluster: Cluster, t
 def test_a_group_resumes_and_follows_a_rewind(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with Producer(cluster) as producer:
         for number in range(100):
             producer.send(topic, b"%d" % number, partition=0)
     group = f"g-{topic}"
     config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Consumer(cluster, config) as consumer:
-        consumer.assign([tp])
+        consumer.assign([topic_partition])
         assert [record.offset for record in islice(consumer, 30)] == list(range(30))
         consumer.commit()
     with Consumer(cluster, config) as consumer:
-        consumer.assign([tp])
+        consumer.assign([topic_partition])
         assert next(consumer).offset == 30
         with Session(brokers.zookeeper, client_name="operator") as session:
-            GroupRewinds(session).record(group, {tp: 10}, why="test", by="operator")
+            GroupRewinds(session).record(group, {topic_partition: 10}, why="test", by="operator")
         with pytest.raises(StaleOwnerError):
             consumer.commit()
         consumer.resume_from_committed()
         assert next(consumer).offset == 10
         consumer.commit()
-        assert consumer.committed([tp]) == {tp: 11}
+        assert consumer.committed([topic_partition]) == {topic_partition: 11}
 
 
 def test_a_consumer_does_not_commit_over_a_rewind_of_the_same_number_in_a_group_made_anew(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster, topic, b"", 20)
-    tp, group = TopicPartition(topic, 0), f"g-{topic}"
+    topic_partition, group = TopicPartition(topic, 0), f"g-{topic}"
     config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Session(brokers.zookeeper, client_name="operator") as session:
         rewinds, offsets = GroupRewinds(session), GroupOffsets(session)
-        assert rewinds.record(group, {tp: 4}, why="test", by="operator").generation == 1
+        assert (
+            rewinds.record(group, {topic_partition: 4}, why="test", by="operator").generation == 1
+        )
         with Consumer(cluster, config) as consumer:
-            consumer.assign([tp])
+            consumer.assign([topic_partition])
             assert next(consumer).offset == 4
             consumer.commit()
             offsets.delete(group)
-            assert rewinds.record(group, {tp: 2}, why="test", by="operator").generation == 1
+            assert (
+                rewinds.record(group, {topic_partition: 2}, why="test", by="operator").generation
+                == 1
+            )
             with pytest.raises(StaleOwnerError, match="was rewound"):
                 consumer.commit()
-            assert offsets.committed(group)[tp].offset == 2
+            assert offsets.committed(group)[topic_partition].offset == 2
             consumer.resume_from_committed()
             assert next(consumer).offset == 2
 
@@ -270,11 +282,11 @@ def test_a_position_does_not_outlive_its_topic(
     brokers: EmbeddedCluster, cluster: Cluster, admin: Admin, topic: str, when: str
 ) -> None:
     """The new topic has records at the old position and behind it; none is passed over."""
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=20_000)
     fill(cluster, topic, b"old", 20)
     with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as own, Consumer(own, config) as reader:
-        reader.assign([tp])
+        reader.assign([topic_partition])
         taken = [next(reader).value for _ in range(5)]  # all 20 are received with the first
         if when != "with records received":
             taken += [next(reader).value for _ in range(15)]
@@ -307,11 +319,11 @@ def test_a_position_does_not_outlive_its_topic(
             reader.commit()
         with pytest.raises(TopicRecreatedError):  # again, until the caller has chosen
             reader.poll_arrow(5)
-        assert reader.committed([tp]) == {}  # what was committed in the old topic
-        reader.seek(tp, Earliest())
+        assert reader.committed([topic_partition]) == {}  # what was committed in the old topic
+        reader.seek(topic_partition, Earliest())
         assert [next(reader).value for _ in range(3)] == [b"new0", b"new1", b"new2"]
         reader.commit()
-        assert reader.committed([tp]) == {tp: 3}
+        assert reader.committed([topic_partition]) == {topic_partition: 3}
 
 
 def test_out_of_range_says_where_to_go_on_in_the_new_topic(
@@ -333,14 +345,14 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
     """Two consumers that share partitions by hand do not disturb each other; a query ends both."""
-    tps = [TopicPartition(topic, number) for number in (0, 1)]
+    topic_partitions = [TopicPartition(topic, number) for number in (0, 1)]
     fill(cluster, topic, b"", 20)
     with Producer(cluster) as producer:
         producer.send(topic, b"x", partition=1).result(30)
     config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Consumer(cluster, config) as first, Consumer(cluster, config) as second:
-        for consumer, tp in zip((first, second), tps, strict=True):
-            consumer.assign([tp])
+        for consumer, topic_partition in zip((first, second), topic_partitions, strict=True):
+            consumer.assign([topic_partition])
             next(consumer)
             consumer.commit()
         with Session(brokers.zookeeper, client_name="query") as session:
@@ -349,12 +361,14 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
             with pytest.raises(GroupHeldError, match=r"application nightly, process 77"):
                 first.commit()
             with Consumer(cluster, config) as late:
-                late.assign(tps)
+                late.assign(topic_partitions)
                 with pytest.raises(GroupHeldError, match="process 77"):
                     late.poll_arrow(5)
-                assert late.committed(tps) == dict.fromkeys(tps, 1)  # to look is free
+                assert late.committed(topic_partitions) == dict.fromkeys(
+                    topic_partitions, 1
+                )  # to look is free
         first.commit()
-        assert first.committed(tps) == {tps[0]: 2, tps[1]: 1}
+        assert first.committed(topic_partitions) == {topic_partitions[0]: 2, topic_partitions[1]: 1}
 
 
 def test_a_pattern_that_meets_new_topics_blames_no_broker(cluster: Cluster, admin: Admin) -> None:

@@ -60,10 +60,10 @@ def restart_elsewhere(*brokers: BrokerProcess) -> None:
     assert before.isdisjoint({broker.address for broker in brokers})
 
 
-def read_all(cluster: Cluster, tp: TopicPartition) -> list[bytes]:
-    end = Admin(cluster).list_offsets({tp: Latest()})[tp] or 0
+def read_all(cluster: Cluster, topic_partition: TopicPartition) -> list[bytes]:
+    end = Admin(cluster).list_offsets({topic_partition: Latest()})[topic_partition] or 0
     found: list[bytes] = []
-    for fetched in RangeReader(cluster, OffsetRange(tp, 0, end)):
+    for fetched in RangeReader(cluster, OffsetRange(topic_partition, 0, end)):
         found += fetched.arrow_batch.column("value").to_pylist()
     return found
 
@@ -73,7 +73,7 @@ def test_order_holds_and_nothing_is_lost_while_a_leader_is_killed(
 ) -> None:
     topic = Admin(cluster).create_topic("killed", partitions=2)
     victim = leader_of(brokers, topic, 0)
-    tps = [TopicPartition("killed", 0), TopicPartition("killed", 1)]
+    topic_partitions = [TopicPartition("killed", 0), TopicPartition("killed", 1)]
     acknowledged = threading.Event()
     go_on = threading.Event()
     config = ProducerConfig(linger_ms=1, batch_bytes=2_000)
@@ -99,26 +99,28 @@ def test_order_holds_and_nothing_is_lost_while_a_leader_is_killed(
         go_on.set()
         thread.join()
         producer.flush(30)
-    for tp in tps:
-        got = read_all(cluster, tp)
+    for topic_partition in topic_partitions:
+        got = read_all(cluster, topic_partition)
         # At least once: an append whose answer was lost is there twice, but in order.
-        assert list(dict.fromkeys(got)) == [b"%d" % n for n in range(tp.partition, sent, 2)]
+        assert list(dict.fromkeys(got)) == [
+            b"%d" % n for n in range(topic_partition.partition, sent, 2)
+        ]
 
 
 def test_readers_go_on_after_their_leader_has_moved_to_another_port(
     brokers: EmbeddedCluster, cluster: Cluster
 ) -> None:
     topic = Admin(cluster).create_topic("moved", partitions=1)
-    tp = TopicPartition("moved", 0)
+    topic_partition = TopicPartition("moved", 0)
     expected = [b"%d" % number for number in range(5_000)]
     with Producer(cluster, ProducerConfig(batch_bytes=4_000)) as producer:
         for value in expected:
             producer.send("moved", value)
     leader = leader_of(brokers, topic, 0)
     with Consumer(cluster, ConsumerConfig(max_wait_ms=100)) as consumer:
-        consumer.assign([tp])
+        consumer.assign([topic_partition])
         consumed = [record.value for record in islice(consumer, 100)]
-        reader = RangeReader(cluster, OffsetRange(tp, 0, 5_000), fetch_bytes=1)
+        reader = RangeReader(cluster, OffsetRange(topic_partition, 0, 5_000), fetch_bytes=1)
         read = next(reader).arrow_batch.column("value").to_pylist()
         restart_elsewhere(leader)
         for fetched in reader:
@@ -130,23 +132,23 @@ def test_readers_go_on_after_their_leader_has_moved_to_another_port(
 
 def test_a_commit_needs_no_broker(brokers: EmbeddedCluster, cluster: Cluster) -> None:
     Admin(cluster).create_topic("uncommitted", partitions=1)
-    tp = TopicPartition("uncommitted", 0)
+    topic_partition = TopicPartition("uncommitted", 0)
     with Producer(cluster) as producer:
         for number in range(10):
             producer.send("uncommitted", b"%d" % number)
     config = ConsumerConfig(group="alone", zookeeper=brokers.zookeeper, max_wait_ms=100)
     with Consumer(cluster, config) as consumer:
-        consumer.assign([tp])
+        consumer.assign([topic_partition])
         assert [record.offset for record in islice(consumer, 7)] == list(range(7))
         for broker in brokers.brokers:
             broker.kill()
         try:
             assert consumer.poll_arrow(0) != []  # the rest, as received
-            consumer.commit({tp: 7})
+            consumer.commit({topic_partition: 7})
             assert consumer.poll_arrow(0.2) == []  # notices that the leader is away
-            assert consumer.committed([tp]) == {tp: 7}
+            assert consumer.committed([topic_partition]) == {topic_partition: 7}
             consumer.commit()
-            assert consumer.committed([tp]) == {tp: 10}
+            assert consumer.committed([topic_partition]) == {topic_partition: 10}
         finally:
             for broker in brokers.brokers:
                 broker.launch()

@@ -90,11 +90,11 @@ def produce(
 
 
 def read(cluster: Cluster, topic: str, start: int = 0) -> dict[int, Sent]:
-    tp = TopicPartition(topic, 0)
-    end = Admin(cluster).list_offsets({tp: Latest()})[tp]
+    topic_partition = TopicPartition(topic, 0)
+    end = Admin(cluster).list_offsets({topic_partition: Latest()})[topic_partition]
     assert end is not None
     found = {}
-    with RangeReader(cluster, OffsetRange(tp, start, end)) as reader:
+    with RangeReader(cluster, OffsetRange(topic_partition, start, end)) as reader:
         for fetched in reader:
             for record in records_of(fetched):
                 found[record.offset] = Sent(
@@ -140,11 +140,11 @@ def test_a_topic_is_compacted_by_itself_and_reads_right(
     brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, compression: Compression
 ) -> None:
     topic = f"compacted-{compression.name.lower()}"
-    admin, tp = Admin(cluster), TopicPartition(topic, 0)
+    admin, topic_partition = Admin(cluster), TopicPartition(topic, 0)
     admin.create_topic(topic, partitions=1, config=TOPIC)
     sent = produce(cluster, topic, 3000, compression=compression)
     found = wait_until_compacted(brokers.brokers[0], cluster, topic, sent)
-    assert admin.list_offsets({tp: Latest()})[tp] == 3000
+    assert admin.list_offsets({topic_partition: Latest()})[topic_partition] == 3000
 
     # A removed offset is read from like any other, and so are times and ranges.
     gone = next(offset for offset in range(3000) if offset not in found)
@@ -152,8 +152,8 @@ def test_a_topic_is_compacted_by_itself_and_reads_right(
     for number in (0, 1500, 2999):
         at = AtTimestamp(T0_US + number * 1000)
         expected = min(o for o in found if o >= number)
-        assert admin.list_offsets({tp: at})[tp] == expected
-    pieces, _ = admin.split(OffsetRange(tp, 0, 3000), target_bytes=2000)
+        assert admin.list_offsets({topic_partition: at})[topic_partition] == expected
+    pieces, _ = admin.split(OffsetRange(topic_partition, 0, 3000), target_bytes=2000)
     assert pieces[0].start == 0
     assert pieces[-1].end == 3000
 

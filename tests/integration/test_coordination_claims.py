@@ -24,7 +24,7 @@ from spark_logbus.errors import (
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import process_is_gone, process_is_stopped, wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, expire, session
 
@@ -48,12 +48,14 @@ def quick(on: GroupClaims, monkeypatch: pytest.MonkeyPatch) -> GroupClaims:
     return on
 
 
-def commit(on: Session, mine: GroupClaims, offset: int, *tps: TopicPartition) -> None:
-    GroupOffsets(on).commit("g", dict.fromkeys(tps or (A0,), offset), by="x", claims=mine)
+def commit(on: Session, mine: GroupClaims, offset: int, *topic_partitions: TopicPartition) -> None:
+    GroupOffsets(on).commit(
+        "g", dict.fromkeys(topic_partitions or (A0,), offset), by="x", claims=mine
+    )
 
 
 def remove(on: Session, path: str) -> None:
-    absolute = Tree(on)._absolute(path)
+    absolute = Nodes(on)._absolute(path)
     on.call("remove a node", lambda client: client.delete_async(absolute), on.deadline())
 
 
@@ -87,7 +89,7 @@ def test_the_second_gets_it_as_soon_as_the_first_has_ended(chroot: str, opened: 
         claims(first).hold(["a"])
         mine = claims(opened)
         waiting = pool.submit(mine.hold, ["a"])
-        watched = Tree(opened)
+        watched = Nodes(opened)
         assert not waiting.done()
         first.close()
         waiting.result(8)  # before the 15 s that a dead holder would be waited for
@@ -191,7 +193,7 @@ def test_a_takeover_between_a_commits_check_and_its_write(
             monkeypatch.setattr(mine, "checks", real)
             opened.call(
                 "remove the claim",
-                lambda client: client.delete_async(Tree(opened)._absolute(paths.claim("g", "a"))),
+                lambda client: client.delete_async(Nodes(opened)._absolute(paths.claim("g", "a"))),
                 opened.deadline(),
             )
             claims(other, pid=8).hold(["a"])

@@ -15,7 +15,7 @@ from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwne
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Create, Operation, size_of
 from tests.integration.coordination_tools import MULTI, Proxy, put, session
 
@@ -41,7 +41,10 @@ def rewinds(opened: Session) -> GroupRewinds:
 
 
 def plain(offsets: GroupOffsets, group: str = "g") -> dict[TopicPartition, int]:
-    return {tp: committed.offset for tp, committed in offsets.committed(group).items()}
+    return {
+        topic_partition: committed.offset
+        for topic_partition, committed in offsets.committed(group).items()
+    }
 
 
 class TestCommit:
@@ -114,13 +117,13 @@ class TestCommit:
             proxy.lose_reply(MULTI)
             GroupOffsets(unlucky).commit("g", many, by="x", expected_generation=0)
             assert proxy.lost == 1
-            tree = Tree(unlucky)
+            tree = Nodes(unlucky)
             nodes = tree.get_many(f"/consumers/g/offsets/wide/{p}" for p in range(100))
         assert {node.version for node in nodes.values() if node is not None} == {0}
         assert plain(offsets) == many
 
     def test_zookeeper_takes_the_largest_transaction_that_we_send(self, opened: Session) -> None:
-        tree = Tree(opened)
+        tree = Nodes(opened)
         parts: list[Operation] = [Create(f"/part-{i}", b"x" * 299_800) for i in range(3)]
         assert 0.999 < size_of(parts) / MAX_TRANSACTION_BYTES <= 1
         tree.transact("write a lot", parts, deadline=opened.deadline())
@@ -130,26 +133,32 @@ class TestCommit:
         self, offsets: GroupOffsets, chroot: str
     ) -> None:
         """Each commit gives all partitions the same offset; the largest must remain."""
-        tps = [TopicPartition("t", p) for p in range(5)]
+        topic_partitions = [TopicPartition("t", p) for p in range(5)]
 
         def commits(start: int) -> None:
             with session(chroot, name=f"c{start}") as other:
                 mine = GroupOffsets(other)
                 for offset in range(start, 60, 4):
                     mine.commit(
-                        "g", dict.fromkeys(tps, offset), by=str(start), allow_backward=False
+                        "g",
+                        dict.fromkeys(topic_partitions, offset),
+                        by=str(start),
+                        allow_backward=False,
                     )
 
         with ThreadPoolExecutor(4) as pool:
             running = [pool.submit(commits, start) for start in range(4)]
-            seen = dict.fromkeys(tps, -1)
+            seen = dict.fromkeys(topic_partitions, -1)
             while not all(done.done() for done in running):
                 now = plain(offsets)
-                assert all(now.get(tp, -1) >= before for tp, before in seen.items())
+                assert all(
+                    now.get(topic_partition, -1) >= before
+                    for topic_partition, before in seen.items()
+                )
                 seen.update(now)
             for done in running:
                 done.result()
-        assert plain(offsets) == dict.fromkeys(tps, 59)
+        assert plain(offsets) == dict.fromkeys(topic_partitions, 59)
 
     def test_a_commit_whose_reply_was_lost_is_not_repeated(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, offsets: GroupOffsets
@@ -165,7 +174,7 @@ class TestCommit:
             assert proxy.lost == 1
         # Repeated blindly, it would have overwritten the commit that came after it.
         assert plain(offsets) == {A0: 2, A1: 99}
-        node = Tree(offsets._tree.session).get("/consumers/g/offsets/a/0")
+        node = Nodes(offsets._tree.session).get("/consumers/g/offsets/a/0")
         assert node is not None
         assert node.version == 1
 
@@ -185,7 +194,7 @@ class TestCommit:
         assert offsets.groups() == []
         assert offsets.committed("g") == {}
         assert rewinds.generation("g") == 0
-        assert Tree(opened).children("/consumers") == []
+        assert Nodes(opened).children("/consumers") == []
         offsets.delete("g")
 
     def test_a_group_with_members_is_not_deleted(self, offsets: GroupOffsets, chroot: str) -> None:
@@ -294,26 +303,28 @@ class TestRewinds:
     ) -> None:
         """Also when the rewind is of other partitions than the commit."""
         offsets.commit("g", {A0: 50, B0: 5}, by="q")
-        original = Tree.transact
+        original = Nodes.transact
 
-        def rewind_first(tree: Tree, what: str, *rest: Any, **options: Any) -> None:
-            monkeypatch.setattr(Tree, "transact", original)
+        def rewind_first(tree: Nodes, what: str, *rest: Any, **options: Any) -> None:
+            monkeypatch.setattr(Nodes, "transact", original)
             rewinds.record("g", {A0: 10}, why="w", by="ann")
             original(tree, what, *rest, **options)
 
-        monkeypatch.setattr(Tree, "transact", rewind_first)
+        monkeypatch.setattr(Nodes, "transact", rewind_first)
         with pytest.raises(StaleOwnerError):
             offsets.commit("g", {B0: 6, A1: 6}, by="q", expected_generation=0)
         assert plain(offsets) == {A0: 10, B0: 5}
 
     def test_a_rewind_is_seen_whole_or_not_at_all(self, offsets: GroupOffsets, chroot: str) -> None:
-        tps = [TopicPartition("t", p) for p in range(20)]
-        offsets.commit("g", dict.fromkeys(tps, 0), by="x")
+        topic_partitions = [TopicPartition("t", p) for p in range(20)]
+        offsets.commit("g", dict.fromkeys(topic_partitions, 0), by="x")
 
         def rewind_often() -> None:
             with session(chroot, name="operator") as operator:
                 for i in range(1, 40):
-                    GroupRewinds(operator).record("g", dict.fromkeys(tps, i), why="w", by="x")
+                    GroupRewinds(operator).record(
+                        "g", dict.fromkeys(topic_partitions, i), why="w", by="x"
+                    )
 
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(rewind_often)

@@ -14,7 +14,7 @@ from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress
 from spark_logbus.zookeeper import Session, SessionState
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, expire, put, session
 
@@ -206,7 +206,7 @@ class TestSessionLoss:
         BrokerRegistry(opened).register(ONE, version="1")
         with session(chroot, name="by-hand") as other:
             created = _created(other, 1)
-            path = Tree(other)._absolute("/brokers/ids/1")
+            path = Nodes(other)._absolute("/brokers/ids/1")
             other.call("delete", lambda c: c.delete_async(path), other.deadline())
             wait_until(lambda: _created(other, 1) not in (None, created))
 
@@ -221,7 +221,7 @@ class TestSessionLoss:
             def wipe(client: Any) -> Any:
                 transaction = client.transaction()
                 for path in ("/brokers/ids/1", "/brokers/ids", "/brokers"):
-                    transaction.delete(Tree(other)._absolute(path))
+                    transaction.delete(Nodes(other)._absolute(path))
                 return transaction.commit_async()
 
             other.call("wipe", wipe, other.deadline())
@@ -234,10 +234,10 @@ class TestSessionLoss:
         conflicts: list[BrokerIdInUseError] = []
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as weak:
             BrokerRegistry(weak).register(ONE, version="1", on_conflict=conflicts.append)
-            with session(chroot) as rival:
+            with session(chroot) as current_owner:
                 proxy.refuse.set()
                 expire(weak, through=zookeeper.address)
-                BrokerRegistry(rival).register(ONE_ELSEWHERE, version="1")
+                BrokerRegistry(current_owner).register(ONE_ELSEWHERE, version="1")
                 proxy.refuse.clear()
                 wait_until(lambda: conflicts)
                 assert "127.0.0.1:9999" in conflicts[0].message
@@ -246,10 +246,10 @@ class TestSessionLoss:
 
 
 def _owner(opened: Session, broker_id: int) -> int | None:
-    node = Tree(opened).get(f"/brokers/ids/{broker_id}")
+    node = Nodes(opened).get(f"/brokers/ids/{broker_id}")
     return None if node is None else node.owner
 
 
 def _created(opened: Session, broker_id: int) -> int | None:
-    node = Tree(opened).get(f"/brokers/ids/{broker_id}")
+    node = Nodes(opened).get(f"/brokers/ids/{broker_id}")
     return None if node is None else node.changed[0]

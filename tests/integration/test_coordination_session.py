@@ -21,7 +21,7 @@ from spark_logbus.errors import CoordinationError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import READ, Proxy, States, expire, session
 
@@ -50,9 +50,9 @@ class TestStartAndClose:
         with session(f"{chroot}/deep/down") as opened:
             assert opened.state is CONNECTED
             assert opened.session_id != 0
-            Tree(opened).ensure("/a/b")
+            Nodes(opened).ensure("/a/b")
         with session(chroot) as above:
-            assert Tree(above).children("/deep/down/a") == ["b"]
+            assert Nodes(above).children("/deep/down/a") == ["b"]
 
     def test_an_unreachable_server_is_an_error_with_a_remedy(self, unused_address: str) -> None:
         dead = Session(unused_address, client_name="x", connect_timeout_ms=300)
@@ -129,7 +129,7 @@ class TestConnectionLoss:
             assert told == [(CONNECTED, 60_000)]
 
     def test_calls_made_meanwhile_wait(self, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
-        tp = TopicPartition("t", 0)
+        topic_partition = TopicPartition("t", 0)
         with (
             Proxy(zookeeper.address) as proxy,
             session(proxy.connect_string(chroot)) as opened,
@@ -139,17 +139,17 @@ class TestConnectionLoss:
             proxy.refuse.set()
             proxy.cut()
             wait_until(lambda: opened.state is SUSPENDED)
-            waiting = pool.submit(lambda: offsets.commit("g", {tp: 3}, by="x"))
+            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 3}, by="x"))
             proxy.refuse.clear()
             waiting.result(15)
-            assert offsets.committed("g")[tp].offset == 3
+            assert offsets.committed("g")[topic_partition].offset == 3
 
     def test_a_read_whose_reply_was_lost_is_repeated(
         self, zookeeper: EmbeddedZooKeeper, chroot: str
     ) -> None:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as opened:
             proxy.lose_reply(READ)
-            assert Tree(opened).get("/nothing") is None
+            assert Nodes(opened).get("/nothing") is None
             assert proxy.lost == 1
 
     def test_they_wait_no_longer_than_the_bound(
@@ -192,7 +192,7 @@ class TestOutage:
         """Registration, watches, data: all there again, without a new session."""
         connect = f"{own_zookeeper.address}/bus"
         address = BrokerAddress(broker_id=1, host="127.0.0.1", port=9)
-        tp = TopicPartition("t", 0)
+        topic_partition = TopicPartition("t", 0)
         with session(connect) as opened, ThreadPoolExecutor(1) as pool:
             registry, topics, offsets = (
                 BrokerRegistry(opened),
@@ -201,17 +201,17 @@ class TestOutage:
             )
             registry.register(address, version="1")
             created = topics.create("t", partitions=1, brokers=[1], config={})
-            offsets.commit("g", {tp: 3}, by="x")
+            offsets.commit("g", {topic_partition: 3}, by="x")
             seen: list[list[str]] = []
             topics.watch(lambda snapshot: seen.append(sorted(snapshot)))
             _kill(own_zookeeper)
             wait_until(lambda: opened.state is SUSPENDED)
-            waiting = pool.submit(lambda: offsets.commit("g", {tp: 4}, by="x"))
+            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 4}, by="x"))
             own_zookeeper.start()
             waiting.result(20)
             wait_until(lambda: registry.live() == [address])
             assert topics.get("t") == created
-            assert offsets.committed("g")[tp].offset == 4
+            assert offsets.committed("g")[topic_partition].offset == 4
             with session(connect, name="other") as other:
                 TopicRegistry(other).create("u", partitions=1, brokers=[1], config={})
             wait_until(lambda: seen[-1] == ["t", "u"])

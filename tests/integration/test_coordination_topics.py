@@ -22,7 +22,7 @@ from spark_logbus.errors import (
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
-from spark_logbus.zookeeper.nodes import Tree
+from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
 from tests.integration.coordination_tools import MULTI, Proxy, allow, expire, forbid, put, session
 
@@ -98,7 +98,7 @@ class TestTopics:
         topics.delete("orders")
         assert topics.get("orders") is None
         assert topics.all() == {}
-        assert Tree(opened).children("/brokers/topics") == []
+        assert Nodes(opened).children("/brokers/topics") == []
         assert create(topics, "orders").topic_id != old.topic_id
         assert topics.states("orders") == {}
 
@@ -107,7 +107,7 @@ class TestTopics:
     ) -> None:
         create(topics, "orders", 2)
         topics.lead(TopicPartition("orders", 1), broker_id=1)
-        node = Tree(opened).get("/brokers/topics/orders")
+        node = Nodes(opened).get("/brokers/topics/orders")
         assert node is not None
         put(chroot, "/brokers/topics/orders", node.data[:-1] + b',"deleted":true}')
         assert topics.get("orders") is None
@@ -125,7 +125,7 @@ class TestTopics:
         put(chroot, "/brokers/topics/t/partitions/0/state", b"")
         with pytest.raises(UnknownTopicError):
             topics.delete("t")
-        assert Tree(opened).children("/brokers/topics") == []
+        assert Nodes(opened).children("/brokers/topics") == []
 
     def test_of_concurrent_creations_one_wins(self, topics: TopicRegistry) -> None:
         def attempt(_: int) -> str | None:
@@ -203,13 +203,13 @@ class TestTopics:
 class TestLeaders:
     def test_every_take_over_is_a_new_leader_epoch(self, topics: TopicRegistry) -> None:
         create(topics, "orders", 2)
-        tp = TopicPartition("orders", 1)
+        topic_partition = TopicPartition("orders", 1)
         assert topics.states("orders") == {}
-        first = topics.lead(tp, broker_id=1)
+        first = topics.lead(topic_partition, broker_id=1)
         assert first == PartitionState(leader=1, leader_epoch=0, in_sync=[1])
-        second = topics.lead(tp, broker_id=2)
+        second = topics.lead(topic_partition, broker_id=2)
         assert second == PartitionState(leader=2, leader_epoch=1, in_sync=[2])
-        assert topics.lead(tp, broker_id=2).leader_epoch == 2
+        assert topics.lead(topic_partition, broker_id=2).leader_epoch == 2
         assert topics.states("orders") == {1: PartitionState(2, 2, [2])}
 
     def test_a_partition_that_the_topic_does_not_have(self, topics: TopicRegistry) -> None:
@@ -219,9 +219,9 @@ class TestLeaders:
 
     def test_rivals_never_get_the_same_epoch(self, topics: TopicRegistry) -> None:
         create(topics, "orders")
-        tp = TopicPartition("orders", 0)
+        topic_partition = TopicPartition("orders", 0)
         with ThreadPoolExecutor(4) as pool:
-            got = list(pool.map(lambda i: topics.lead(tp, broker_id=i % 4), range(20)))
+            got = list(pool.map(lambda i: topics.lead(topic_partition, broker_id=i % 4), range(20)))
         assert sorted(state.leader_epoch for state in got) == list(range(20))
 
     def test_a_lost_reply_does_not_skip_an_epoch(
@@ -230,11 +230,11 @@ class TestLeaders:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             topics = TopicRegistry(unlucky)
             create(topics, "orders")
-            tp = TopicPartition("orders", 0)
+            topic_partition = TopicPartition("orders", 0)
             proxy.lose_reply(MULTI)  # of the partition's node
-            assert topics.lead(tp, broker_id=1).leader_epoch == 0
+            assert topics.lead(topic_partition, broker_id=1).leader_epoch == 0
             proxy.lose_reply(MULTI)
-            assert topics.lead(tp, broker_id=1).leader_epoch == 1
+            assert topics.lead(topic_partition, broker_id=1).leader_epoch == 1
             assert topics.states("orders")[0].leader_epoch == 1
             assert proxy.lost == 2
 

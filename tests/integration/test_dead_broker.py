@@ -50,8 +50,12 @@ class Halves:
     def leader(self) -> str:
         return f"broker {self.dead.broker_id} at {self.dead.address}"
 
-    def records(self, tps: Sequence[TopicPartition], count: int = 10) -> set[str]:
-        return {f"{tp.partition}:{number}" for tp in tps for number in range(count)}
+    def records(self, topic_partitions: Sequence[TopicPartition], count: int = 10) -> set[str]:
+        return {
+            f"{topic_partition.partition}:{number}"
+            for topic_partition in topic_partitions
+            for number in range(count)
+        }
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,7 @@ def text(record: ConsumerRecord) -> str:
 
 
 def test_records_without_a_key_go_to_partitions_that_have_a_leader(halves: Halves) -> None:
-    living = {tp.partition for tp in halves.living_tps}
+    living = {topic_partition.partition for topic_partition in halves.living_tps}
     config = ProducerConfig(batch_bytes=400, delivery_timeout_ms=60_000)
     with connected(halves) as cluster, Producer(cluster, config) as producer:
         # At first the dead broker is registered still; in the end it is not.
@@ -117,7 +121,7 @@ def test_records_without_a_key_go_to_partitions_that_have_a_leader(halves: Halve
 
 
 def test_rows_without_a_key_do_not_wait_with_rows_that_have_one(halves: Halves) -> None:
-    living = {tp.partition for tp in halves.living_tps}
+    living = {topic_partition.partition for topic_partition in halves.living_tps}
     keys = (b"%d" % number for number in range(1_000))
     key = next(key for key in keys if partition_of(key, 4) in living)
     rows = pa.table({"key": pa.array([None, key, None], pa.binary()), "value": [b"a", b"b", b"c"]})
@@ -152,15 +156,17 @@ def test_an_offset_that_only_others_have_is_no_error_of_a_broker_that_came_back(
 ) -> None:
     with connected(halves, replace(CONFIG, retry_deadline_ms=1_000)) as cluster:
         with Producer(cluster) as producer:
-            for tp in halves.living_tps * 2:
-                producer.send(halves.topic, b"more", partition=tp.partition)
+            for topic_partition in halves.living_tps * 2:
+                producer.send(halves.topic, b"more", partition=topic_partition.partition)
         admin = Admin(cluster)
         topic_id = admin.describe([halves.topic], ends=False)[halves.topic].topic_id
-        tps = (*halves.living_tps, *halves.dead_tps)
-        reader = until_now(cluster, admin, Wanted(halves.topic, topic_id, tps, AtOffset(11)))
+        topic_partitions = (*halves.living_tps, *halves.dead_tps)
+        reader = until_now(
+            cluster, admin, Wanted(halves.topic, topic_id, topic_partitions, AtOffset(11))
+        )
         read = [next(reader)]
         halves.dead.start()
-        wait_until(lambda: not admin.find_offsets(dict.fromkeys(tps, Latest())).away)
+        wait_until(lambda: not admin.find_offsets(dict.fromkeys(topic_partitions, Latest())).away)
         read += reader
     assert [fetched.topic_partition for fetched in read] == list(halves.living_tps)
 
@@ -187,7 +193,7 @@ def test_following_waits_for_the_broker_and_goes_on_by_itself(
         assert later == halves.records(halves.dead_tps)
         assert follower.wait(30) == 0
     (warning,) = told.read_text().splitlines()  # once, not over and over
-    assert all(str(tp) in warning for tp in halves.dead_tps)
+    assert all(str(topic_partition) in warning for topic_partition in halves.dead_tps)
 
 
 def test_a_consumer_that_runs_already_goes_on_with_the_living(
@@ -202,8 +208,8 @@ def test_a_consumer_that_runs_already_goes_on_with_the_living(
         assert len(got) == 40
         with caplog.at_level(logging.WARNING), Producer(cluster) as producer:
             halves.dead.kill()
-            for tp in halves.living_tps:
-                producer.send(halves.topic, b"new", partition=tp.partition)
+            for topic_partition in halves.living_tps:
+                producer.send(halves.topic, b"new", partition=topic_partition.partition)
             assert [text(next(consumer)) for _ in range(2)] == ["new", "new"]
             consumer.commit()
             wait_until(
@@ -222,13 +228,13 @@ def test_a_consumer_that_runs_already_goes_on_with_the_living(
 def test_offsets_of_the_living_are_known_at_once(halves: Halves) -> None:
     with connected(halves) as cluster:
         admin = Admin(cluster)
-        tps = [*halves.living_tps, *halves.dead_tps]
-        found = admin.find_offsets(dict.fromkeys(tps, Latest()))
+        topic_partitions = [*halves.living_tps, *halves.dead_tps]
+        found = admin.find_offsets(dict.fromkeys(topic_partitions, Latest()))
         assert found.found == dict.fromkeys(halves.living_tps, 10)
         assert set(found.away) == set(halves.dead_tps)
         described = admin.describe([halves.topic])[halves.topic].partitions
-        for tp in halves.dead_tps:
-            assert described[tp.partition].ends is None
-            assert "broker 2" in str(described[tp.partition].problem)
+        for topic_partition in halves.dead_tps:
+            assert described[topic_partition.partition].ends is None
+            assert "broker 2" in str(described[topic_partition.partition].problem)
         with pytest.raises(BrokerUnavailableError, match=r"The offsets of .* broker 2"):
             take_snapshot(admin, Topics((halves.topic,)), missing_ok=False)

@@ -17,7 +17,7 @@ from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, Producer
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.transport import connection as connection_module
 from spark_logbus.client.transport import mapped_file as passed_file
-from spark_logbus.client.transport.mapped_file import PassedFile
+from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
@@ -58,14 +58,14 @@ def cluster(tmp_path: Path, chroot: str) -> Iterator[Cluster]:
 def mapped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The parts of files that are mapped: position and length of each."""
     parts: list[tuple[int, int]] = []
-    original = PassedFile.map
+    original = MappedFile.map
 
-    def noted(self: PassedFile, position: int, length: int) -> memoryview:
+    def noted(self: MappedFile, position: int, length: int) -> memoryview:
         view = original(self, position, length)
         parts.append((position, length))
         return view
 
-    monkeypatch.setattr(PassedFile, "map", noted)
+    monkeypatch.setattr(MappedFile, "map", noted)
     return parts
 
 
@@ -143,7 +143,7 @@ def test_files_that_cannot_be_mapped_are_read_through_the_socket(
     def refuse(*_: object) -> memoryview:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(PassedFile, "map", refuse)
+    monkeypatch.setattr(MappedFile, "map", refuse)
     with caplog.at_level(logging.DEBUG, LOG_NAME):
         check(cluster)
     (record,) = (one for one in caplog.records if one.name == LOG_NAME)

@@ -39,10 +39,14 @@ def created(zookeeper: str, name: str, *, partitions: int) -> dict[TopicPartitio
         leaders = {TopicPartition(name, n): part.leader for n, part in parts.items()}
         with Producer(cluster) as producer:
             for number in range(3):
-                for tp in leaders:
-                    producer.send(name, b"%d" % number, partition=tp.partition)
+                for topic_partition in leaders:
+                    producer.send(name, b"%d" % number, partition=topic_partition.partition)
                 producer.flush()
-    return {tp: leader.broker_id for tp, leader in leaders.items() if leader is not None}
+    return {
+        topic_partition: leader.broker_id
+        for topic_partition, leader in leaders.items()
+        if leader is not None
+    }
 
 
 @contextmanager
@@ -62,7 +66,9 @@ def test_offsets_of_others_are_known_when_the_first_leader_is_silent(
     with EmbeddedCluster(tmp_path, brokers=2) as brokers:
         leaders = created(brokers.zookeeper, "first-silent", partitions=4)
         silent = leaders[TopicPartition("first-silent", 0)]
-        others = [tp for tp, leader in leaders.items() if leader != silent]
+        others = [
+            topic_partition for topic_partition, leader in leaders.items() if leader != silent
+        ]
         config = replace(CONFIG, idle_connections=0)  # so that each leader is greeted anew
         for _ in range(5):
             with Cluster.from_zookeeper(brokers.zookeeper, config) as cluster:
@@ -104,17 +110,17 @@ def test_an_answer_that_is_on_its_way_is_waited_for(
     network all the same."""
     impatient = ClientConfig(local_sockets=False, retry_deadline_ms=600)
     with broker_process(tmp_path, chroot) as broker:
-        tp = next(iter(created(chroot, "slow", partitions=1)))
+        topic_partition = next(iter(created(chroot, "slow", partitions=1)))
         with Cluster.from_zookeeper(chroot, CONFIG) as cluster, Producer(cluster) as producer:
             for _ in range(6):
-                producer.send(tp.topic, bytes(1_000_000), partition=0)
+                producer.send(topic_partition.topic, bytes(1_000_000), partition=0)
         never = threading.Event()  # what it waits for in vain is the time that 4 MB/s take
         relay = Relay(broker.address, lambda data: not never.wait(len(data) / 4_000_000))
         relay.take_over(monkeypatch)
         try:
             with (
                 Cluster.from_zookeeper(chroot, impatient) as cluster,
-                RangeReader(cluster, OffsetRange(tp, 0, 9)) as reader,
+                RangeReader(cluster, OffsetRange(topic_partition, 0, 9)) as reader,
             ):
                 assert sum(len(fetched.arrow_batch) for fetched in reader) == 9
         finally:

@@ -145,7 +145,7 @@ def test_sql_view(spark: SparkSession, logbus: Logbus) -> None:
 
 def test_retention_that_was_faster(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic(segment_bytes="2048")
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     for first in range(0, 100, 10):
         logbus.produce(topic, [value * 50 for value in numbered(10, first)])
     strict = read(spark, logbus, subscribe=topic)
@@ -153,9 +153,16 @@ def test_retention_that_was_faster(spark: SparkSession, logbus: Logbus) -> None:
     assert (strict.count(), calm.count()) == (100, 100)
     logbus.admin.alter_topic(topic, put={"retention.bytes": "4096"})
     start, end = 80, 100  # what fits: two segments, each of ten records
-    wait_until(lambda: logbus.spans(topic)[tp] == (start, end), deadline_s=90, message="retention")
+    wait_until(
+        lambda: logbus.spans(topic)[topic_partition] == (start, end),
+        deadline_s=90,
+        message="retention",
+    )
     left = [value * 50 for value in numbered(20, start)]
-    lost = rf"Records may have been lost: {tp}: offset 0 was to be read.*log now starts at {start}"
+    lost = (
+        rf"Records may have been lost: {topic_partition}: offset 0 was to be read.*log now "
+        rf"starts at {start}"
+    )
     # Planned while the records were there: the tasks find that they are gone.
     with pytest.raises(PySparkException, match=lost):
         strict.count()

@@ -120,9 +120,11 @@ class Chaos:
         """First the group, then the sink: so nothing can pass by in between."""
         committed = self.logbus.committed("killed")
         sunk = set(self.in_sink())
-        for tp, offset in committed.items():
-            lacking = {f"{tp.partition}:{below:06d}" for below in range(offset)} - sunk
-            assert not lacking, f"{tp} is committed up to {offset}, but not in the sink: {lacking}"
+        for topic_partition, offset in committed.items():
+            lacking = {f"{topic_partition.partition}:{below:06d}" for below in range(offset)} - sunk
+            assert not lacking, (
+                f"{topic_partition} is committed up to {offset}, but not in the sink: {lacking}"
+            )
 
 
 @pytest.fixture

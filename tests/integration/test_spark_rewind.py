@@ -70,7 +70,7 @@ def test_a_running_query_follows_at_once(
 ) -> None:
     """Idle before each rewind: nothing is appended that would make it look."""
     topic = logbus.topic()
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     for number, value in enumerate(numbered(10)):
         logbus.produce(topic, [value], timestamp_us=LONG_AGO_US + number * HOUR_US)
     group = f"live-rewind-{topic}"
@@ -86,7 +86,7 @@ def test_a_running_query_follows_at_once(
 
     def done() -> bool:
         assert query.isActive, str(query.exception())
-        return logbus.committed(group) == {tp: 10}
+        return logbus.committed(group) == {topic_partition: 10}
 
     wait_until(done, deadline_s=60, message="the first micro-batch and its commit")
     # Hours apart, so that it does not matter how long this test takes.

@@ -97,14 +97,14 @@ def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams) -> Non
 
 def test_a_rewind_takes_effect_on_a_checkpoint(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     logbus.produce(topic, numbered(10))
     options = {"subscribe": topic, "group": "rewound", "startingOffsets": "earliest"}
     assert streams.run(**options) == numbered(10)
-    logbus.rewind("rewound", {tp: 6})
-    assert logbus.committed("rewound") == {tp: 6}
+    logbus.rewind("rewound", {topic_partition: 6})
+    assert logbus.committed("rewound") == {topic_partition: 6}
     assert streams.run(**options) == numbered(4, 6)
-    assert logbus.committed("rewound") == {tp: 10}
+    assert logbus.committed("rewound") == {topic_partition: 10}
     assert streams.run(**options) == []
 
 
@@ -181,18 +181,21 @@ def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) ->
 
 def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
-    tp = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     logbus.produce(topic, numbered(5))
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     assert streams.run(**options) == numbered(5)
     for start in range(100, 200, 10):
         logbus.produce(topic, [value * 50 for value in numbered(10, start)])
     # With less than a segment above its bound, retention is done: the start stays where it is.
-    wait_until(lambda: logbus.size_bytes(tp) < 4096 + 2048, deadline_s=90, message="retention")
-    start, end = logbus.spans(topic)[tp]
+    wait_until(
+        lambda: logbus.size_bytes(topic_partition) < 4096 + 2048, deadline_s=90, message="retention"
+    )
+    start, end = logbus.spans(topic)[topic_partition]
     with pytest.raises(
         StreamingQueryException,
-        match=f"{tp}: offset 5 was to be read next, but the log now starts at {start}. "
+        match=f"{topic_partition}: offset 5 was to be read next, but the log now starts at "
+        f"{start}. "
         "To go on with what is there, set the option failOnDataLoss to false",
     ):
         streams.run(**options)

@@ -67,7 +67,7 @@ def test_each_load_brings_what_is_new(job: Job) -> None:
     assert job.staging() == []
     ends = {TopicPartition(job.topic, 0): 3, TopicPartition(job.topic, 1): 1}
     committed = job.logbus.committed("loads")
-    assert {tp: committed[tp] for tp in ends} == ends
+    assert {topic_partition: committed[topic_partition] for topic_partition in ends} == ends
 
 
 def test_a_load_gives_way_to_a_query_that_holds_its_group(

@@ -18,7 +18,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import Acknowledgement
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.completion import Settler
+from spark_logbus.client.producer.completion import Completion
 from spark_logbus.client.producer.leader_connections import InFlight, Link
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
@@ -30,7 +30,7 @@ from spark_logbus.errors import (
     RequestTimeoutError,
     StorageError,
 )
-from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import AppendResponse, AppendResult, error_info
 from spark_logbus.record import RecordBatchHeader, verify
@@ -52,7 +52,7 @@ class Log:
     """Record batches in order, and what the broker knows of their producers."""
 
     stored: list[Stored] = field(default_factory=list)
-    producers: ProducerStates = field(default_factory=lambda: ProducerStates(TP))
+    producers: ProducerStateManager = field(default_factory=lambda: ProducerStateManager(TP))
 
     @property
     def end(self) -> int:
@@ -70,7 +70,7 @@ class Log:
     def lose(self, count: int) -> None:
         """What a power failure does to records that were acknowledged before they were flushed."""
         del self.stored[max(0, len(self.stored) - count) :]
-        self.producers = ProducerStates(TP)
+        self.producers = ProducerStateManager(TP)
         for one in self.stored:
             self.producers.note(one.header, offset=one.offset, append_time_us=0)
 
@@ -86,9 +86,11 @@ class Client:
         lock = threading.Lock()
         cluster = cast(
             Any,
-            SimpleNamespace(doubt=lambda _: None, backoff=SimpleNamespace(pause_s=lambda _: 0.0)),
+            SimpleNamespace(
+                invalidate=lambda _: None, backoff=SimpleNamespace(pause_s=lambda _: 0.0)
+            ),
         )
-        self.settler = Settler(
+        self.settler = Completion(
             cluster, ProducerConfig(), self.accumulator,
             lock=lock, settled=threading.Condition(lock),
         )  # fmt: skip

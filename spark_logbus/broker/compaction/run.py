@@ -29,7 +29,7 @@ from spark_logbus.local.processes import spawn, stop
 from spark_logbus.log import CompactionPlan, PartitionLog
 from spark_logbus.model import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
 _STOP_GRACE_S: Final = 1.0  # it has nothing to put in order
@@ -79,7 +79,7 @@ class CompactionRun:
         self._done = 0  # groups
         self._before = self._after = 0
 
-    def to_the_end(self, stats: CompactionStats) -> Finished | None:
+    def run(self, stats: CompactionStats) -> Finished | None:
         """The last report; None if it was broken off, for the broker stops or the log changed.
 
         Raises StorageError when the child fails, dies or stalls.
@@ -92,7 +92,7 @@ class CompactionRun:
         except _BrokenOffError:
             pass
         if not self._stopping.is_set():
-            log.info(
+            logger.info(
                 "The compaction of %s was broken off: its segments or its configuration changed "
                 "meanwhile.",
                 self._log.topic_partition,
@@ -175,18 +175,18 @@ class CompactionRun:
         return f"It said: {text}" if text else "It may have been killed for lack of memory."
 
     def tell(self, finished: Finished, duration_s: float) -> None:
-        log.info(
+        logger.info(
             "Compacted %s up to offset %d: %d of %d records stay, in %.1f seconds.",
             self._log.topic_partition, finished.end_offset, self._after, self._before, duration_s,
         )  # fmt: skip
         if finished.undecodable:
-            log.warning(
+            logger.warning(
                 "%d record batches of %s have a payload that cannot be decoded, as a producer "
                 "sent it; compaction kept them as they are.",
                 finished.undecodable, self._log.topic_partition,
             )  # fmt: skip
         if finished.too_large:
-            log.warning(
+            logger.warning(
                 "%d record batches of %s would take too much memory decoded; compaction kept them "
                 "as they are, and tombstones behind them. Raise map_bytes in [compaction] (%d) to "
                 "have them compacted.",
@@ -216,7 +216,7 @@ def job_of(topic_partition: TopicPartition, plan: CompactionPlan, *, map_bytes: 
         topic_partition=str(topic_partition),
         groups=groups,
         first_dirty_offset=plan.first_dirty_offset,
-        tombstones_end=plan.tombstones_end,
+        delete_horizon=plan.delete_horizon,
         map_bytes=map_bytes,
         index_interval_bytes=plan.config.index_interval_bytes,
     )

@@ -19,7 +19,7 @@ from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 4  # times the check interval
 _LAST_PAUSE_S: Final = 3600.0
@@ -69,7 +69,7 @@ class Compactor:
                 while self.compact_one() and not self._stopping.is_set():
                     pass
             except Exception:
-                log.exception("Compaction failed in a way that was not foreseen; trying again.")
+                logger.exception("Compaction failed in a way that was not foreseen; trying again.")
 
     # -- one compaction -------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Compactor:
                 clock=self._clock,
                 stopping=self._stopping,
             )
-            finished = run.to_the_end(self.stats)
+            finished = run.run(self.stats)
             if finished is not None:
                 chosen.log.compaction.finished(
                     chosen.plan, end_offset=finished.end_offset, now_us=self._time.stamp_us()
@@ -138,7 +138,7 @@ class Compactor:
         length_s = min(2 * before.length_s, _LAST_PAUSE_S) if before else first_s
         self._pauses[topic_partition] = _Pause(self._clock.monotonic() + length_s, length_s)
         self.stats.failures += 1
-        log.error(
+        logger.error(
             "%s could not be compacted: %s Its records stay as they are; trying again in %d "
             "seconds.", topic_partition, error, length_s,
         )  # fmt: skip
@@ -147,6 +147,6 @@ class Compactor:
         try:
             partition_log.compaction.discard()
         except StorageError as error:
-            log.warning("%s It is tried again with the next compaction.", error)
+            logger.warning("%s It is tried again with the next compaction.", error)
         for path in (self._job_file, self._report_file):
             path.unlink(missing_ok=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 
-from spark_logbus.broker.handlers.request_metrics import RequestMeters
-from spark_logbus.broker.network import Answer, Deferred, NoReply, NotYet, Reply
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
@@ -33,7 +33,7 @@ from spark_logbus.protocol import (
     error_info,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class AppendHandler:
@@ -41,16 +41,16 @@ class AppendHandler:
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         *,
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
-        meters: RequestMeters | None = None,
+        meters: RequestMetrics | None = None,
     ) -> None:
         self._partitions = partitions
         self._lease = lease
-        self._meters = meters or RequestMeters(clock)
+        self._meters = meters or RequestMetrics(clock)
         self._clock = clock
         self._max_wait_ms = max_wait_ms
 
@@ -74,7 +74,7 @@ class AppendHandler:
             position += partition.length
             self._append(pending, number, partition, data, acks)
         if acks is Acks.NONE:
-            return NoReply.POSSIBLE if pending.failures else NoReply.WANTED
+            return NoResponse.CLOSE_CONNECTION if pending.failures else NoResponse.NOT_WANTED
         return pending.poll() or pending
 
     def _append(
@@ -89,7 +89,7 @@ class AppendHandler:
             led = self._partitions.leader_of(TopicPartition(partition.topic, partition.partition))
             appended = led.log.append(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
-            log.debug("An append was refused: %s", error)
+            logger.debug("An append was refused: %s", error)
             pending.failed(number, error.again())
             return
         if acks is Acks.FLUSHED:
@@ -115,7 +115,7 @@ def _checked_acks(request: AppendRequest, payload_bytes: int) -> Acks:
     return acks
 
 
-class _PendingAppend(Deferred):
+class _PendingAppend(DelayedResponse):
     """The outcomes of one append request, until all of them are known. Thread-safe."""
 
     def __init__(
@@ -125,7 +125,7 @@ class _PendingAppend(Deferred):
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
-        meters: RequestMeters,
+        meters: RequestMetrics,
     ) -> None:
         wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
@@ -163,7 +163,7 @@ class _PendingAppend(Deferred):
         if done:
             self.wake()
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         late = self._clock.monotonic() >= self.deadline
         if self._missing and not late:
             return None
@@ -176,7 +176,7 @@ class _PendingAppend(Deferred):
             self._result(partition, outcome)
             for partition, outcome in zip(self._partitions, self._outcomes, strict=True)
         ]
-        return Reply(encode_response(AppendResponse(results)))
+        return Response(encode_response(AppendResponse(results)))
 
     def _doubt(self) -> None:
         """What was written is not acknowledged: another broker may have the id by now."""

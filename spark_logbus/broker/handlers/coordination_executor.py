@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_logbus.broker.network import Deferred, Reply
+from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError, LogbusError, RequestTimeoutError
 from spark_logbus.protocol import encode_error
@@ -16,7 +16,7 @@ _THREADS = 2
 _MAX_WAITING = 64  # such requests are rare; more than this is a runaway script
 
 
-class Offload:
+class CoordinationExecutor:
     """Thread-safe."""
 
     def __init__(self, *, clock: Clock, max_wait_ms: int) -> None:
@@ -26,7 +26,7 @@ class Offload:
         self._lock = threading.Lock()
         self._unfinished = 0
 
-    def run(self, work: Callable[[], Reply]) -> Deferred:
+    def run(self, work: Callable[[], Response]) -> DelayedResponse:
         """Answer with what ``work`` returns or raises, when it is done."""
         with self._lock:
             if self._unfinished >= _MAX_WAITING:
@@ -47,28 +47,28 @@ class Offload:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Job(Deferred):
+class _Job(DelayedResponse):
     """One request that waits for ZooKeeper."""
 
-    def __init__(self, work: Callable[[], Reply], *, clock: Clock, deadline: float) -> None:
+    def __init__(self, work: Callable[[], Response], *, clock: Clock, deadline: float) -> None:
         super().__init__(deadline=deadline)
         self._work = work
         self._clock = clock
-        self._outcome: Reply | BaseException | None = None
+        self._outcome: Response | BaseException | None = None
 
     def run(self) -> None:
         try:
             self._outcome = self._work()
         except LogbusError as error:
-            self._outcome = Reply(encode_error(error))
+            self._outcome = Response(encode_error(error))
         except BaseException as bug:  # noqa: BLE001 - raised again where the reply is asked for
             self._outcome = bug
         self.wake()
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         if self._outcome is None and self._clock.monotonic() >= self.deadline:
             late = "ZooKeeper did not answer in time; a change may still be made."
-            return Reply(encode_error(RequestTimeoutError(late)))
+            return Response(encode_error(RequestTimeoutError(late)))
         return self._outcome

@@ -9,13 +9,13 @@ from typing import Any
 from spark_logbus import __version__
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.fetch import FetchHandler
-from spark_logbus.broker.handlers.request_metrics import RequestMeters
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
-from spark_logbus.broker.metadata_cache import ClusterImage, MetadataHandler
-from spark_logbus.broker.network import Answer, Connection, NoReply, Reply
-from spark_logbus.broker.replica_manager import Partitions, require_id
+from spark_logbus.broker.metadata_cache import MetadataCache, MetadataHandler
+from spark_logbus.broker.network import Answer, Connection, NoResponse, Response
+from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import Acks, TopicPartition
@@ -44,7 +44,7 @@ from spark_logbus.protocol import (
     error_info,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ONE_PIECE = 1 << 62
 # Of one request: a terabyte in pieces of a few bytes would take all memory. Beyond this, pieces
@@ -63,17 +63,17 @@ class RequestHandler:
         self,
         config: BrokerConfig,
         *,
-        partitions: Partitions,
-        image: ClusterImage,
+        partitions: ReplicaManager,
+        image: MetadataCache,
         topics: TopicRegistry,
         appends: AppendHandler,
         fetches: FetchHandler,
-        offload: Offload,
-        meters: RequestMeters | None = None,
+        offload: CoordinationExecutor,
+        meters: RequestMetrics | None = None,
     ) -> None:
         self._config = config
         self._partitions = partitions
-        self._meters = meters or RequestMeters()
+        self._meters = meters or RequestMetrics()
         self.refusal: LogbusError | None = None
         metadata = MetadataHandler(image, partitions, offload)
         topic_handler = TopicHandler(config, image=image, topics=topics, offload=offload)
@@ -97,15 +97,15 @@ class RequestHandler:
             request = decode_request(api, frame.header)
             answer = self._answer(connection, api, request, frame.payload)
         except LogbusError as error:
-            log.debug(
+            logger.debug(
                 "A request of %s was refused: %s",
                 connection.peer, error, extra={"peer": connection.peer},
             )  # fmt: skip
             self._meters.failed(api, error)
             if isinstance(request, AppendRequest) and request.acks == Acks.NONE.value:
-                answer = NoReply.POSSIBLE
+                answer = NoResponse.CLOSE_CONNECTION
             else:
-                answer = Reply(encode_error(error))
+                answer = Response(encode_error(error))
         return self._meters.answered(api, answer, began)
 
     def _answer(
@@ -144,7 +144,7 @@ class RequestHandler:
                 f"needs {PROTOCOL_VERSION} or newer; upgrade the client."
             )
         connection.handshake_done()
-        return Reply(
+        return Response(
             encode_response(
                 HandshakeResponse(
                     broker_id=self._config.id,
@@ -160,7 +160,7 @@ class RequestHandler:
 
     def _list_offsets(self, request: ListOffsetsRequest) -> Answer:
         results = [self._offset(wanted) for wanted in request.partitions]
-        return Reply(encode_response(ListOffsetsResponse(results)))
+        return Response(encode_response(ListOffsetsResponse(results)))
 
     def _offset(self, wanted: ListOffsetsPartition) -> ListOffsetsResult:
         try:
@@ -185,7 +185,7 @@ class RequestHandler:
     def _split_range(self, request: SplitRangeRequest) -> Answer:
         most_cuts = max(1, _MAX_CUTS // max(1, len(request.partitions)))
         results = [self._split(wanted, most_cuts) for wanted in request.partitions]
-        return Reply(encode_response(SplitRangeResponse(results)))
+        return Response(encode_response(SplitRangeResponse(results)))
 
     def _split(self, wanted: SplitRangePartition, most_cuts: int) -> SplitRangeResult:
         try:

@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from spark_logbus.broker.handlers.request_metrics import RequestMeters
-from spark_logbus.broker.network import Answer, Deferred, PassedFile, Reply
-from spark_logbus.broker.replica_manager import Partitions, require_id
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.network import Answer, DelayedResponse, FileHandover, Response
+from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.log import LogSlice, PartitionLog
@@ -31,7 +31,7 @@ from spark_logbus.protocol import (
 LEAST_PASSED_BYTES: Final = 1 << 20
 
 
-class WaitingFetches:
+class DelayedFetches:
     """Which fetches wait for records of which partition. Thread-safe.
 
     A waiting fetch is forgotten when it is woken (it comes back if that was not enough) and when
@@ -40,17 +40,17 @@ class WaitingFetches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[TopicPartition, weakref.WeakSet[Deferred]] = {}
+        self._waiting: dict[TopicPartition, weakref.WeakSet[DelayedResponse]] = {}
 
     def __len__(self) -> int:
         """Partitions that somebody waits for, or has waited for."""
         return len(self._waiting)
 
-    def add(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
+    def add(self, topic_partition: TopicPartition, fetch: DelayedResponse) -> None:
         with self._lock:
             self._waiting.setdefault(topic_partition, weakref.WeakSet()).add(fetch)
 
-    def remove(self, topic_partition: TopicPartition, fetch: Deferred) -> None:
+    def remove(self, topic_partition: TopicPartition, fetch: DelayedResponse) -> None:
         with self._lock:
             fetches = self._waiting.get(topic_partition)
             if fetches is not None:
@@ -74,11 +74,11 @@ class WaitingFetches:
 
 
 class _Attempt(Protocol):
-    def __call__(self, request: FetchRequest, *, deadline: float) -> Reply | None: ...
+    def __call__(self, request: FetchRequest, *, deadline: float) -> Response | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class PartitionRead:
     """What one partition gives to a fetch; ``settled``: there is no point in waiting for more."""
 
     result: FetchResult
@@ -92,15 +92,15 @@ class FetchHandler:
 
     def __init__(
         self,
-        partitions: Partitions,
-        waiting: WaitingFetches,
+        partitions: ReplicaManager,
+        waiting: DelayedFetches,
         *,
         clock: Clock,
         max_wait_ms: int,
         max_fetch_bytes: int,
-        meters: RequestMeters | None = None,
+        meters: RequestMetrics | None = None,
     ) -> None:
-        self._meters = meters or RequestMeters(clock)
+        self._meters = meters or RequestMetrics(clock)
         self._partitions = partitions
         self._waiting = waiting
         self._clock = clock
@@ -119,13 +119,13 @@ class FetchHandler:
         self._ending = True
         self._waiting.wake_all()
 
-    def _long_poll(self, request: FetchRequest) -> Deferred:
+    def _long_poll(self, request: FetchRequest) -> DelayedResponse:
         wait_ms = min(request.max_wait_ms, self._max_wait_ms)
         return _LongPoll(
             request, self.attempt, self._waiting, deadline=self._clock.monotonic() + wait_ms / 1000
         )
 
-    def attempt(self, request: FetchRequest, *, deadline: float) -> Reply | None:
+    def attempt(self, request: FetchRequest, *, deadline: float) -> Response | None:
         """The response if there is enough to send, an error to report, or no more time."""
         final = self._ending or self._clock.monotonic() >= deadline
         results: list[FetchResult] = []
@@ -147,9 +147,9 @@ class FetchHandler:
             if result.length:
                 sent = file.piece.length if file is not None else result.length
                 self._meters.sent(result.topic, sent)
-        return Reply(encode_response(FetchResponse(results)), slices, file)
+        return Response(encode_response(FetchResponse(results)), slices, file)
 
-    def _file_instead(self, request: FetchRequest, found: _Found) -> PassedFile | None:
+    def _file_instead(self, request: FetchRequest, found: PartitionRead) -> FileHandover | None:
         """The response with a file in place of its bytes, if the client takes that."""
         max_bytes = min(request.max_bytes_by_descriptor, self._max_fetch_bytes)
         if max_bytes < LEAST_PASSED_BYTES or found.log is None:
@@ -162,9 +162,11 @@ class FetchHandler:
         if piece is None or piece.length < LEAST_PASSED_BYTES:
             return None
         result = msgspec.structs.replace(found.result, length=piece.length)
-        return PassedFile(encode_response(FetchResponse([result], piece.position)), piece)
+        return FileHandover(encode_response(FetchResponse([result], piece.position)), piece)
 
-    def _read(self, wanted: FetchPartition, room: int, *, first: bool, enough: int) -> _Found:
+    def _read(
+        self, wanted: FetchPartition, room: int, *, first: bool, enough: int
+    ) -> PartitionRead:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             led = self._partitions.leader_of(topic_partition)
@@ -185,7 +187,7 @@ class FetchHandler:
         except LogbusError as error:
             self._meters.failed(Api.FETCH, error)
             failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
-            return _Found(failed, settled=True)
+            return PartitionRead(failed, settled=True)
         result = FetchResult(
             wanted.topic,
             wanted.partition,
@@ -193,17 +195,17 @@ class FetchHandler:
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
         )
-        return _Found(result, piece, log, settled)
+        return PartitionRead(result, piece, log, settled)
 
 
-class _LongPoll(Deferred):
+class _LongPoll(DelayedResponse):
     """One fetch that waits."""
 
     def __init__(
         self,
         request: FetchRequest,
         attempt: _Attempt,
-        waiting: WaitingFetches,
+        waiting: DelayedFetches,
         *,
         deadline: float,
     ) -> None:
@@ -213,7 +215,7 @@ class _LongPoll(Deferred):
         self._waiting = waiting
         self._wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         # Registered before looking, so that no record can come unnoticed in between.
         for topic_partition in self._wanted:
             self._waiting.add(topic_partition, self)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
-from spark_logbus.broker.network import Answer, Deferred, NotYet, Reply
+from spark_logbus.broker.network import Answer, DelayedResponse, NotYet, Response
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import LogbusError
 from spark_logbus.metrics import Counter, Histogram
@@ -15,7 +15,7 @@ from spark_logbus.protocol import Api
 K = TypeVar("K", bound=Hashable)
 
 
-class RequestMeters:
+class RequestMetrics:
     """Counts for the whole broker. Thread-safe.
 
     A request takes as long as its answer needs to be there: the wait for a flush or for records
@@ -34,7 +34,7 @@ class RequestMeters:
 
     def answered(self, api: Api | None, answer: Answer, began: float) -> Answer:
         """``answer``, which is measured when it is there; ``began`` is a time of ``now``."""
-        if isinstance(answer, Deferred):
+        if isinstance(answer, DelayedResponse):
             return _Measured(answer, self, api, began)
         if not isinstance(answer, NotYet):
             self.seconds[api].observe(self.now() - began)
@@ -73,11 +73,11 @@ def name_of(api: Api | None) -> str:
     return api.name.lower() if api is not None else "unknown"
 
 
-class _Measured(Deferred):
+class _Measured(DelayedResponse):
     """An answer that waits, and is measured when it comes."""
 
     def __init__(
-        self, answer: Deferred, meters: RequestMeters, api: Api | None, began: float
+        self, answer: DelayedResponse, meters: RequestMetrics, api: Api | None, began: float
     ) -> None:
         super().__init__(deadline=answer.deadline)
         self._answer = answer
@@ -85,7 +85,7 @@ class _Measured(Deferred):
         self._api = api
         self._began = began
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         reply = self._answer.poll()
         if reply is not None:
             seconds = self._meters.now() - self._began

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.handlers.coordination_executor import Offload
-from spark_logbus.broker.metadata_cache import ClusterImage
-from spark_logbus.broker.network import Answer, Reply
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.network import Answer, Response
 from spark_logbus.coordination.topic_records import TopicRecord, enlarge
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
@@ -28,7 +28,12 @@ class TopicHandler:
     """Thread-safe; keeps nothing."""
 
     def __init__(
-        self, config: BrokerConfig, *, image: ClusterImage, topics: TopicRegistry, offload: Offload
+        self,
+        config: BrokerConfig,
+        *,
+        image: MetadataCache,
+        topics: TopicRegistry,
+        offload: CoordinationExecutor,
     ) -> None:
         self._config = config
         self._image = image
@@ -40,18 +45,18 @@ class TopicHandler:
         live = self._live_brokers()
         self._check_partitions(request.name, request.partitions, added=request.partitions)
 
-        def create() -> Reply:
+        def create() -> Response:
             record = self._topics.create(
                 request.name, partitions=request.partitions, brokers=live, config=request.config
             )
-            return Reply(encode_response(CreateTopicResponse(record.topic_id)))
+            return Response(encode_response(CreateTopicResponse(record.topic_id)))
 
         return self._offload.run(create)
 
     def delete(self, request: DeleteTopicRequest) -> Answer:
-        def delete() -> Reply:
+        def delete() -> Response:
             self._topics.delete(request.name)
-            return Reply(encode_response(DeleteTopicResponse()))
+            return Response(encode_response(DeleteTopicResponse()))
 
         return self._offload.run(delete)
 
@@ -65,9 +70,9 @@ class TopicHandler:
             made = dataclasses.replace(now, config=config)
             return made if request.partitions is None else self._enlarge(made, request, live)
 
-        def alter() -> Reply:
+        def alter() -> Response:
             before, after = self._topics.alter(request.name, change)
-            return Reply(
+            return Response(
                 encode_response(
                     AlterTopicResponse(
                         config_before=before.config,

@@ -6,7 +6,7 @@ which brings them together, no part knows of this.
 
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.monitoring.http import HttpServer
-from spark_logbus.broker.monitoring.metric_table import Parts
+from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
 
-__all__ = ["Health", "HttpServer", "Pages", "Parts", "Phase", "SessionWatch"]
+__all__ = ["Health", "HttpServer", "MetricSources", "Pages", "Phase", "SessionWatch"]

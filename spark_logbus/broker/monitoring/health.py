@@ -113,8 +113,12 @@ class Health:
 
     def offline(self) -> dict[TopicPartition, str]:
         """Partitions that take no appends, or are not even served, and why."""
-        found = {tp: error.message for tp, error in self._logs.failed().items()}
-        found.update((tp, error.message) for tp, error in self._refused().items())
+        found = {
+            topic_partition: error.message for topic_partition, error in self._logs.failed().items()
+        }
+        found.update(
+            (topic_partition, error.message) for topic_partition, error in self._refused().items()
+        )
         for log in self._logs.logs():
             error = log.offline
             if isinstance(error, StorageError):  # not: closed, or deleted with its topic

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from spark_logbus.broker.network import is_out_of_room, listen
 from spark_logbus.clock import Clock
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS = 32
 _MAX_REQUEST_BYTES = 8 << 10
@@ -104,7 +104,7 @@ class HttpServer:
                         self._go_on(key.data)
                 self._end_late()
             except Exception:
-                log.exception("The server of metrics met a failure that was not foreseen.")
+                logger.exception("The server of metrics met a failure that was not foreseen.")
 
     def _end_late(self) -> None:
         now = self._clock.monotonic()
@@ -173,7 +173,7 @@ class HttpServer:
         try:
             return method, make()
         except Exception:
-            log.exception("The page %s could not be made.", path)
+            logger.exception("The page %s could not be made.", path)
             return method, Page(b"The page could not be made; see the log.\n", status=500)
 
     def _send(self, exchange: _Exchange, outbound: memoryview) -> None:

@@ -1,9 +1,9 @@
 """Every metric of a broker: one row each.
 
 To add one, add a row: name (without ``logbus_``), kind, the sentence that explains it, labels,
-and a function that reads it from the broker's ``Parts``. Units are base units and stand in the
-name (``_seconds``, ``_bytes``); counters get their ``_total`` when they are shown. Then add it to
-the table in docs/operations.md; a test compares the two.
+and a function that reads it from the broker's ``MetricSources``. Units are base units and stand in
+the name (``_seconds``, ``_bytes``); counters get their ``_total`` when they are shown. Then add it
+to the table in docs/operations.md; a test compares the two.
 
 A read runs on the HTTP thread at each scrape: it must not block, and take no lock for long. What
 happens on the path of requests is counted there by a ``Counter`` or ``Histogram`` of
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from spark_logbus import __version__
 from spark_logbus.broker.compaction.run import CompactionStats
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.handlers.request_metrics import RequestMeters, name_of
-from spark_logbus.broker.metadata_cache import ClusterImage
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics, name_of
+from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.network import Network
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
 from spark_logbus.metrics import Distribution
@@ -32,15 +32,15 @@ from spark_logbus.zookeeper import Session, SessionState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class MetricSources:
     """What metrics are read from."""
 
     config: BrokerConfig
     network: Callable[[], Network | None]  # there is none before the port is bound
     logs: LogDirectory
-    partitions: Partitions
-    requests: RequestMeters
-    image: ClusterImage
+    partitions: ReplicaManager
+    requests: RequestMetrics
+    image: MetadataCache
     session: Session
     session_watch: SessionWatch
     health: Health
@@ -65,17 +65,19 @@ class Metric:
     kind: Kind
     help: str
     labels: Labels
-    read: Callable[[Parts], Iterable[Sample]]
+    read: Callable[[MetricSources], Iterable[Sample]]
     per_partition: bool = False
 
 
-def _one(read: Callable[[Parts], float | Distribution]) -> Callable[[Parts], Iterable[Sample]]:
+def _one(
+    read: Callable[[MetricSources], float | Distribution],
+) -> Callable[[MetricSources], Iterable[Sample]]:
     """A metric without labels."""
     return lambda parts: [((), read(parts))]
 
 
-def _network(read: Callable[[Network], float]) -> Callable[[Parts], Iterable[Sample]]:
-    def samples(parts: Parts) -> list[Sample]:
+def _network(read: Callable[[Network], float]) -> Callable[[MetricSources], Iterable[Sample]]:
+    def samples(parts: MetricSources) -> list[Sample]:
         network = parts.network()
         return [] if network is None else [((), read(network))]
 
@@ -83,7 +85,7 @@ def _network(read: Callable[[Network], float]) -> Callable[[Parts], Iterable[Sam
 
 
 def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], float]) -> Metric:
-    def samples(parts: Parts) -> Iterator[Sample]:
+    def samples(parts: MetricSources) -> Iterator[Sample]:
         for log in parts.logs.logs():
             where = log.topic_partition
             yield (where.topic, str(where.partition)), read(log, log.ends())
@@ -92,7 +94,7 @@ def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], flo
 
 
 def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metric:
-    def samples(parts: Parts) -> list[Sample]:
+    def samples(parts: MetricSources) -> list[Sample]:
         sums: dict[str, int] = {}
         for log in parts.logs.logs():
             topic = log.topic_partition.topic
@@ -102,23 +104,23 @@ def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metr
     return Metric(name, Kind.COUNTER, text, ("topic",), samples)
 
 
-def _bytes_out(parts: Parts) -> list[Sample]:
+def _bytes_out(parts: MetricSources) -> list[Sample]:
     topics = {log.topic_partition.topic for log in parts.logs.logs()}
     counted = parts.requests.bytes_out(topics)
     return [((topic,), counted.get(topic, 0)) for topic in topics]
 
 
-def _by_api(parts: Parts) -> list[tuple[Labels, Distribution]]:
+def _by_api(parts: MetricSources) -> list[tuple[Labels, Distribution]]:
     return [((name_of(api),), taken.read()) for api, taken in parts.requests.seconds.items()]
 
 
-def _dirty_ratios(parts: Parts) -> list[Sample]:
+def _dirty_ratios(parts: MetricSources) -> list[Sample]:
     ratios = parts.compaction.dirty_ratios
     return [((where.topic, str(where.partition)), ratio) for where, ratio in ratios.items()]
 
 
-def _disk(free: bool) -> Callable[[Parts], Iterable[Sample]]:
-    def samples(parts: Parts) -> list[Sample]:
+def _disk(free: bool) -> Callable[[MetricSources], Iterable[Sample]]:
+    def samples(parts: MetricSources) -> list[Sample]:
         try:
             disk = os.statvfs(parts.config.data_dir)
         except OSError:

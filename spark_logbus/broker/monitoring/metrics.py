@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from spark_logbus.broker.monitoring.health import Health
 from spark_logbus.broker.monitoring.http import Page, Routes
-from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, Parts
+from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, MetricSources
 from spark_logbus.clock import Clock
 from spark_logbus.metrics import Distribution
 
@@ -35,7 +35,7 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class BrokerCollector(Collector):
     """Reads the table of metrics at each scrape. Thread-safe, as far as the parts are."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: MetricSources) -> None:
         self._parts = parts
         per_partition = parts.config.metrics.partitions
         self._metrics = [m for m in METRICS if per_partition or not m.per_partition]
@@ -49,7 +49,7 @@ class BrokerCollector(Collector):
         return []
 
 
-def _family(metric: Metric, parts: Parts) -> Family:
+def _family(metric: Metric, parts: MetricSources) -> Family:
     name = PREFIX + metric.name
     if metric.kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels)
@@ -70,7 +70,7 @@ def _family(metric: Metric, parts: Parts) -> Family:
 class Pages:
     """What the broker's HTTP server answers. For the one thread of that server."""
 
-    def __init__(self, parts: Parts, *, health: Health, clock: Clock) -> None:
+    def __init__(self, parts: MetricSources, *, health: Health, clock: Clock) -> None:
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)

@@ -1,18 +1,18 @@
-"""Connections: frames in, replies out, within limits on threads, memory and descriptors.
+"""Connections: frames in, responses out, within limits on threads, memory and descriptors.
 
-``Network`` hands each request to one function and sends the ``Reply``, or the ``Deferred`` when
-it is there. What a request means is not known here, nor are partitions: of the log there is only
-the slice of a file that goes out with ``sendfile``.
+``Network`` hands each request to one function and sends the ``Response``, or the
+``DelayedResponse`` when it is there. What a request means is not known here, nor are partitions: of
+the log there is only the slice of a file that goes out with ``sendfile``.
 """
 
 from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.responses import (
     Answer,
-    Deferred,
-    NoReply,
+    DelayedResponse,
+    FileHandover,
+    NoResponse,
     NotYet,
-    PassedFile,
-    Reply,
+    Response,
 )
 from spark_logbus.broker.network.server import Network
 from spark_logbus.broker.network.sockets import allow_descriptors, is_out_of_room, listen
@@ -20,12 +20,12 @@ from spark_logbus.broker.network.sockets import allow_descriptors, is_out_of_roo
 __all__ = [
     "Answer",
     "Connection",
-    "Deferred",
+    "DelayedResponse",
+    "FileHandover",
     "Network",
-    "NoReply",
+    "NoResponse",
     "NotYet",
-    "PassedFile",
-    "Reply",
+    "Response",
     "allow_descriptors",
     "is_out_of_room",
     "listen",

@@ -15,11 +15,17 @@ from collections import deque
 from collections.abc import Callable
 
 from spark_logbus.broker.network.config import DECODED, NetworkConfig
-from spark_logbus.broker.network.memory import Buffers, Charge, Memory
-from spark_logbus.broker.network.receiver import Inbound
-from spark_logbus.broker.network.responses import Answer, Deferred, NoReply, NotYet, Reply
-from spark_logbus.broker.network.sender import Outbound
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.memory import BufferPool, Charge, Memory
+from spark_logbus.broker.network.receiver import FrameReceiver
+from spark_logbus.broker.network.responses import (
+    Answer,
+    DelayedResponse,
+    NoResponse,
+    NotYet,
+    Response,
+)
+from spark_logbus.broker.network.sender import ResponseSender
+from spark_logbus.broker.network.strand import Strand
 from spark_logbus.errors import LogbusError
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
 
@@ -36,8 +42,8 @@ class _Slot:
         self.api = api
         self.version = version
         self.correlation = correlation
-        self.reply: Reply | None = None
-        self.deferred: Deferred | None = None
+        self.reply: Response | None = None
+        self.deferred: DelayedResponse | None = None
         self.held: Charge | None = None  # memory of what waits here
 
     def head(self, header: bytes, payload_length: int = 0) -> bytes:
@@ -49,7 +55,7 @@ class _Slot:
             payload_length=payload_length,
         )
 
-    def resolve(self) -> Reply | None:
+    def resolve(self) -> Response | None:
         if self.reply is None and self.deferred is not None:
             self.reply = self.deferred.poll()
         return self.reply
@@ -67,8 +73,8 @@ class Connection:
         address: str,
         config: NetworkConfig,
         handle: Callable[[Connection, Frame], Answer],
-        turns: Turns,
-        buffers: Buffers,
+        turns: Strand,
+        buffers: BufferPool,
         memory: Memory,
         now: float,
     ) -> None:
@@ -84,12 +90,12 @@ class Connection:
         self._handle = handle
         self._opened = now
         self._waiting_memory = memory.waiting
-        self._inbound = Inbound(
+        self._inbound = FrameReceiver(
             sock, config=config, buffers=buffers, memory=memory, peer=address,
             call=turns.call, now=now,
         )  # fmt: skip
         self._slots: deque[_Slot] = deque()
-        self._outbound = Outbound(sock, now=now)
+        self._outbound = ResponseSender(sock, now=now)
         self._kept: Frame | None = None  # of a request that could not be begun yet
         self._ends_when_sent = False
         self._deserted = False
@@ -235,16 +241,16 @@ class Connection:
             self._kept = frame
             answer.when(self.turns.call)
             return
-        if answer is NoReply.WANTED or self._deserted:
+        if answer is NoResponse.NOT_WANTED or self._deserted:
             return
-        if answer is NoReply.POSSIBLE:
+        if answer is NoResponse.CLOSE_CONNECTION:
             self._ends_when_sent = True
             return
         slot = _Slot(api=frame.api, version=frame.version, correlation=frame.correlation)
-        if isinstance(answer, Reply):
+        if isinstance(answer, Response):
             slot.reply = answer
             self._hold(slot, len(answer.header))
-        elif isinstance(answer, Deferred):
+        elif isinstance(answer, DelayedResponse):
             slot.deferred = answer
             answer.subscribe(self.turns.call)
             self._hold(slot, len(frame.header), factor=DECODED)
@@ -257,7 +263,7 @@ class Connection:
     def _refuse(self, error: LogbusError) -> None:
         """Answer bytes that are no valid frame with the error, then end the connection."""
         slot = _Slot(api=ABOUT_CONNECTION, version=0, correlation=0)
-        slot.reply = Reply(encode_error(error))
+        slot.reply = Response(encode_error(error))
         self._slots.append(slot)
         self._ends_when_sent = True
 

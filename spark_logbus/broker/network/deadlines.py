@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Hashable)
 _SPARE_ENTRIES = 64  # outdated heap entries that are kept at most, beside as many as valid ones
 
 
-class Alarms(Generic[T]):
+class DeadlineQueue(Generic[T]):
     """At most one time for each of many things, and the ones that are due. Thread-safe.
 
     A thing that is forgotten is let go of at once, or nearly: outdated entries are cleared away

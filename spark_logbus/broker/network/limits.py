@@ -13,13 +13,13 @@ from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import ABOUT_CONNECTION, encode_error, frame_head
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _HELLO_BYTES: Final = 4096
 _THIS_MACHINE: Final = "this machine"
 
 
-class Admission:
+class ConnectionQuotas:
     """Counts connections. Thread-safe.
 
     ``peer`` is an IP address, or a process of this machine for a ``local`` connection; those of
@@ -81,7 +81,7 @@ class Admission:
         with self._lock:
             refused, self._refused = self._refused, Counter()
         for reason, count in refused.items():
-            log.warning("Refused %d connections: %s.", count, reason)
+            logger.warning("Refused %d connections: %s.", count, reason)
 
 
 def _counted(peer: str, *, local: bool) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def turn_away(sock: socket.socket, error: LimitExceededError) -> None:
 T = TypeVar("T")
 
 
-class Lanes(Generic[T]):
+class SendSlots(Generic[T]):
     """How many threads may send from segments at a time. Thread-safe.
 
     Sending what is not in the page cache waits for the disk. With fewer lanes than threads,

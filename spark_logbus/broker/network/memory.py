@@ -45,7 +45,7 @@ class _Peer:
         self.waiting: deque[Reservation] = deque()
 
 
-class Budget:
+class MemoryPool:
     """So many bytes, given out step by step, each peer's share of them bounded. Thread-safe.
 
     ``total`` includes the last resort of ``largest`` bytes, the most that one reservation may
@@ -158,7 +158,7 @@ class Reservation:
 
     __slots__ = ("_budget", "notify", "over", "peer", "pooled", "size", "wanted")
 
-    def __init__(self, budget: Budget, peer: _Peer, notify: Callable[[], None]) -> None:
+    def __init__(self, budget: MemoryPool, peer: _Peer, notify: Callable[[], None]) -> None:
         self._budget = budget
         self.peer = peer
         self.notify = notify
@@ -234,14 +234,14 @@ class Memory:
         total, largest = config.max_buffered_bytes, config.largest_request_bytes
         share = config.max_buffered_bytes_per_peer
         if largest <= _USUAL:
-            self._usual = self._large = Budget(total, largest=largest, share=share)
+            self._usual = self._large = MemoryPool(total, largest=largest, share=share)
         else:
             usual = min(total // 4, (total - largest) // 2)
-            self._usual = Budget(usual, largest=_USUAL, share=share // 2)
-            self._large = Budget(total - usual, largest=largest, share=share // 2)
+            self._usual = MemoryPool(usual, largest=_USUAL, share=share // 2)
+            self._large = MemoryPool(total - usual, largest=largest, share=share // 2)
         self.waiting = Tally(total)
 
-    def incoming(self, size: int) -> Budget:
+    def incoming(self, size: int) -> MemoryPool:
         """The budget for a request that takes so many bytes in the end."""
         return self._usual if size <= _USUAL else self._large
 
@@ -256,7 +256,7 @@ _SMALLEST = 64 << 10  # below this, the allocator does as well
 _KEPT_BYTES = 32 << 20
 
 
-class Buffers:
+class BufferPool:
     """Buffers that were used lie ready for the next requests of about their size. Thread-safe.
 
     New memory of a megabyte costs as much time as checksumming it, because the kernel has to clear

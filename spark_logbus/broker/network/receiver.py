@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_logbus.broker.network.config import DECODED, NetworkConfig
-from spark_logbus.broker.network.memory import Buffers, Memory, Reservation
+from spark_logbus.broker.network.memory import BufferPool, Memory, Reservation
 from spark_logbus.protocol import Frame, FrameLimits, FrameReader
 
 # So much of a frame needs no reservation: max_connections of them take 64 MiB by default.
@@ -28,7 +28,7 @@ _ALWAYS_PASSES: Final = 16 << 10
 _MOST_AT_A_TIME: Final = 4 << 20
 
 
-class Inbound:
+class FrameReceiver:
     """Receives one connection's requests. Used by the thread that has the connection's turn;
     ``late`` may be asked by others.
 
@@ -40,7 +40,7 @@ class Inbound:
         sock: socket.socket,
         *,
         config: NetworkConfig,
-        buffers: Buffers,
+        buffers: BufferPool,
         memory: Memory,
         peer: str,
         call: Callable[[], None],

@@ -11,7 +11,7 @@ from spark_logbus.log import LogSlice
 
 
 @dataclass(frozen=True, slots=True)
-class PassedFile:
+class FileHandover:
     """A response with a descriptor of the slice's file in place of a payload."""
 
     header: bytes
@@ -19,7 +19,7 @@ class PassedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """A response: its encoded header, and the slices of segments that are its payload.
 
     ``file`` is the response to give instead, as long as there are descriptors to spare; only for a
@@ -28,14 +28,14 @@ class Reply:
 
     header: bytes
     slices: Sequence[LogSlice] = ()
-    file: PassedFile | None = None
+    file: FileHandover | None = None
 
     @property
     def payload_length(self) -> int:
         return sum(piece.length for piece in self.slices)
 
 
-class Deferred(ABC):
+class DelayedResponse(ABC):
     """A response that has to wait: for a flush, for records to come, or for a deadline.
 
     The network asks ``poll`` for the reply, at once and after each ``wake``; None means "not
@@ -48,7 +48,7 @@ class Deferred(ABC):
         self._notify: Callable[[], None] | None = None
 
     @abstractmethod
-    def poll(self) -> Reply | None: ...
+    def poll(self) -> Response | None: ...
 
     def subscribe(self, notify: Callable[[], None]) -> None:
         """Set by the network, once, before its first poll."""
@@ -59,11 +59,11 @@ class Deferred(ABC):
             self._notify()
 
 
-class NoReply(enum.Enum):
+class NoResponse(enum.Enum):
     """What happens instead of a response."""
 
-    WANTED = "the request wants none (acks=none)"
-    POSSIBLE = "it failed and wants none: the connection ends, so that the client notices"
+    NOT_WANTED = "the request wants none (acks=none)"
+    CLOSE_CONNECTION = "it failed and wants none: the connection ends, so that the client notices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +74,4 @@ class NotYet:
     when: Callable[[Callable[[], None]], None]
 
 
-Answer = Reply | Deferred | NoReply | NotYet
+Answer = Response | DelayedResponse | NoResponse | NotYet

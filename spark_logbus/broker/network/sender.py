@@ -19,7 +19,7 @@ _SENDFILE_BYTES: Final = 4 << 20  # a system call, so that a fast reader cannot 
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
+class _Handover:
     """A file that is to be passed over with its ``head``, or else ``instead`` and slices."""
 
     head: bytes
@@ -28,12 +28,12 @@ class _Passing:
     slices: Sequence[LogSlice]
 
 
-class Outbound:
+class ResponseSender:
     """Sends one connection's responses. Used by the thread that has the connection's turn."""
 
     def __init__(self, sock: socket.socket, *, now: float) -> None:
         self._sock = sock
-        self._parts: deque[memoryview | LogSlice | _Passing] = deque()
+        self._parts: deque[memoryview | LogSlice | _Handover] = deque()
         self._sent_of_head = 0
         self._held: list[Charge] = []
         self.last_progress = now
@@ -56,7 +56,7 @@ class Outbound:
     ) -> None:
         """Send ``head`` with a descriptor of the file of ``piece``; or, when there is none to
         spare, ``instead`` and ``slices``."""
-        self._parts.append(_Passing(head, piece, instead, slices))
+        self._parts.append(_Handover(head, piece, instead, slices))
 
     def hold(self, charges: Iterable[Charge]) -> None:
         """Release these when all that is here now has been sent or dropped."""
@@ -72,7 +72,7 @@ class Outbound:
             part = self._parts[0]
             if isinstance(part, LogSlice):
                 budget -= self._send_slice(part)
-            elif isinstance(part, _Passing):
+            elif isinstance(part, _Handover):
                 budget -= self._pass_file(part)
             else:
                 budget -= self._send_bytes(part)
@@ -101,7 +101,7 @@ class Outbound:
         self._account(sent, total=piece.length)
         return sent
 
-    def _pass_file(self, passing: _Passing) -> int:
+    def _pass_file(self, passing: _Handover) -> int:
         head = memoryview(passing.head)
         try:
             descriptor = passing.piece.file.open_again()
@@ -120,7 +120,7 @@ class Outbound:
         self._account(sent, total=len(head))
         return sent
 
-    def _send_in_place(self, passing: _Passing) -> int:
+    def _send_in_place(self, passing: _Handover) -> int:
         self._parts.popleft()
         self._parts.extendleft([*reversed(passing.slices), memoryview(passing.instead)])
         return 0

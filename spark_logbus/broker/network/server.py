@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.deadlines import Alarms
-from spark_logbus.broker.network.limits import Admission, Lanes, turn_away
-from spark_logbus.broker.network.memory import Buffers, Memory
+from spark_logbus.broker.network.deadlines import DeadlineQueue
+from spark_logbus.broker.network.limits import ConnectionQuotas, SendSlots, turn_away
+from spark_logbus.broker.network.memory import BufferPool, Memory
 from spark_logbus.broker.network.responses import Answer
 from spark_logbus.broker.network.sockets import (
     configure,
@@ -32,12 +32,12 @@ from spark_logbus.broker.network.sockets import (
     peer_key,
     peer_name,
 )
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.strand import Strand
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import Frame
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ONCE = select.EPOLLONESHOT
 _GONE = select.EPOLLHUP | select.EPOLLERR
@@ -64,11 +64,13 @@ class Network:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._alarms: Alarms[Connection] = Alarms()
-        self._lanes: Lanes[Connection] = Lanes(max(1, config.threads - _THREADS_WITHOUT_LANE))
-        self._buffers = Buffers()
+        self._alarms: DeadlineQueue[Connection] = DeadlineQueue()
+        self._lanes: SendSlots[Connection] = SendSlots(
+            max(1, config.threads - _THREADS_WITHOUT_LANE)
+        )
+        self._buffers = BufferPool()
         self._memory = Memory(config)
-        self._admission = Admission(config, first_reserved=first_reserved_descriptor())
+        self._admission = ConnectionQuotas(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -146,7 +148,9 @@ class Network:
                     elif (connection := self._connections.get(fd)) is not None:
                         self._turn(connection, gone=bool(events & _GONE))
             except Exception:
-                log.exception("A network thread met a failure that was not foreseen; it goes on.")
+                logger.exception(
+                    "A network thread met a failure that was not foreseen; it goes on."
+                )
 
     def _turn(self, connection: Connection, *, gone: bool) -> None:
         """One turn of the connection, and of others that wait for a thread to send slices."""
@@ -174,7 +178,7 @@ class Network:
             else:
                 self._give_back(connection)
         except Exception:
-            log.exception(
+            logger.exception(
                 "A request of %s failed unexpectedly; its connection is closed.", connection.peer
             )
             self._drop(connection)
@@ -196,7 +200,7 @@ class Network:
             if listener.fileno() < 0:
                 return  # closed meanwhile
             if is_out_of_room(error):
-                log.error("A connection could not be accepted: %s. Pausing.", error.strerror)
+                logger.error("A connection could not be accepted: %s. Pausing.", error.strerror)
             else:  # another thread took it, or its client gave up
                 self._listen_again()
             return
@@ -205,7 +209,7 @@ class Network:
         try:
             self._admit(sock, peer, peer_key(sock, address))
         except OSError as error:
-            log.info("The connection from %s was lost at once: %s.", peer, error.strerror)
+            logger.info("The connection from %s was lost at once: %s.", peer, error.strerror)
             sock.close()
         except Exception:
             sock.close()
@@ -232,7 +236,7 @@ class Network:
         assert self._handle is not None
         connection = Connection(
             sock, peer, address=address, config=self._config, handle=self._handle,
-            turns=Turns(arm), buffers=self._buffers, memory=self._memory,
+            turns=Strand(arm), buffers=self._buffers, memory=self._memory,
             now=self._clock.monotonic(),
         )  # fmt: skip
         with self._lock:
@@ -271,7 +275,7 @@ class Network:
                     self._end_overdue(now)
                     self._admission.report()
             except Exception:
-                log.exception("The network's timer met a failure that was not foreseen.")
+                logger.exception("The network's timer met a failure that was not foreseen.")
             self._alarms.wait(now=now, until=next_sweep)
 
     def _end_overdue(self, now: float) -> None:
@@ -279,7 +283,7 @@ class Network:
             # One that somebody works on is not overdue; it is looked at next time.
             if connection.overdue(now) is not None and connection.turns.take():
                 if (reason := connection.overdue(now)) is not None:
-                    log.info(
+                    logger.info(
                         "Closing the connection from %s: %s.",
                         connection.peer, reason, extra={"peer": connection.peer},
                     )  # fmt: skip

@@ -12,7 +12,7 @@ import uuid
 
 from spark_logbus.errors import StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _LOCAL_BUFFER_BYTES = 4 << 20
@@ -49,7 +49,7 @@ def listen_locally() -> tuple[socket.socket, str] | None:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        log.warning("Local clients use TCP: there is no UNIX socket: %s.", error.strerror)
+        logger.warning("Local clients use TCP: there is no UNIX socket: %s.", error.strerror)
         return None
     listener.setblocking(False)
     return listener, name
@@ -108,7 +108,7 @@ def allow_descriptors(max_connections: int) -> None:
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
     if granted < max_connections + _KEPT_FOR_LOGS:
-        log.warning(
+        logger.warning(
             "The limit of open files is %d, so not all of max_connections (%d) can be open at "
             "once; raise it (ulimit -n), or lower max_connections.",
             granted, max_connections,

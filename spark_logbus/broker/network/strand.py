@@ -12,7 +12,7 @@ class Arm(Protocol):
         ...
 
 
-class Turns:
+class Strand:
     """The right to work on one connection. Thread-safe.
 
     Whoever has the turn may touch the connection. A thread that cannot get it leaves at once:

@@ -130,7 +130,7 @@ class Admin:
                 raise
 
         self._cluster.retrying(f"Creating topic {name}", attempt, deadline=deadline)
-        self._cluster.doubt(name)
+        self._cluster.invalidate(name)
         self._wait_until_all_agree(name, present=True, deadline=deadline)
         return self._wait_for_leaders(name, deadline)
 
@@ -154,7 +154,7 @@ class Admin:
                 raise
 
         self._cluster.retrying(f"Deleting topic {name}", attempt, deadline=deadline)
-        self._cluster.doubt(name)
+        self._cluster.invalidate(name)
         self._wait_until_all_agree(name, present=False, deadline=deadline)
 
     def alter_topic(
@@ -249,7 +249,10 @@ class Admin:
         asked = _questions(specs, topic_ids)
         results = self._list_offsets.run("Listing offsets", asked) if asked else []
         found = self._looked_into(zip(asked, results, strict=True))
-        return {tp: _own_offset(spec, found.get(tp)) for tp, spec in specs.items()}
+        return {
+            topic_partition: _own_offset(spec, found.get(topic_partition))
+            for topic_partition, spec in specs.items()
+        }
 
     def find_offsets(
         self,
@@ -269,7 +272,11 @@ class Admin:
         found = self._looked_into((asked[number], answer) for number, answer in answers.items())
         away = {_tp_of(asked[number]): error for number, error in sorted(failures.items())}
         return FoundOffsets(
-            {tp: _own_offset(spec, found.get(tp)) for tp, spec in specs.items() if tp not in away},
+            {
+                topic_partition: _own_offset(spec, found.get(topic_partition))
+                for topic_partition, spec in specs.items()
+                if topic_partition not in away
+            },
             away,
         )
 
@@ -278,18 +285,18 @@ class Admin:
     ) -> dict[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
         for question, result in results:
-            tp = _tp_of(question)
+            topic_partition = _tp_of(question)
             offset = result.offset
             if question.at == "timestamp" and offset is not None:
                 # The broker knows record batches; the record is found by looking inside.
                 offset = first_at_or_after(
                     self._cluster,
-                    tp,
+                    topic_partition,
                     base_offset=offset,
                     timestamp_us=question.timestamp_us,
                     topic_id=question.topic_id,
                 )
-            found[tp] = offset
+            found[topic_partition] = offset
         return found
 
     def split(
@@ -340,7 +347,7 @@ def _questions(
 ) -> list[ListOffsetsPartition]:
     """What the leaders are to be asked: nothing about an offset that is named."""
     asked = []
-    for tp, spec in specs.items():
+    for topic_partition, spec in specs.items():
         if isinstance(spec, AtOffset):
             continue
         at, timestamp_us = "latest", 0
@@ -348,8 +355,12 @@ def _questions(
             at, timestamp_us = "timestamp", spec.timestamp_us
         elif isinstance(spec, Earliest):
             at = "earliest"
-        topic_id = topic_ids.get(tp.topic)
-        asked.append(ListOffsetsPartition(tp.topic, tp.partition, at, timestamp_us, topic_id))
+        topic_id = topic_ids.get(topic_partition.topic)
+        asked.append(
+            ListOffsetsPartition(
+                topic_partition.topic, topic_partition.partition, at, timestamp_us, topic_id
+            )
+        )
     return asked
 
 

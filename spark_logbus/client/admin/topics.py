@@ -46,7 +46,7 @@ def alter_topic(
         return cluster.ask_any(Api.ALTER_TOPIC, request, AlterTopicResponse, deadline=deadline)
 
     done = cluster.retrying(f"Altering topic {name}", attempt, deadline=deadline)
-    cluster.doubt(name)
+    cluster.invalidate(name)
     _wait_until_all_know(cluster, name, done, deadline)
     return TopicAlteration(
         config_before=done.config_before,

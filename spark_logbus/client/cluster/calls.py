@@ -17,7 +17,7 @@ from spark_logbus.retry import Deadline
 M = TypeVar("M", bound=Message)
 
 
-class Callers:
+class BrokerCalls:
     """Calls without retries. Thread-safe."""
 
     def __init__(

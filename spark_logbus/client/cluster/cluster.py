@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, NoReturn, TypeVar
 
 from spark_logbus.client.cluster.bootstrap import Bootstrap
-from spark_logbus.client.cluster.calls import Callers
+from spark_logbus.client.cluster.calls import BrokerCalls
 from spark_logbus.client.cluster.metadata import KnownTopic, Metadata
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.transport.pool import ConnectionPool
@@ -48,7 +48,7 @@ class Cluster:
         self.clock = clock
         self.pool = ConnectionPool(config)
         self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
-        self._callers = Callers(self.pool, config, bootstrap, rebootstrap)
+        self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
         self._lock = threading.Lock()
         self._asking = threading.Lock()  # one thread asks for metadata, the others wait for it
@@ -170,7 +170,7 @@ class Cluster:
                     raise gave_up(what, seconds, last, usual=usual) from last
             self.pause(pause_s)
             for name in names:
-                self.doubt(name)
+                self.invalidate(name)
 
     # -- metadata -------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Cluster:
             self._metadata = self._metadata.without(name)
         raise UnknownTopicError(f"The cluster has no topic {name!r}; create it, or check the name.")
 
-    def doubt(self, topic: str) -> None:
+    def invalidate(self, topic: str) -> None:
         """Ask for the topic's leaders anew before they are next relied on."""
         with self._lock:
             self._metadata = self._metadata.doubted(topic)
@@ -222,46 +222,49 @@ class Cluster:
         with self._lock:
             self._metadata = self._metadata.doubted_leader(address.broker_id)
 
-    def in_doubt(self, topic: str) -> bool:
+    def is_stale(self, topic: str) -> bool:
         """Whether ``topic`` would ask for that topic."""
         return self._fresh(topic) is None
 
-    def cached_leader(self, tp: TopicPartition) -> BrokerAddress | None:
-        """The leader if it is known, without asking anyone; it may be in doubt."""
-        return self._metadata.leader(tp)
+    def cached_leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
+        """The leader if it is known, without asking anyone; it may be stale."""
+        return self._metadata.leader(topic_partition)
 
-    def knows(self, tp: TopicPartition) -> bool:
+    def knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition is in the metadata that was last got."""
-        topic = self._metadata.topics.get(tp.topic)
-        return topic is not None and tp.partition in topic.leaders
+        topic = self._metadata.topics.get(topic_partition.topic)
+        return topic is not None and topic_partition.partition in topic.leaders
 
-    def leader_name(self, tp: TopicPartition) -> str:
+    def leader_name(self, topic_partition: TopicPartition) -> str:
         """The leader for people, as last known: "broker 2 at host:port"."""
-        return self._metadata.leader_name(tp)
+        return self._metadata.leader_name(topic_partition)
 
-    def leader(self, tp: TopicPartition, deadline: Deadline) -> BrokerAddress:
+    def leader(self, topic_partition: TopicPartition, deadline: Deadline) -> BrokerAddress:
         """The leader, asked for if unknown.
 
         Raises UnknownTopicError for a partition that the topic does not have, and
         BrokerUnavailableError while no live broker leads it.
         """
-        topic = self.topic(tp.topic, deadline)
-        if tp.partition not in topic.leaders:
-            topic = self._learn(tp.topic, deadline, partition=tp.partition)  # it may be new
-        if tp.partition not in topic.leaders:
+        topic = self.topic(topic_partition.topic, deadline)
+        if topic_partition.partition not in topic.leaders:
+            topic = self._learn(
+                topic_partition.topic, deadline, partition=topic_partition.partition
+            )  # it may be new
+        if topic_partition.partition not in topic.leaders:
             raise UnknownTopicError(
-                f"Topic {tp.topic} has the partitions 0 to {len(topic.leaders) - 1}, "
-                f"not {tp.partition}."
+                f"Topic {topic_partition.topic} has the partitions 0 to {len(topic.leaders) - 1}, "
+                f"not {topic_partition.partition}."
             )
-        address = self._metadata.leader(tp)
+        address = self._metadata.leader(topic_partition)
         if address is None:
-            raise self.not_running(tp)
+            raise self.not_running(topic_partition)
         return address
 
-    def not_running(self, tp: TopicPartition) -> BrokerUnavailableError:
+    def not_running(self, topic_partition: TopicPartition) -> BrokerUnavailableError:
         """What to say of a leader that is not among the live brokers."""
         return BrokerUnavailableError(
-            f"The leader of {tp}, {self.leader_name(tp)}, is not running; start it again, its "
+            f"The leader of {topic_partition}, {self.leader_name(topic_partition)}, is not "
+            "running; start it again, its "
             "records are on its disk."
         )
 

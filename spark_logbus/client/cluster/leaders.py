@@ -27,7 +27,9 @@ R = TypeVar("R", bound=PartitionResult)
 M = TypeVar("M", bound=Message)
 
 
-def partition_error(error: ErrorInfo, tp: TopicPartition, leader: BrokerAddress) -> LogbusError:
+def partition_error(
+    error: ErrorInfo, topic_partition: TopicPartition, leader: BrokerAddress
+) -> LogbusError:
     """What a leader reported about one partition.
 
     A leader that does not know a partition which the metadata gives it has not heard of it
@@ -35,7 +37,9 @@ def partition_error(error: ErrorInfo, tp: TopicPartition, leader: BrokerAddress)
     """
     known = error.to_exception()
     if isinstance(known, UnknownTopicError):
-        return NotLeaderError(f"{leader} does not have {tp} (any more, or not yet): {known}")
+        return NotLeaderError(
+            f"{leader} does not have {topic_partition} (any more, or not yet): {known}"
+        )
     return known
 
 
@@ -134,11 +138,11 @@ class LeaderCall(Generic[P, R, M]):
         return failures
 
     def _leader(self, question: P, deadline: Deadline) -> BrokerAddress:
-        tp = self._tp(question)
+        topic_partition = self._tp(question)
         topic_id = self._topic_id(question)
         if topic_id is not None:
-            require_topic(self._cluster, tp.topic, topic_id, deadline)
-        return self._cluster.leader(tp, deadline)
+            require_topic(self._cluster, topic_partition.topic, topic_id, deadline)
+        return self._cluster.leader(topic_partition, deadline)
 
     def _sort_in(
         self,
@@ -155,11 +159,11 @@ class LeaderCall(Generic[P, R, M]):
                 f"{leader} answered a {self._api.name.lower()} request for {len(asked)} "
                 f"partitions with other partitions ({len(results)} results)."
             )
-        for number, tp, result in zip(numbers, asked, results, strict=True):
+        for number, topic_partition, result in zip(numbers, asked, results, strict=True):
             if result.error is None:
                 answers[number] = result
             else:
-                failures[number] = partition_error(result.error, tp, leader)
+                failures[number] = partition_error(result.error, topic_partition, leader)
 
 
 def _raise_worst(failures: Mapping[int, LogbusError]) -> None:

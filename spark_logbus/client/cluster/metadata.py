@@ -78,16 +78,16 @@ class Metadata:
         topics = {name: known for name, known in self.topics.items() if name != topic}
         return replace(self, topics=topics)
 
-    def leader(self, tp: TopicPartition) -> BrokerAddress | None:
+    def leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
         """The live leader, as far as known."""
-        topic = self.topics.get(tp.topic)
-        leader = topic.leaders.get(tp.partition) if topic else None
+        topic = self.topics.get(topic_partition.topic)
+        leader = topic.leaders.get(topic_partition.partition) if topic else None
         return self.brokers.get(leader) if leader is not None else None
 
-    def leader_name(self, tp: TopicPartition) -> str:
+    def leader_name(self, topic_partition: TopicPartition) -> str:
         """The leader for people, live or not: with its address, as far as that was ever known."""
-        topic = self.topics.get(tp.topic)
-        leader = topic.leaders.get(tp.partition) if topic else None
+        topic = self.topics.get(topic_partition.topic)
+        leader = topic.leaders.get(topic_partition.partition) if topic else None
         if leader is None:
-            return f"the leader of {tp}"
+            return f"the leader of {topic_partition}"
         return str(self.met.get(leader, f"broker {leader}"))

@@ -14,7 +14,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.fetcher import Fetched, Fetcher, Position
 from spark_logbus.client.consumer.group import ConsumerGroup, GroupStore
-from spark_logbus.client.fetch.batches import FetchedBatch, RawBatch, decoded, walk
+from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
 from spark_logbus.client.fetch.partition_failures import Troubles
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.errors import (
@@ -25,7 +25,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _NO_END: Final = 2**63 - 1
 _FIRST_PATIENCE_MS: Final = 1_000  # doubles from try to try, up to the connect timeout
@@ -60,19 +60,21 @@ class Consumer:
         self._positions: dict[TopicPartition, Position] = {}
         self._fetch_from: dict[TopicPartition, Position] = {}  # positions, and what is received
         self._recreated: set[TopicPartition] = set()  # whose topic is another one now, as was told
-        self._received: deque[tuple[TopicPartition, RawBatch]] = deque()
+        self._received: deque[tuple[TopicPartition, EncodedBatch]] = deque()
         self._current: FetchedBatch | None = None  # under iteration
         self._rows: Iterator[ConsumerRecord] = iter(())
 
     # -- what to read ---------------------------------------------------------------------
 
-    def assign(self, tps: Iterable[TopicPartition]) -> None:
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions. Positions of those that stay are kept."""
         before = self._assigned
-        self._assigned = dict.fromkeys(as_topic_partitions(tps))
-        for tp in [tp for tp in before if tp not in self._assigned]:
-            self._drop(tp)
-            self._positions.pop(tp, None)
+        self._assigned = dict.fromkeys(as_topic_partitions(topic_partitions))
+        for topic_partition in [
+            topic_partition for topic_partition in before if topic_partition not in self._assigned
+        ]:
+            self._drop(topic_partition)
+            self._positions.pop(topic_partition, None)
 
     def assign_topics(self, *topics: str) -> None:
         """Read all partitions of these topics. UnknownTopicError."""
@@ -87,68 +89,80 @@ class Consumer:
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._assigned)
 
-    def seek(self, tp: TopicPartition, to: int | OffsetSpec) -> None:
+    def seek(self, topic_partition: TopicPartition, to: int | OffsetSpec) -> None:
         """Go on from there. A timestamp that no record has reached yet means the end.
 
         An offset is of the topic that is being read; once a topic of the same name has taken its
         place, and that was told, of the new one.
         """
-        if tp not in self._assigned:
-            raise InvalidRequestError(f"{tp} is not assigned to this consumer; assign it first.")
+        if topic_partition not in self._assigned:
+            raise InvalidRequestError(
+                f"{topic_partition} is not assigned to this consumer; assign it first."
+            )
         spec = as_offset_spec("The place to seek", AtOffset(to) if isinstance(to, int) else to)
-        known = self._positions.get(tp)
-        if isinstance(spec, AtOffset) and known is not None and tp not in self._recreated:
-            self._go_to({tp: Position(spec.offset, known.topic_id)})
+        known = self._positions.get(topic_partition)
+        if (
+            isinstance(spec, AtOffset)
+            and known is not None
+            and topic_partition not in self._recreated
+        ):
+            self._go_to({topic_partition: Position(spec.offset, known.topic_id)})
         else:
-            self._go_to(self._resolve({tp: spec}))
+            self._go_to(self._resolve({topic_partition: spec}))
 
-    def position(self, tp: TopicPartition) -> int:
+    def position(self, topic_partition: TopicPartition) -> int:
         """The offset of the next record that this consumer hands out."""
-        if tp not in self._assigned:
-            raise InvalidRequestError(f"{tp} is not assigned to this consumer; assign it first.")
-        if tp not in self._positions:
-            starts, specs = self._starts([tp])
+        if topic_partition not in self._assigned:
+            raise InvalidRequestError(
+                f"{topic_partition} is not assigned to this consumer; assign it first."
+            )
+        if topic_partition not in self._positions:
+            starts, specs = self._starts([topic_partition])
             self._go_to({**starts, **self._resolve(specs)})
-        return self._positions[tp].offset
+        return self._positions[topic_partition].offset
 
     def _go_to(self, positions: Mapping[TopicPartition, Position]) -> None:
-        for tp, position in positions.items():
-            self._drop(tp)
-            self._positions[tp] = position
-            self._fetch_from[tp] = position
+        for topic_partition, position in positions.items():
+            self._drop(topic_partition)
+            self._positions[topic_partition] = position
+            self._fetch_from[topic_partition] = position
 
-    def _drop(self, tp: TopicPartition) -> None:
+    def _drop(self, topic_partition: TopicPartition) -> None:
         """Forget what was received and not handed out."""
-        self._received = deque(pair for pair in self._received if pair[0] != tp)
-        if self._current is not None and self._current.topic_partition == tp:
+        self._received = deque(pair for pair in self._received if pair[0] != topic_partition)
+        if self._current is not None and self._current.topic_partition == topic_partition:
             self._current = None
             self._rows = iter(())
-        self._fetch_from.pop(tp, None)
-        self._recreated.discard(tp)
-        self._fetcher.forget(tp)
+        self._fetch_from.pop(topic_partition, None)
+        self._recreated.discard(topic_partition)
+        self._fetcher.forget(topic_partition)
 
-    def _topic_ids(self, tps: Iterable[TopicPartition]) -> dict[str, str]:
+    def _topic_ids(self, topic_partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """The ids of the topics as they are now, not as they were when last asked for."""
-        names = sorted({tp.topic for tp in tps})
+        names = sorted({topic_partition.topic for topic_partition in topic_partitions})
         for name in names:
-            self._cluster.doubt(name)
+            self._cluster.invalidate(name)
         return self._cluster.retrying(
             f"Looking up {', '.join(names)}",
             lambda deadline: {name: self._cluster.topic(name, deadline).topic_id for name in names},
         )
 
     def _starts(
-        self, tps: Sequence[TopicPartition]
+        self, topic_partitions: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OffsetSpec]]:
         """The committed positions, and for the other partitions where the configuration begins."""
         if self._config.group is None:
-            return {}, dict.fromkeys(tps, self._config.start)
-        topic_ids = self._topic_ids(tps)
+            return {}, dict.fromkeys(topic_partitions, self._config.start)
+        topic_ids = self._topic_ids(topic_partitions)
         committed = {
-            tp: Position(offset, topic_ids[tp.topic])
-            for tp, offset in self._group.begin(tps, topic_ids).items()
+            topic_partition: Position(offset, topic_ids[topic_partition.topic])
+            for topic_partition, offset in self._group.begin(topic_partitions, topic_ids).items()
         }
-        return committed, {tp: self._config.start for tp in tps if tp not in committed}
+        return committed, {
+            topic_partition: self._config.start
+            for topic_partition in topic_partitions
+            if topic_partition not in committed
+        }
 
     def _resolve(
         self, specs: Mapping[TopicPartition, OffsetSpec]
@@ -158,7 +172,9 @@ class Consumer:
             return {}
         topic_ids = self._topic_ids(specs)
         found = self._admin.list_offsets(specs, topic_ids=topic_ids)
-        late = {tp: Latest() for tp, offset in found.items() if offset is None}
+        late = {
+            topic_partition: Latest() for topic_partition, offset in found.items() if offset is None
+        }
         ends = self._admin.list_offsets(late, topic_ids=topic_ids) if late else {}
         return _placed({**found, **ends}, topic_ids)
 
@@ -171,20 +187,26 @@ class Consumer:
         topic_ids = self._topic_ids(specs)
         began = self._cluster.clock.monotonic()
         # Who is silent holds up the others at first for a moment only.
-        tries = min(self._troubles.failures(tp) for tp in specs)
+        tries = min(self._troubles.failures(topic_partition) for topic_partition in specs)
         patience_ms = min(_FIRST_PATIENCE_MS << tries, self._cluster.config.connect_timeout_ms)
         found = self._admin.find_offsets(specs, topic_ids=topic_ids, patience_ms=patience_ms)
-        late = {tp: Latest() for tp, offset in found.found.items() if offset is None}
+        late = {
+            topic_partition: Latest()
+            for topic_partition, offset in found.found.items()
+            if offset is None
+        }
         ends = self._admin.find_offsets(late, topic_ids=topic_ids, patience_ms=patience_ms)
-        for tp, error in {**found.away, **ends.away}.items():
-            self._troubles.failed([tp], error, began=began)
+        for topic_partition, error in {**found.away, **ends.away}.items():
+            self._troubles.failed([topic_partition], error, began=began)
         return _placed({**found.found, **ends.found}, topic_ids)
 
     def _find_positions(self) -> None:
         """Give each assigned partition without a position its committed or configured start, if
         that can be had now."""
         missing = [
-            tp for tp in self._assigned if tp not in self._positions and self._troubles.may_try(tp)
+            topic_partition
+            for topic_partition in self._assigned
+            if topic_partition not in self._positions and self._troubles.may_try(topic_partition)
         ]
         if missing:
             starts, specs = self._starts(missing)
@@ -232,58 +254,68 @@ class Consumer:
 
     def _request_more(self) -> None:
         self._fetcher.request(
-            {tp: self._fetch_from[tp] for tp in self._assigned if tp in self._fetch_from}
+            {
+                topic_partition: self._fetch_from[topic_partition]
+                for topic_partition in self._assigned
+                if topic_partition in self._fetch_from
+            }
         )
 
     def _take(self, fetched: Fetched) -> None:
-        tp = fetched.tp
-        if self._fetch_from.get(tp) != fetched.position:
+        topic_partition = fetched.topic_partition
+        if self._fetch_from.get(topic_partition) != fetched.position:
             return  # the consumer was sent elsewhere meanwhile
         if fetched.lost is not None:
-            self._lost(tp, fetched.position, fetched.lost)
+            self._lost(topic_partition, fetched.position, fetched.lost)
             return
         offset, topic_id = fetched.position
-        raws = list(walk(tp, fetched.data, position=offset))
+        raws = list(walk(topic_partition, fetched.data, position=offset))
         if not raws:
             raise CorruptRecordBatchError(
-                f"{tp}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
+                f"{topic_partition}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
                 "without a whole record batch."
             )
-        self._received.extend((tp, raw) for raw in raws)
-        self._fetch_from[tp] = Position(raws[-1].header.next_offset, topic_id)
+        self._received.extend((topic_partition, raw) for raw in raws)
+        self._fetch_from[topic_partition] = Position(raws[-1].header.next_offset, topic_id)
         # Whoever was served goes to the end of the next request, where space may run out.
-        del self._assigned[tp]
-        self._assigned[tp] = None
+        del self._assigned[topic_partition]
+        self._assigned[topic_partition] = None
 
-    def _lost(self, tp: TopicPartition, position: Position, error: LogbusError) -> None:
+    def _lost(
+        self, topic_partition: TopicPartition, position: Position, error: LogbusError
+    ) -> None:
         """Raise, or go on from where the configuration says."""
         if self._config.out_of_range == "error":
             if isinstance(error, TopicRecreatedError):
-                self._recreated.add(tp)
+                self._recreated.add(topic_partition)
             raise error
         spec = Earliest() if self._config.out_of_range == "earliest" else Latest()
-        positions = self._resolve({tp: spec})
-        log.warning(
+        positions = self._resolve({topic_partition: spec})
+        logger.warning(
             "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
             "key out_of_range says.",
             position.offset,
-            tp,
+            topic_partition,
             error,
             self._config.out_of_range,
-            positions[tp].offset,
+            positions[topic_partition].offset,
         )
         self._go_to(positions)
 
     def _next_received(self) -> FetchedBatch | None:
-        tp, raw = self._received[0]
-        fetched = decoded(tp, raw, start=self._positions[tp].offset, end=_NO_END)
+        topic_partition, raw = self._received[0]
+        fetched = decoded(
+            topic_partition, raw, start=self._positions[topic_partition].offset, end=_NO_END
+        )
         self._received.popleft()
-        self._move(tp, raw.header.next_offset)
+        self._move(topic_partition, raw.header.next_offset)
         return fetched
 
-    def _move(self, tp: TopicPartition, offset: int) -> None:
+    def _move(self, topic_partition: TopicPartition, offset: int) -> None:
         """Onwards in the same topic."""
-        self._positions[tp] = Position(offset, self._positions[tp].topic_id)
+        self._positions[topic_partition] = Position(
+            offset, self._positions[topic_partition].topic_id
+        )
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
@@ -304,11 +336,11 @@ class Consumer:
             if self._received:
                 self._iterate_over(self._received[0][0])
 
-    def _iterate_over(self, tp: TopicPartition) -> None:
-        before = self._positions[tp]
+    def _iterate_over(self, topic_partition: TopicPartition) -> None:
+        before = self._positions[topic_partition]
         fetched = self._next_received()
         if fetched is not None:
-            self._positions[tp] = before  # moves record by record from here
+            self._positions[topic_partition] = before  # moves record by record from here
             self._current = fetched
             self._rows = records_of(fetched)
 
@@ -317,14 +349,14 @@ class Consumer:
         self._rows = iter(())
         if current is None:
             return []
-        tp = current.topic_partition
+        topic_partition = current.topic_partition
         offsets = current.offsets()
-        done = sum(offset.as_py() < self._positions[tp].offset for offset in offsets)
-        self._move(tp, current.header.next_offset)
+        done = sum(offset.as_py() < self._positions[topic_partition].offset for offset in offsets)
+        self._move(topic_partition, current.header.next_offset)
         if done == len(offsets):
             return []
         rest = current.arrow_batch.slice(done)
-        return [FetchedBatch(tp, offsets[done].as_py(), rest, current.header)]
+        return [FetchedBatch(topic_partition, offsets[done].as_py(), rest, current.header)]
 
     # -- the group ------------------------------------------------------------------------
 
@@ -338,19 +370,27 @@ class Consumer:
         Needs ZooKeeper, and no broker.
         """
         if offsets is None:
-            offsets = {tp: at.offset for tp, at in self._positions.items() if tp in self._assigned}
-        known = {tp: self._positions[tp].topic_id for tp in offsets if tp in self._positions}
+            offsets = {
+                topic_partition: at.offset
+                for topic_partition, at in self._positions.items()
+                if topic_partition in self._assigned
+            }
+        known = {
+            topic_partition: self._positions[topic_partition].topic_id
+            for topic_partition in offsets
+            if topic_partition in self._positions
+        }
         self._group.commit(offsets, known)
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""
-        return self._group.committed(list(tps))
+        return self._group.committed(list(topic_partitions))
 
     def resume_from_committed(self) -> None:
         """Forget the positions and take up the group's committed offsets, rewinds included."""
         self._group.follow_rewinds()
-        for tp in self._assigned:
-            self._drop(tp)
+        for topic_partition in self._assigned:
+            self._drop(topic_partition)
         self._positions.clear()
 
     # -- the end --------------------------------------------------------------------------
@@ -376,7 +416,7 @@ def _placed(
     offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[str, str]
 ) -> dict[TopicPartition, Position]:
     return {
-        tp: Position(offset, topic_ids[tp.topic])
-        for tp, offset in offsets.items()
+        topic_partition: Position(offset, topic_ids[topic_partition.topic])
+        for topic_partition, offset in offsets.items()
         if offset is not None
     }

@@ -40,7 +40,7 @@ class Fetched:
     """What came for one partition: data from ``position`` on, or word that it is no longer there:
     the log begins behind it or ends before it, or its topic is gone."""
 
-    tp: TopicPartition
+    topic_partition: TopicPartition
     position: Position
     data: memoryview
     lost: OffsetOutOfRangeError | TopicRecreatedError | None = None
@@ -70,26 +70,32 @@ class Fetcher:
 
     def request(self, wanted: Mapping[TopicPartition, Position]) -> None:
         """Send fetches for the partitions that none is under way for, where a leader is free."""
-        under_way = {tp for one in self._waiting.values() for tp in one.positions}
+        under_way = {
+            topic_partition for one in self._waiting.values() for topic_partition in one.positions
+        }
         by_leader: dict[BrokerAddress, dict[TopicPartition, Position]] = {}
         # For all partitions together: there may be many, and no broker that answers.
         began = self._cluster.clock.monotonic()
         patience = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
-        for tp, position in wanted.items():
-            if tp in under_way or tp in self._lost or not self._troubles.may_try(tp):
+        for topic_partition, position in wanted.items():
+            if (
+                topic_partition in under_way
+                or topic_partition in self._lost
+                or not self._troubles.may_try(topic_partition)
+            ):
                 continue
             try:
                 # A leader refuses another topic's id as if it did not lead it; this tells.
-                require_topic(self._cluster, tp.topic, position.topic_id, patience)
-                leader = self._cluster.leader(tp, patience)
+                require_topic(self._cluster, topic_partition.topic, position.topic_id, patience)
+                leader = self._cluster.leader(topic_partition, patience)
             except TopicRecreatedError as error:
-                self._lost[tp] = Fetched(tp, position, _NOTHING, error)
+                self._lost[topic_partition] = Fetched(topic_partition, position, _NOTHING, error)
                 continue
             except LogbusError as error:
-                self._troubles.failed([tp], error, began=began)
+                self._troubles.failed([topic_partition], error, began=began)
                 continue
             if leader not in self._waiting:
-                by_leader.setdefault(leader, {})[tp] = position
+                by_leader.setdefault(leader, {})[topic_partition] = position
         for leader, positions in by_leader.items():
             self._send(leader, positions)
 
@@ -101,13 +107,13 @@ class Fetcher:
             max_bytes=config.fetch_bytes,
             partitions=[
                 FetchPartition(
-                    tp.topic,
-                    tp.partition,
+                    topic_partition.topic,
+                    topic_partition.partition,
                     position.offset,
                     config.partition_fetch_bytes,
                     topic_id=position.topic_id,
                 )
-                for tp, position in positions.items()
+                for topic_partition, position in positions.items()
             ],
         )
         patience_ms = self._cluster.config.request_timeout_ms
@@ -139,7 +145,7 @@ class Fetcher:
             if waiting.pending.done:
                 del self._waiting[leader]
                 self._cluster.pool.give_back(waiting.connection)
-                fetched += self._taken_apart(leader, waiting)
+                fetched += self.parse_response(leader, waiting)
             else:
                 self._note_silence(leader, waiting)
         return fetched
@@ -176,7 +182,7 @@ class Fetcher:
         for descriptor, _ in poll.poll(max(1.0, patience.remaining_s * 1000)):
             sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
 
-    def _taken_apart(self, leader: BrokerAddress, waiting: _Waiting) -> list[Fetched]:
+    def parse_response(self, leader: BrokerAddress, waiting: _Waiting) -> list[Fetched]:
         try:
             response = waiting.pending.result(FetchResponse, waiting.deadline)
             results = response.results
@@ -193,25 +199,27 @@ class Fetcher:
             return []
         fetched = []
         at = 0
-        for tp, result in zip(got, results, strict=True):
-            position = waiting.positions[tp]
+        for topic_partition, result in zip(got, results, strict=True):
+            position = waiting.positions[topic_partition]
             data = payload[at : at + result.length]
             at += result.length
-            refused = partition_error(result.error, tp, leader) if result.error else None
+            refused = (
+                partition_error(result.error, topic_partition, leader) if result.error else None
+            )
             if isinstance(refused, OffsetOutOfRangeError):
-                fetched.append(Fetched(tp, position, data, refused))
+                fetched.append(Fetched(topic_partition, position, data, refused))
             elif refused is not None:
-                self._troubles.failed([tp], refused)
+                self._troubles.failed([topic_partition], refused)
             else:
-                self._troubles.over(tp)
+                self._troubles.over(topic_partition)
                 if result.length:
-                    fetched.append(Fetched(tp, position, data))
+                    fetched.append(Fetched(topic_partition, position, data))
         return fetched
 
-    def forget(self, tp: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """The partition is no longer of interest; an answer under way is for nobody."""
-        self._troubles.forget(tp)
-        self._lost.pop(tp, None)
+        self._troubles.forget(topic_partition)
+        self._lost.pop(topic_partition, None)
 
     def close(self) -> None:
         for waiting in self._waiting.values():

@@ -22,7 +22,9 @@ class GroupStore(Protocol):
         """The group's last rewind."""
         ...
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]: ...
+    def committed(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]: ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids that ZooKeeper has for those of ``topics`` that there are."""
@@ -68,8 +70,10 @@ class ZooKeeperGroup:
     def mark(self) -> RewindMark:
         return self._rewinds.mark(self._group)
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        return self._offsets.committed(self._group, tps)
+    def committed(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return self._offsets.committed(self._group, topic_partitions)
 
     def require_unclaimed(self, topics: Iterable[str]) -> None:
         self._unclaimed.require(topics)
@@ -113,26 +117,28 @@ class ConsumerGroup:
         self._mark: RewindMark | None = None
 
     def begin(
-        self, tps: Sequence[TopicPartition], topic_ids: Mapping[str, str]
+        self, topic_partitions: Sequence[TopicPartition], topic_ids: Mapping[str, str]
     ) -> dict[TopicPartition, int]:
         """The committed offsets to begin at. GroupHeldError if a query or a load holds the group:
         no commit would come through."""
-        self._opened()[0].require_unclaimed(tp.topic for tp in tps)
-        return self.committed(tps, topic_ids)
+        self._opened()[0].require_unclaimed(
+            topic_partition.topic for topic_partition in topic_partitions
+        )
+        return self.committed(topic_partitions, topic_ids)
 
     def committed(
-        self, tps: Iterable[TopicPartition], topic_ids: Mapping[str, str] | None = None
+        self, topic_partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str] | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that were committed for ``topic_ids``, or for the topics as they are now."""
         store, _ = self._opened()
-        committed = store.committed(tps)
+        committed = store.committed(topic_partitions)
         if topic_ids is None:
-            topic_ids = store.topic_ids(tp.topic for tp in committed)
+            topic_ids = store.topic_ids(topic_partition.topic for topic_partition in committed)
         return {
-            tp: one.offset
-            for tp, one in committed.items()
+            topic_partition: one.offset
+            for topic_partition, one in committed.items()
             # An offset of a deleted topic says nothing about the new one of that name.
-            if one.topic_id is None or one.topic_id == topic_ids.get(tp.topic)
+            if one.topic_id is None or one.topic_id == topic_ids.get(topic_partition.topic)
         }
 
     def commit(
@@ -142,8 +148,11 @@ class ConsumerGroup:
         where they were read from one."""
         store, mark = self._opened()
         if offsets:
-            current = store.topic_ids(tp.topic for tp in offsets)
-            topic_ids = {tp.topic: _meant(tp, known.get(tp), current) for tp in offsets}
+            current = store.topic_ids(topic_partition.topic for topic_partition in offsets)
+            topic_ids = {
+                topic_partition.topic: _meant(topic_partition, known.get(topic_partition), current)
+                for topic_partition in offsets
+            }
             store.commit(offsets, topic_ids=topic_ids, mark=mark)
 
     def follow_rewinds(self) -> None:
@@ -169,11 +178,13 @@ class ConsumerGroup:
             self._store.close()
 
 
-def _meant(tp: TopicPartition, known: str | None, current: Mapping[str, str]) -> str:
-    """The id of the topic that an offset of ``tp`` is of."""
-    now = current.get(tp.topic)
+def _meant(topic_partition: TopicPartition, known: str | None, current: Mapping[str, str]) -> str:
+    """The id of the topic that an offset of ``topic_partition`` is of."""
+    now = current.get(topic_partition.topic)
     if known is None and now is None:
-        raise UnknownTopicError(f"The cluster has no topic {tp.topic!r} to commit an offset for.")
+        raise UnknownTopicError(
+            f"The cluster has no topic {topic_partition.topic!r} to commit an offset for."
+        )
     if known is not None and now is not None and known != now:
-        raise recreated(tp.topic, expected=known, actual=now)
+        raise recreated(topic_partition.topic, expected=known, actual=now)
     return known or now or ""

@@ -51,14 +51,16 @@ class FetchedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class RawBatch:
+class EncodedBatch:
     """One whole record batch as received, header parsed, checksum not verified yet."""
 
     header: RecordBatchHeader
     data: memoryview
 
 
-def walk(tp: TopicPartition, data: memoryview, *, position: int) -> Iterator[RawBatch]:
+def walk(
+    topic_partition: TopicPartition, data: memoryview, *, position: int
+) -> Iterator[EncodedBatch]:
     """The whole record batches of a fetch at ``position``; one that is cut off is left out.
 
     It ends before a damaged one, so that those in front of it are read; at the start, where the
@@ -71,34 +73,39 @@ def walk(tp: TopicPartition, data: memoryview, *, position: int) -> Iterator[Raw
         if size is None or at + size > len(data):
             return
         try:
-            header = _following_header(tp, data, at, position=position, first=first)
+            header = _following_header(topic_partition, data, at, position=position, first=first)
         except (CorruptRecordBatchError, UnsupportedVersionError):
             if first:
                 raise
             return
-        yield RawBatch(header, data[at : at + size])
+        yield EncodedBatch(header, data[at : at + size])
         at += size
         position = header.next_offset
         first = False
 
 
 def _following_header(
-    tp: TopicPartition, data: memoryview, at: int, *, position: int, first: bool
+    topic_partition: TopicPartition, data: memoryview, at: int, *, position: int, first: bool
 ) -> RecordBatchHeader:
     try:
         header = parse_header(data, at)
     except CorruptRecordBatchError as error:
-        raise CorruptRecordBatchError(f"{tp} is damaged at offset {position}. {error}") from error
+        raise CorruptRecordBatchError(
+            f"{topic_partition} is damaged at offset {position}. {error}"
+        ) from error
     reaches = header.base_offset <= position < header.next_offset
     if not (reaches if first else header.base_offset == position):
         raise CorruptRecordBatchError(
-            f"{tp}: expected a record batch {'with' if first else 'at'} offset {position}, "
+            f"{topic_partition}: expected a record batch {'with' if first else 'at'} offset "
+            f"{position}, "
             f"got the offsets {header.base_offset} to {header.last_offset}."
         )
     return header
 
 
-def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> FetchedBatch | None:
+def decoded(
+    topic_partition: TopicPartition, raw: EncodedBatch, *, start: int, end: int
+) -> FetchedBatch | None:
     """The records of ``raw`` in ``[start, end)``, verified; None if there are none."""
     header = raw.header
     if header.base_offset >= end:
@@ -109,7 +116,7 @@ def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> Fetch
             return None
         arrow_batch = decode(header, raw.data)
     except CorruptRecordBatchError as error:
-        damaged = OffsetRange(tp, header.base_offset, header.next_offset)
+        damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)
         raise CorruptRecordBatchError(
             f"The records {damaged} are damaged. Those before, and from offset {damaged.end} on, "
             f"are readable: continue there. {error}"
@@ -120,14 +127,14 @@ def decoded(tp: TopicPartition, raw: RawBatch, *, start: int, end: int) -> Fetch
             return None
         first = arrow_batch.column("offset_delta")[skip].as_py()
         cut = arrow_batch.slice(skip, stop - skip)
-        return FetchedBatch(tp, header.base_offset + first, cut, header)
+        return FetchedBatch(topic_partition, header.base_offset + first, cut, header)
     skip = max(0, start - header.base_offset)
     stop = min(header.record_count, end - header.base_offset)
     if skip >= stop:
         return None
     if skip or stop < header.record_count:
         arrow_batch = arrow_batch.slice(skip, stop - skip)
-    return FetchedBatch(tp, header.base_offset + skip, arrow_batch, header)
+    return FetchedBatch(topic_partition, header.base_offset + skip, arrow_batch, header)
 
 
 def _rows_with_gaps(

@@ -16,7 +16,7 @@ from typing import Final
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
-from spark_logbus.client.fetch.batches import FetchedBatch, RawBatch, decoded, walk
+from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
 from spark_logbus.client.transport.connection import Connection, PendingResponse
 from spark_logbus.errors import (
     ConfigError,
@@ -29,7 +29,7 @@ from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
 from spark_logbus.retry import Deadline
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_WAIT_MS: Final = 500  # of one fetch, when the range reaches beyond the high watermark
 # Of a file that a broker on this machine passes over: the larger the part that is mapped at once,
@@ -76,7 +76,7 @@ class RangeReader:
         self._missing_tail_wait_ms = missing_tail_wait_ms
         self._max_mapped_bytes = min(_MAX_MAPPED_BYTES, cluster.config.max_response_bytes)
         self._position = offset_range.start  # where the next fetch begins
-        self._received: deque[RawBatch] = deque()
+        self._received: deque[EncodedBatch] = deque()
         self._connection: Connection | None = None
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
@@ -232,7 +232,7 @@ class RangeReader:
             reason = "this process can take no more descriptors"
         except OSError as error:
             reason = error.strerror or str(error)
-        log.debug("%s is read through the socket: %s.", self._range, reason)
+        logger.debug("%s is read through the socket: %s.", self._range, reason)
         self._max_mapped_bytes = 0
         return None
 

@@ -17,7 +17,7 @@ _NO_END: Final = 2**63 - 1
 
 def first_at_or_after(
     cluster: Cluster,
-    tp: TopicPartition,
+    topic_partition: TopicPartition,
     *,
     base_offset: int,
     timestamp_us: int,
@@ -27,7 +27,7 @@ def first_at_or_after(
     ``base_offset``, which by its header holds one."""
     # A fetch of one byte brings one whole record batch. How far it reaches is told by its
     # header, so the range is left open and the reader dropped after the first record batch.
-    open_range = OffsetRange(tp, base_offset, _NO_END)
+    open_range = OffsetRange(topic_partition, base_offset, _NO_END)
     with RangeReader(cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1) as reader:
         fetched = next(reader)
     number = _first_row(fetched, timestamp_us)

@@ -106,7 +106,7 @@ class Accumulator:
 
     def _new(self, queue: PartitionQueue, now: float) -> QueuedBatch:
         give_up_at = now + self._delivery_timeout_s
-        batch = QueuedBatch(queue.tp, opened_at=now, give_up_at=give_up_at)
+        batch = QueuedBatch(queue.topic_partition, opened_at=now, give_up_at=give_up_at)
         self._unsettled[batch] = queue
         return batch
 
@@ -114,7 +114,7 @@ class Accumulator:
         queue.ready.append(batch)
         if not queue.in_flight:
             self._sendable[queue] = None
-        if queue.keyless.current == queue.tp.partition:
+        if queue.keyless.current == queue.topic_partition.partition:
             queue.keyless.move_on()
 
     def seal(self, queue: PartitionQueue) -> None:
@@ -149,7 +149,7 @@ class Accumulator:
         """Give what need not wait for the leaders of these partitions to others of their topic, now
         and until ``set_back``. What was sent before stays: it may have arrived."""
         for queue in queues:
-            queue.keyless.set_away(queue.tp.partition)
+            queue.keyless.set_away(queue.topic_partition.partition)
         for queue in queues:
             self._move_away(queue)
 
@@ -159,14 +159,14 @@ class Accumulator:
         for batch in [batch for batch in queue.ready if batch.free]:
             queue.ready.remove(batch)
             target = queue.siblings[queue.keyless.current]
-            batch.move_to(target.tp)
+            batch.move_to(target.topic_partition)
             self._unsettled[batch] = target
             self._make_ready(target, batch)
         if not queue.ready:
             self._sendable.pop(queue, None)
 
     def set_back(self, queue: PartitionQueue) -> None:
-        queue.keyless.set_back(queue.tp.partition)
+        queue.keyless.set_back(queue.topic_partition.partition)
 
     # -- sending --------------------------------------------------------------------------
 
@@ -255,7 +255,8 @@ class Accumulator:
         due = [
             batch
             for batch, queue in self._unsettled.items()
-            if queue.tp.topic == topic and (queue.open is batch or batch in queue.ready)
+            if queue.topic_partition.topic == topic
+            and (queue.open is batch or batch in queue.ready)
         ]
         self._remove(due)
         return due

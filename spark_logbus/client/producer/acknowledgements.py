@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class AppendedRange:
 class Acknowledgement:
     """The fate of one record batch, set once. Thread-safe."""
 
-    __slots__ = ("_callbacks", "_done", "_lock", "_range", "error", "tp")
+    __slots__ = ("_callbacks", "_done", "_lock", "_range", "error", "topic_partition")
 
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
         self.error: LogbusError | None = None
         self._range: AppendedRange | None = None
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ def _run(callback: Callable[[], None]) -> None:
         callback()
     except Exception:
         # A caller's fault, which must not stop the sender.
-        log.exception("A callback for an acknowledged record failed; the record itself is fine.")
+        logger.exception("A callback for an acknowledged record failed; the record itself is fine.")
 
 
 class RecordFuture:

@@ -26,12 +26,15 @@ class QueuedBatch:
 
     __slots__ = (
         "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
-        "keyed", "last_error", "opened_at", "record_count", "reserved_bytes", "sequence", "tp",
+        "keyed", "last_error", "opened_at", "record_count", "reserved_bytes", "sequence",
+        "topic_partition",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, *, opened_at: float, give_up_at: float) -> None:
-        self.tp = tp
-        self.acknowledgement = Acknowledgement(tp)
+    def __init__(
+        self, topic_partition: TopicPartition, *, opened_at: float, give_up_at: float
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.acknowledgement = Acknowledgement(topic_partition)
         self.builder: ArrowBatchBuilder | None = None
         self.data: memoryview | None = None
         self.record_count = 0
@@ -50,9 +53,9 @@ class QueuedBatch:
         """Whether it can go to another partition: it was never sent."""
         return not (self.keyed or self.failures or self.in_doubt)
 
-    def move_to(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.acknowledgement.tp = tp
+    def move_to(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.acknowledgement.topic_partition = topic_partition
 
     @property
     def size_bytes(self) -> int:
@@ -67,7 +70,7 @@ class QueuedBatch:
                 arrow_batch = self.builder.build()
             except (pa.ArrowException, OverflowError, TypeError) as error:
                 raise InvalidRequestError(
-                    f"Records for {self.tp} cannot become a record batch: {error}"
+                    f"Records for {self.topic_partition} cannot become a record batch: {error}"
                 ) from error
             self.data = encode(arrow_batch, compression=compression)
             self.builder = None
@@ -83,19 +86,19 @@ class PartitionQueue:
 
     __slots__ = (
         "batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "sequences",
-        "siblings", "tp",
+        "siblings", "topic_partition",
     )  # fmt: skip
 
     def __init__(
         self,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         keyless: RoundRobin,
         *,
         batch_limit: int,
         sequences: Sequences | None = None,
         siblings: Sequence[PartitionQueue] = (),
     ) -> None:
-        self.tp = tp
+        self.topic_partition = topic_partition
         self.sequences = sequences
         self.siblings = siblings
         self.keyless = keyless

@@ -25,12 +25,12 @@ from spark_logbus.errors import (
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import AppendResponse, AppendResult
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Settlement = Callable[[], None]
 
 
-class Settler:
+class Completion:
     """Puts back what may be sent again, and settles the acknowledgements of the rest.
 
     ``lock`` guards ``accumulator``; ``settled`` (a condition on that lock) is notified when
@@ -72,7 +72,7 @@ class Settler:
                 offsets = _base_offsets(result, batches)
                 self._appended(queue, batches, offsets, append_time_us=result.append_time_us)
             else:
-                refused = partition_error(result.error, queue.tp, link.address)
+                refused = partition_error(result.error, queue.topic_partition, link.address)
                 self.failed([(queue, batches)], refused, now)
 
     def _appended(
@@ -90,7 +90,11 @@ class Settler:
         settlements: list[Settlement] = []
         for batch, base_offset in zip(batches, base_offsets, strict=True):
             appended = AppendedRange(
-                queue.tp.topic, queue.tp.partition, base_offset, batch.record_count, append_time_us
+                queue.topic_partition.topic,
+                queue.topic_partition.partition,
+                base_offset,
+                batch.record_count,
+                append_time_us,
             )
             settlements.append(partial(batch.acknowledgement.succeed, appended))
         self.finish(settlements)
@@ -105,13 +109,15 @@ class Settler:
         for queue, batches in parts:
             sequences = queue.sequences
             if sequences is not None and sequences.refused(batches, error):
-                log.warning("%s is numbered anew and sent again: %s", queue.tp, error)
+                logger.warning(
+                    "%s is numbered anew and sent again: %s", queue.topic_partition, error
+                )
                 with self._lock:
                     self._accumulator.put_back(queue, batches, not_before=now, error=error)
             elif isinstance(error, DuplicateSequenceError) and len(batches) == 1:
                 self._appended(queue, batches, [None], append_time_us=None)
             elif error.retriable:
-                self._cluster.doubt(queue.tp.topic)
+                self._cluster.invalidate(queue.topic_partition.topic)
                 failures = batches[0].failures + 1
                 again_at = now + self._cluster.backoff.pause_s(failures)
                 with self._lock:
@@ -135,7 +141,8 @@ class Settler:
     def _too_late(self, batch: QueuedBatch, why: LogbusError | None) -> LogbusError:
         last = batch.last_error or why
         return RequestTimeoutError(
-            f"{batch.record_count} records for {batch.tp} were not acknowledged within "
+            f"{batch.record_count} records for {batch.topic_partition} were not acknowledged "
+            "within "
             f"{self._config.delivery_timeout_ms} ms; last failure: {last or 'none'}"
         )
 
@@ -148,7 +155,9 @@ class Settler:
             expired = self._accumulator.expired(now)
         if not expired:
             return
-        self.finish([failing(batch, self._too_late(batch, why(batch.tp))) for batch in expired])
+        self.finish(
+            [failing(batch, self._too_late(batch, why(batch.topic_partition))) for batch in expired]
+        )
 
     def finish(self, settlements: Sequence[Settlement]) -> None:
         for settle in settlements:
@@ -171,7 +180,9 @@ def _base_offsets(result: AppendResult, batches: Sequence[QueuedBatch]) -> Seque
 
 def _check_results(results: Sequence[AppendResult], done: InFlight) -> None:
     got = [(result.topic, result.partition) for result in results]
-    asked = [(queue.tp.topic, queue.tp.partition) for queue, _ in done.parts]
+    asked = [
+        (queue.topic_partition.topic, queue.topic_partition.partition) for queue, _ in done.parts
+    ]
     if got != asked:
         raise ProtocolError(
             f"An append to {len(asked)} partitions was answered for others ({len(got)} results)."

@@ -49,7 +49,7 @@ class _Lookup:
     not_before: float = 0.0
 
 
-class Links:
+class LeaderConnections:
     """All links of one producer. Used by its sender thread only."""
 
     def __init__(self, cluster: Cluster, *, wake: Callable[[], None]) -> None:
@@ -63,11 +63,11 @@ class Links:
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._links.values()))
 
-    def to_leader(self, tp: TopicPartition, now: float) -> Link | None:
+    def to_leader(self, topic_partition: TopicPartition, now: float) -> Link | None:
         """The connected link to the partition's leader; None while that is being looked into."""
-        address = self._cluster.cached_leader(tp)
-        if address is None or self._cluster.in_doubt(tp.topic):
-            self._look_up(tp.topic, now)
+        address = self._cluster.cached_leader(topic_partition)
+        if address is None or self._cluster.is_stale(topic_partition.topic):
+            self._look_up(topic_partition.topic, now)
         if address is None:
             return None
         link = self._links.get(address)
@@ -79,12 +79,12 @@ class Links:
             link.dialing.add_done_callback(lambda _: self._wake())
         return link if link.connection is not None else None
 
-    def away(self, tp: TopicPartition) -> LogbusError | None:
+    def away(self, topic_partition: TopicPartition) -> LogbusError | None:
         """Why the partition's leader cannot be reached; None if it can, or is not known yet."""
-        address = self._cluster.cached_leader(tp)
+        address = self._cluster.cached_leader(topic_partition)
         if address is None:
-            known = self._cluster.knows(tp)
-            return self._cluster.not_running(tp) if known else None
+            known = self._cluster.knows(topic_partition)
+            return self._cluster.not_running(topic_partition) if known else None
         link = self._links.get(address)
         if link is None or link.connection is not None or not link.failures:
             return None
@@ -93,7 +93,7 @@ class Links:
     def _look_up(self, topic: str, now: float) -> None:
         lookup = self._lookups.setdefault(topic, _Lookup())
         if lookup.asking is None and lookup.not_before <= now:
-            self._cluster.doubt(topic)
+            self._cluster.invalidate(topic)
             deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
             lookup.asking = self._helpers.submit(self._cluster.topic, topic, deadline)
             lookup.asking.add_done_callback(lambda _: self._wake())
@@ -130,8 +130,11 @@ class Links:
             except LogbusError as error:
                 self.last_error = error
             else:
-                tps = [TopicPartition(topic, number) for number in known.leaders]
-                if all(self._cluster.cached_leader(tp) is not None for tp in tps):
+                topic_partitions = [TopicPartition(topic, number) for number in known.leaders]
+                if all(
+                    self._cluster.cached_leader(topic_partition) is not None
+                    for topic_partition in topic_partitions
+                ):
                     del self._lookups[topic]
                     continue
             # No answer, or a partition without a live leader: ask again, but not in a hurry.

@@ -33,7 +33,7 @@ from spark_logbus.client.producer.arrow_split import (
 from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
 from spark_logbus.client.producer.partitioner import split_by_key
 from spark_logbus.client.producer.sender import Sender
-from spark_logbus.client.producer.topics import Route, Routes
+from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.errors import BufferExhaustedError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import (
@@ -66,7 +66,7 @@ class Producer:
             linger_s=self._config.linger_ms / 1000,
             delivery_timeout_s=self._config.delivery_timeout_ms / 1000,
         )
-        self._routes = Routes(cluster, self._config)
+        self._routes = ProducerTopics(cluster, self._config)
         self._closed = False
         self._sender = Sender(
             cluster, self._config, self._accumulator, lock=self._lock, settled=self._settled
@@ -136,7 +136,7 @@ class Producer:
             )
         if news:
             self._sender.wake()
-            self._routes.look_again(route)
+            self._routes.refresh_partitions(route)
         return future
 
     def send_arrow(
@@ -208,7 +208,7 @@ class Producer:
                 keyless=target is None,
             )
         self._sender.wake()
-        self._routes.look_again(route)
+        self._routes.refresh_partitions(route)
         return range_future(acknowledgement)
 
     def _check_alone(

@@ -19,13 +19,13 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.completion import Settler, failing
-from spark_logbus.client.producer.leader_connections import InFlight, Link, Links
+from spark_logbus.client.producer.completion import Completion, failing
+from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _REQUEST_HEAD_ROOM: Final = 64 << 10  # for the header of an append request
 _LONGEST_SLEEP_S: Final = 5.0
@@ -54,8 +54,8 @@ class Sender:
         self._config = config
         self._accumulator = accumulator
         self._lock = lock
-        self._settler = Settler(cluster, config, accumulator, lock=lock, settled=settled)
-        self._links = Links(cluster, wake=self.wake)
+        self._settler = Completion(cluster, config, accumulator, lock=lock, settled=settled)
+        self._links = LeaderConnections(cluster, wake=self.wake)
         self._selector = selectors.DefaultSelector()
         self._wake_end, self._wake_in = socket.socketpair()
         self._wake_end.setblocking(False)
@@ -97,7 +97,7 @@ class Sender:
                 self._turn()
         except LogbusError as error:
             why = error
-            log.exception("The producer stopped, because its sending thread failed.")
+            logger.exception("The producer stopped, because its sending thread failed.")
         finally:
             self._end(why)
 
@@ -150,7 +150,7 @@ class Sender:
                 for queue in self._accumulator.sendable()
                 if len(queue.siblings) > 1
                 and queue not in self._away
-                and self._links.to_leader(queue.tp, now) is None
+                and self._links.to_leader(queue.topic_partition, now) is None
             ]
             if not waiting and (not self._away or now < self._look_around_at):
                 return
@@ -162,7 +162,11 @@ class Sender:
     def _go_around(self, siblings: Sequence[PartitionQueue], now: float) -> None:
         """For the queues of one topic's partitions. While no leader of them can be reached there is
         nowhere to go, and records stay where they are, in their order."""
-        there = {queue for queue in siblings if self._links.to_leader(queue.tp, now) is not None}
+        there = {
+            queue
+            for queue in siblings
+            if self._links.to_leader(queue.topic_partition, now) is not None
+        }
         if not there:
             return
         for queue in siblings:
@@ -170,12 +174,12 @@ class Sender:
                 if queue in self._away:
                     self._away.remove(queue)
                     self._accumulator.set_back(queue)
-            elif self._links.away(queue.tp) is not None:
+            elif self._links.away(queue.topic_partition) is not None:
                 self._away.add(queue)
         self._accumulator.set_away([queue for queue in siblings if queue in self._away])
 
-    def _why_it_waited(self, tp: TopicPartition) -> LogbusError | None:
-        return self._links.away(tp) or self._links.last_error
+    def _why_it_waited(self, topic_partition: TopicPartition) -> LogbusError | None:
+        return self._links.away(topic_partition) or self._links.last_error
 
     # -- requests -------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class Sender:
             for queue in self._accumulator.sendable():
                 if queue.not_before > now:
                     continue
-                link = self._links.to_leader(queue.tp, now)
+                link = self._links.to_leader(queue.topic_partition, now)
                 if link is None or len(link.in_flight) >= self._config.max_in_flight:
                     continue
                 _, parts, used = plans.get(id(link), (link, [], 0))
@@ -216,7 +220,11 @@ class Sender:
         for queue, batches in parts:
             data = [batch.encoded(self._config.compression) for batch in batches]
             length = sum(len(one) for one in data)
-            partitions.append(AppendPartition(queue.tp.topic, queue.tp.partition, length))
+            partitions.append(
+                AppendPartition(
+                    queue.topic_partition.topic, queue.topic_partition.partition, length
+                )
+            )
             payload.extend(data)
         request = AppendRequest(
             acks=self._config.acks.value,

@@ -38,7 +38,7 @@ class Route:
         return self.queues[partition]
 
 
-class Routes:
+class ProducerTopics:
     """Thread-safe."""
 
     def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
@@ -62,8 +62,8 @@ class Routes:
         keyless = RoundRobin(len(known.leaders))
         queues: list[PartitionQueue] = []
         for number in range(len(known.leaders)):
-            tp = TopicPartition(topic, number)
-            queues.append(self._queue(tp, keyless, batch_limit, queues))
+            topic_partition = TopicPartition(topic, number)
+            queues.append(self._queue(topic_partition, keyless, batch_limit, queues))
         look_again_at = self._look_again_at()
         with self._lock:
             made = Route(topic, queues, keyless, limit, look_again_at)
@@ -71,7 +71,7 @@ class Routes:
 
     def _queue(
         self,
-        tp: TopicPartition,
+        topic_partition: TopicPartition,
         keyless: RoundRobin,
         batch_limit: int,
         siblings: list[PartitionQueue],
@@ -79,10 +79,14 @@ class Routes:
         numbered = self._config.idempotent and self._config.acks is not Acks.NONE
         sequences = Sequences() if numbered else None
         return PartitionQueue(
-            tp, keyless, batch_limit=batch_limit, sequences=sequences, siblings=siblings
+            topic_partition,
+            keyless,
+            batch_limit=batch_limit,
+            sequences=sequences,
+            siblings=siblings,
         )
 
-    def look_again(self, route: Route) -> None:
+    def refresh_partitions(self, route: Route) -> None:
         """Find out about more partitions, if that was last done long ago (metadata_max_age_ms).
 
         One question, and no error: what is known already can be used all the same.
@@ -102,6 +106,8 @@ class Routes:
         with self._lock:
             batch_limit = route.queues[0].batch_limit
             for number in range(len(route.queues), partitions):
-                tp = TopicPartition(route.topic, number)
-                route.queues.append(self._queue(tp, route.keyless, batch_limit, route.queues))
+                topic_partition = TopicPartition(route.topic, number)
+                route.queues.append(
+                    self._queue(topic_partition, route.keyless, batch_limit, route.queues)
+                )
             route.keyless.partitions = len(route.queues)

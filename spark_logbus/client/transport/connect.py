@@ -19,14 +19,14 @@ from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import PROTOCOL_VERSION, Api, HandshakeRequest, HandshakeResponse
 from spark_logbus.retry import Deadline
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UNKNOWN_BROKER: Final = -1  # the id in an address of which only host and port are known
 _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
 
 
-def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
+def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
     """A connection that has shaken hands with the broker ``address`` names.
 
     A broker on this machine that does not let it in over its UNIX socket may have room for it over
@@ -42,7 +42,7 @@ def dial(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Co
         try:
             return _greeted(local, address, config, deadline)
         except (LimitExceededError, BrokerUnavailableError) as error:
-            log.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
+            logger.debug("%s is asked over TCP, as its UNIX socket did not do: %s", address, error)
     return _greeted(_connect(address, deadline), address, config, deadline)
 
 

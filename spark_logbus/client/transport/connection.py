@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_logbus.client.transport.mapped_file import ONE_DESCRIPTOR, PassedFile, passed_file
+from spark_logbus.client.transport.mapped_file import ONE_DESCRIPTOR, MappedFile, passed_file
 from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -68,7 +68,7 @@ class PendingResponse:
         self.done = False
         self.error: LogbusError | None = None
         self.payload: memoryview = _NOTHING
-        self.file: PassedFile | None = None  # that came with the response, for who asked for it
+        self.file: MappedFile | None = None  # that came with the response, for who asked for it
 
     def result(self, kind: type[M], deadline: Deadline, *, begun: Deadline | None = None) -> M:
         """The response, waited for until ``deadline``, or until ``begun`` while it comes, which
@@ -86,7 +86,7 @@ class PendingResponse:
         return self._message
 
     def resolve(
-        self, message: Message | None, payload: memoryview, file: PassedFile | None = None
+        self, message: Message | None, payload: memoryview, file: MappedFile | None = None
     ) -> None:
         self._message = message
         self.payload = payload
@@ -113,7 +113,7 @@ class Connection:
         # The header of a response can be large too: metadata takes 110 bytes a partition.
         limits = FrameLimits(max_response_bytes, max_header_bytes=max_response_bytes // 8)
         self._reader = FrameReader(limits, allocate=_arrow_memory)
-        self._file: PassedFile | None = None  # came with the frame that is being received
+        self._file: MappedFile | None = None  # came with the frame that is being received
         self.takes_files = sys.platform == "linux" and sock.family == socket.AF_UNIX
         self._correlation = 0
         self._out: deque[memoryview] = deque()

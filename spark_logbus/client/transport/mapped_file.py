@@ -25,7 +25,7 @@ _MOST_MAPPINGS: Final = 64
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
-class PassedFile:
+class MappedFile:
     """Owns the descriptor; closes it when the last reference goes. Not thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
@@ -52,13 +52,13 @@ class PassedFile:
         os.close(self._descriptor)
 
 
-def passed_file(ancillary: Sequence[tuple[int, int, bytes]]) -> PassedFile | None:
+def passed_file(ancillary: Sequence[tuple[int, int, bytes]]) -> MappedFile | None:
     """The file that came beside received bytes, if one did; any more are closed."""
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    files = [PassedFile(descriptor) for descriptor in descriptors]
+    files = [MappedFile(descriptor) for descriptor in descriptors]
     return files[0] if files else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_logbus.client.config import ClientConfig
-from spark_logbus.client.transport.connect import dial
+from spark_logbus.client.transport.connect import connect
 from spark_logbus.client.transport.connection import Connection
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.model import BrokerAddress
@@ -46,7 +46,7 @@ class ConnectionPool:
             if connection.looks_alive():
                 return connection
             connection.close()
-        connection = dial(address, self._config, deadline)
+        connection = connect(address, self._config, deadline)
         limit = connection.max_record_batch_bytes
         with self._lock:
             known = self._max_record_batch_bytes

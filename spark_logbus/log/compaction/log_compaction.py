@@ -17,20 +17,20 @@ from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import names
 from spark_logbus.log.compaction import swap as swaps
 from spark_logbus.log.compaction.plan import (
-    Cleaning,
+    CleanedUpTo,
     SealedFacts,
     Selection,
+    delete_horizon,
     group,
-    remember,
+    record_cleaning,
     select,
-    tombstones_end,
 )
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.segment import OpenSegments, SealedSegment, index_path
 from spark_logbus.log.state import LogState
-from spark_logbus.log.view import View
+from spark_logbus.log.view import LogView
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +59,13 @@ class CompactionPlan:
     """What a compaction of one log is to do.
 
     Records from ``first_dirty_offset`` on are new since the last one. Tombstones before
-    ``tombstones_end`` may go.
+    ``delete_horizon`` may go.
     """
 
     groups: tuple[CompactionGroup, ...]
     selection: Selection
     first_dirty_offset: int
-    tombstones_end: int
+    delete_horizon: int
     config: LogConfig
 
 
@@ -94,7 +94,7 @@ class LogCompaction:
         self._reshaping = reshaping
         self._config = config
         self._held = held
-        self._history: tuple[Cleaning, ...] | None = None
+        self._history: tuple[CleanedUpTo, ...] | None = None
         self._said_damaged = False
         self._blocked = False
 
@@ -126,13 +126,13 @@ class LogCompaction:
             groups,
             found,
             self._first_dirty_offset(),
-            tombstones_end(
+            delete_horizon(
                 self._cleanings(), now_us=now_us, delete_retention_ms=config.delete_retention_ms
             ),
             config,
         )
 
-    def _look(self, view: View, config: LogConfig, now_us: int) -> Selection | None:
+    def _look(self, view: LogView, config: LogConfig, now_us: int) -> Selection | None:
         if not config.compacts or self._held():
             return None
         if self._blocked or self._state.offline is not None:
@@ -157,10 +157,10 @@ class LogCompaction:
             config,
         )
 
-    def _is_damaged(self, view: View) -> bool:
+    def _is_damaged(self, view: LogView) -> bool:
         damaged = any(
             segment.holes or segment.summary.end_offset != end
-            for segment, end in zip(view.sealed, view.bases[1:], strict=True)
+            for segment, end in zip(view.sealed, view.base_offsets[1:], strict=True)
         )
         if damaged and not self._said_damaged:
             logger.warning(
@@ -172,7 +172,7 @@ class LogCompaction:
         self._said_damaged = damaged
         return damaged
 
-    def _cleanings(self) -> tuple[Cleaning, ...]:
+    def _cleanings(self) -> tuple[CleanedUpTo, ...]:
         if self._history is None:
             self._history = checkpoints.read_cleanings(self._files, self._directory)
         return self._history
@@ -285,9 +285,9 @@ class LogCompaction:
         with self._reshaping:
             if self._state.offline is not None:
                 return
-            self._history = remember(
+            self._history = record_cleaning(
                 self._cleanings(),
-                Cleaning(end_offset, now_us),
+                CleanedUpTo(end_offset, now_us),
                 delete_retention_ms=plan.config.delete_retention_ms,
             )
             checkpoints.write_cleanings(self._files, self._directory, self._history)

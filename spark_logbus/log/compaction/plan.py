@@ -25,7 +25,7 @@ class SealedFacts(NamedTuple):
     last_append_us: int
 
 
-class Cleaning(NamedTuple):
+class CleanedUpTo(NamedTuple):
     """At ``cleaned_at_us`` all before ``offset`` was clean."""
 
     offset: int
@@ -93,7 +93,7 @@ def group(segments: Sequence[SealedFacts], *, segment_bytes: int) -> list[range]
     return groups
 
 
-def tombstones_end(history: Sequence[Cleaning], *, now_us: int, delete_retention_ms: int) -> int:
+def delete_horizon(history: Sequence[CleanedUpTo], *, now_us: int, delete_retention_ms: int) -> int:
     """Tombstones before this offset have deleted what they are to delete, long enough ago.
 
     0 when there are none. ``history`` rises in both of its columns.
@@ -102,10 +102,10 @@ def tombstones_end(history: Sequence[Cleaning], *, now_us: int, delete_retention
     return max((old.offset for old in history if old.cleaned_at_us <= keep_from_us), default=0)
 
 
-def remember(
-    history: Sequence[Cleaning], latest: Cleaning, *, delete_retention_ms: int
-) -> tuple[Cleaning, ...]:
-    """``history`` with ``latest`` at its end, thinned to what ``tombstones_end`` needs.
+def record_cleaning(
+    history: Sequence[CleanedUpTo], latest: CleanedUpTo, *, delete_retention_ms: int
+) -> tuple[CleanedUpTo, ...]:
+    """``history`` with ``latest`` at its end, thinned to what ``delete_horizon`` needs.
 
     An entry that is left out makes tombstones stay longer, never go sooner. So does a clock that
     was set back: what it contradicts is left out.

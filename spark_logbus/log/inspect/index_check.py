@@ -15,7 +15,7 @@ from spark_logbus.log.segment.index import (
     Index,
     decode_summary,
 )
-from spark_logbus.log.segment.metadata import Contents
+from spark_logbus.log.segment.metadata import SegmentMetadata
 from spark_logbus.record import RecordBatchHeader
 
 _LIMIT_BYTES: Final = HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE
@@ -50,7 +50,7 @@ class IndexComparison:
 
     def __init__(self, index_file: IndexFile | None, *, base_offset: int) -> None:
         self._file = index_file
-        self.contents = Contents(base_offset=base_offset, index_interval_bytes=_NO_ENTRIES)
+        self.contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=_NO_ENTRIES)
         index = index_file.index if index_file is not None else None
         self._entries = index.entries() if index is not None else iter(())
         self._next = next(self._entries, None)

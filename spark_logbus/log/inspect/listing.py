@@ -16,10 +16,10 @@ from typing import Final
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import parse_checked_text
+from spark_logbus.log.checksummed_file import parse_checksummed_file
 from spark_logbus.log.filesystem import File, FileSystem, read_whole
-from spark_logbus.log.segment.lookup import Place
-from spark_logbus.log.segment.scan import Hole, OnRecordBatch, ScanResult, scan
+from spark_logbus.log.segment.lookup import BatchPosition
+from spark_logbus.log.segment.scan import DamagedRange, OnRecordBatch, ScanResult, scan
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import HEADER_SIZE as RECORD_BATCH_HEADER_SIZE
 from spark_logbus.record import RecordBatchHeader, parse_header, verify
@@ -41,7 +41,7 @@ class LogListing:
 
     path: Path
     topic_partition: TopicPartition
-    bases: tuple[int, ...]
+    base_offsets: tuple[int, ...]
     others: tuple[str, ...]
 
     def segment(self, base_offset: int) -> Path:
@@ -81,14 +81,14 @@ def list_directory(files: FileSystem, path: Path) -> DirectoryListing | None:
 
 
 def list_log(files: FileSystem, path: Path, topic_partition: TopicPartition) -> LogListing:
-    bases, others = [], []
+    base_offsets, others = [], []
     for name in files.names(path):
         base = names.parse_segment(name)
         if base is None:
             others.append(name)
         else:
-            bases.append(base)
-    return LogListing(path, topic_partition, tuple(sorted(bases)), tuple(others))
+            base_offsets.append(base)
+    return LogListing(path, topic_partition, tuple(sorted(base_offsets)), tuple(others))
 
 
 def in_use(data_directory: Path) -> bool:
@@ -134,7 +134,7 @@ def read_text_file(files: FileSystem, path: Path) -> TextFile:
     data = read_whole(files, path, limit_bytes=_TEXT_LIMIT_BYTES)
     title = data.split(b"\n", 1)[0][:80].decode("utf-8", "replace")
     try:
-        lines = parse_checked_text(data, title)
+        lines = parse_checksummed_file(data, title)
     except UnicodeDecodeError:
         lines = None
     if lines is None:
@@ -172,21 +172,21 @@ def walk_headers(file: File, limit: int) -> Iterator[tuple[int, RecordBatchHeade
         position, expected = position + header.size, header.next_offset
 
 
-OnHole = Callable[[Hole], None]
+OnHole = Callable[[DamagedRange], None]
 
 
 def scan_in_order(
     file: File, *, base_offset: int, limit: int, see: OnRecordBatch, damaged: OnHole
 ) -> ScanResult:
     """A ``scan`` that tells holes when it comes to them. Raises OSError, and what the two raise."""
-    place = Place(base_offset, 0)
+    place = BatchPosition(base_offset, 0)
 
     def on_record_batch(header: RecordBatchHeader, position: int) -> None:
         nonlocal place
         if position > place.position:
-            damaged(Hole(place.offset, header.base_offset, place.position, position))
+            damaged(DamagedRange(place.offset, header.base_offset, place.position, position))
         see(header, position)
-        place = Place(header.next_offset, position + header.size)
+        place = BatchPosition(header.next_offset, position + header.size)
 
     return scan(file, base_offset=base_offset, limit=limit, on_record_batch=on_record_batch)
 

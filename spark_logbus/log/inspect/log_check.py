@@ -90,14 +90,14 @@ class LogCheck:
         if not self._live:
             return False
         try:
-            left = list_log(self._files, self._log.path, self._log.topic_partition).bases
+            left = list_log(self._files, self._log.path, self._log.topic_partition).base_offsets
         except FileNotFoundError:
             return False  # the whole log went
         return bool(left) and left[0] > base
 
     def _segments(self) -> list[tuple[int, Path]]:
         """Base offsets and files, in order: a compacted segment stands for those it replaces."""
-        segments = {base: self._log.segment(base) for base in self._log.bases}
+        segments = {base: self._log.segment(base) for base in self._log.base_offsets}
         for name in self._log.others:
             found = names.parse_swap(name)
             if found is not None:
@@ -139,7 +139,7 @@ class LogCheck:
     def _check_other(self, path: Path, index_of: int | None) -> None:
         if index_of is None:
             self._find(Severity.NOTE, path, "Not a file that this release knows.")
-        elif index_of not in self._log.bases:
+        elif index_of not in self._log.base_offsets:
             self._note_at_rest(path, LEFTOVER)
 
     def _note_at_rest(self, path: Path, message: str) -> None:
@@ -169,23 +169,24 @@ class LogCheck:
             self._checkpoint = None  # of an earlier topic of that name
 
     def _check_start(self) -> None:
-        known, bases = self._checkpoint, self._log.bases
-        if not bases:
+        known, base_offsets = self._checkpoint, self._log.base_offsets
+        if not base_offsets:
             if known is not None:
                 self._find(Severity.DAMAGE, self._log.path, "It holds no segment.")
             return
         if known is None:
             return
         start = known.log_start_offset
-        if bases[0] > start:
+        if base_offsets[0] > start:
             message = (
                 f"The log starts at offset {start}, but this is the first segment: offsets "
-                f"{start} up to {bases[0]} are gone. (Retention on a full disk leaves this too.)"
+                f"{start} up to {base_offsets[0]} are gone. (Retention on a full disk leaves this "
+                "too.)"
             )
-            self._find(Severity.DAMAGE, self._log.segment(bases[0]), message)
-        elif len(bases) > 1 and bases[1] <= start:
+            self._find(Severity.DAMAGE, self._log.segment(base_offsets[0]), message)
+        elif len(base_offsets) > 1 and base_offsets[1] <= start:
             message = f"It lies before the log's start, offset {start}, and is about to be deleted."
-            self._find(Severity.NOTE, self._log.segment(bases[0]), message)
+            self._find(Severity.NOTE, self._log.segment(base_offsets[0]), message)
 
     # -- segments ---------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class Verification:
 
 def planned_bytes(listing: DirectoryListing) -> int:
     """What a verification will read, as of now."""
-    sizes = (_size(log.segment(base)) for log in listing.logs for base in log.bases)
+    sizes = (_size(log.segment(base)) for log in listing.logs for base in log.base_offsets)
     return sum(sizes)
 
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from spark_logbus.errors import StorageError
 from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checked_text, read_checked_text
+from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.filesystem import FileSystem, remove_if_possible, storage_error
-from spark_logbus.log.producers.states import Producer, ProducerStates, Run
-from spark_logbus.log.segment.lookup import DamageFoundError, Lookup, Place, walk
-from spark_logbus.log.view import View
+from spark_logbus.log.producers.states import ProducerState, ProducerStateManager, SequenceRun
+from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError, Lookup, walk
+from spark_logbus.log.view import LogView
 from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _TITLE: Final = "logbus-producers 1"
 def save_producers(
     files: FileSystem,
     directory: Path,
-    states: ProducerStates,
+    states: ProducerStateManager,
     *,
     offset: int,
     sync: bool,
@@ -45,7 +45,7 @@ def save_producers(
             files.remove(path)
         try:
             file = files.open(path, create=True)
-            file.pwrite(checked_text(_TITLE, map(_line, states.items())), 0)
+            file.pwrite(checksummed_file(_TITLE, map(_line, states.items())), 0)
             if sync:
                 file.sync()
         except OSError:
@@ -67,7 +67,7 @@ def remove_producers(files: FileSystem, directory: Path, *, keep: tuple[int | No
 
 
 def recover_producers(
-    files: FileSystem, directory: Path, states: ProducerStates, view: View
+    files: FileSystem, directory: Path, states: ProducerStateManager, view: LogView
 ) -> None:
     """Bring ``states``, empty, to the end of ``view``, all of which is on disk. Raises OSError."""
     end = view.high_watermark
@@ -81,12 +81,12 @@ def recover_producers(
         logger.info(
             "There is no snapshot of producers in %s: the headers of the log are read.", directory
         )
-        _replay(states, view, view.bases[0])
+        _replay(states, view, view.base_offsets[0])
 
 
-def _replay(states: ProducerStates, view: View, start: int) -> None:
+def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
     """Note the record batches of the log from the one at offset ``start`` on."""
-    for number, end in enumerate((*view.bases[1:], view.high_watermark)):
+    for number, end in enumerate((*view.base_offsets[1:], view.high_watermark)):
         if end <= start:
             continue
         stretch = view.stretch(number)
@@ -99,17 +99,17 @@ def _replay(states: ProducerStates, view: View, start: int) -> None:
             )
 
 
-def _replay_segment(states: ProducerStates, lookup: Lookup, start: int, limit: int) -> None:
-    first = Place(*lookup.index.entry(0))
-    place: Place | None = first if start <= first.offset else lookup.locate(start, limit)
+def _replay_segment(states: ProducerStateManager, lookup: Lookup, start: int, limit: int) -> None:
+    first = BatchPosition(*lookup.index.entry(0))
+    place: BatchPosition | None = first if start <= first.offset else lookup.locate(start, limit)
     while place is not None:
         stop = lookup.limit_before_hole(place.position, limit)
         for step in walk(lookup.file, place, stop):
             if step.producer_id != fmt.NO_PRODUCER:
-                states.went_on(
+                states.extend(
                     step.producer_id,
                     epoch=step.producer_epoch,
-                    run=Run(
+                    run=SequenceRun(
                         step.base_sequence,
                         step.base_sequence + step.next_offset - step.base_offset,
                         step.base_offset,
@@ -117,7 +117,7 @@ def _replay_segment(states: ProducerStates, lookup: Lookup, start: int, limit: i
                     append_time_us=step.append_time_us,
                 )
         behind = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
-        place = Place(behind.end, behind.end_position) if behind is not None else None
+        place = BatchPosition(behind.end, behind.end_position) if behind is not None else None
 
 
 def _offsets(files: FileSystem, directory: Path) -> list[int]:
@@ -125,16 +125,16 @@ def _offsets(files: FileSystem, directory: Path) -> list[int]:
     return [offset for offset in found if offset is not None]
 
 
-def _line(entry: tuple[int, Producer]) -> str:
+def _line(entry: tuple[int, ProducerState]) -> str:
     producer_id, producer = entry
     runs = ",".join(f"{run.first}:{run.next}:{run.base_offset}" for run in producer.runs)
     return f"{producer_id} {producer.epoch} {producer.last_append_us} {runs}"
 
 
-def _restore(files: FileSystem, path: Path, states: ProducerStates) -> bool:
+def _restore(files: FileSystem, path: Path, states: ProducerStateManager) -> bool:
     """Fill ``states`` from a snapshot; False when that cannot be read."""
     try:
-        lines = read_checked_text(files, path, _TITLE)
+        lines = read_checksummed_file(files, path, _TITLE)
     except StorageError as error:
         logger.warning("%s", error)
         return False
@@ -148,7 +148,7 @@ def _restore(files: FileSystem, path: Path, states: ProducerStates) -> bool:
     return lines is not None
 
 
-def _parsed(line: str) -> tuple[int, Producer]:
+def _parsed(line: str) -> tuple[int, ProducerState]:
     producer_id, epoch, last_append_us, runs = line.split(" ")
-    kept = tuple(Run(*map(int, run.split(":"))) for run in runs.split(","))
-    return int(producer_id), Producer(int(epoch), int(last_append_us), kept)
+    kept = tuple(SequenceRun(*map(int, run.split(":"))) for run in runs.split(","))
+    return int(producer_id), ProducerState(int(epoch), int(last_append_us), kept)

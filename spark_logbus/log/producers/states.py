@@ -42,7 +42,7 @@ MAX_PRODUCERS: Final = 1_000
 MAX_PRODUCERS_IN_ALL: Final = 100_000
 
 
-class Run(NamedTuple):
+class SequenceRun(NamedTuple):
     """Records with sequences ``[first, next)`` have the offsets from ``base_offset`` on."""
 
     first: int
@@ -51,17 +51,17 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """One producer, as of its last append. ``runs`` has 1 to ``RUNS_KEPT``, the newest last."""
 
     epoch: int
     last_append_us: int
-    runs: tuple[Run, ...]
+    runs: tuple[SequenceRun, ...]
 
-    def went_on(self, run: Run) -> None:
+    def extend(self, run: SequenceRun) -> None:
         last = self.runs[-1]
         if last.next == run.first and last.base_offset + last.next - last.first == run.base_offset:
-            self.runs = (*self.runs[:-1], Run(last.first, run.next, last.base_offset))
+            self.runs = (*self.runs[:-1], SequenceRun(last.first, run.next, last.base_offset))
         else:
             self.runs = (*self.runs[1 - RUNS_KEPT :], run)
 
@@ -92,22 +92,22 @@ class ProducerCount:
             return self._count > self._limit
 
 
-class ProducerStates:
+class ProducerStateManager:
     """The producers of one log, by id, longest silent first. Not thread-safe: the writer locks."""
 
     def __init__(self, topic_partition: TopicPartition, count: ProducerCount | None = None) -> None:
         self._topic_partition = topic_partition
         self._count = count if count is not None else ProducerCount()
-        self._by_id: dict[int, Producer] = {}
+        self._by_id: dict[int, ProducerState] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def items(self) -> Iterator[tuple[int, Producer]]:
+    def items(self) -> Iterator[tuple[int, ProducerState]]:
         """Longest silent first."""
         return iter(self._by_id.items())
 
-    def restore(self, producer_id: int, producer: Producer) -> None:
+    def restore(self, producer_id: int, producer: ProducerState) -> None:
         """Take over one producer of a snapshot; call in the order of ``items``."""
         self._add(producer_id, producer)
 
@@ -121,14 +121,14 @@ class ProducerStates:
         the append may be taken.
         """
         found: list[int] = []
-        coming: dict[int, tuple[int, int]] = {}  # epoch and next sequence with what comes before
+        pending: dict[int, tuple[int, int]] = {}  # epoch and next sequence with what comes before
         for number, header in enumerate(headers):
             if header.producer_id == fmt.NO_PRODUCER:
                 continue
             self._check_fields(header)
-            offset = self._check(header, coming)
+            offset = self._check(header, pending)
             if offset is None:
-                coming[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
+                pending[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
             elif number != len(found):
                 raise OutOfOrderSequenceError(
                     f"{self._what(header)} was appended before, but stands behind record batches "
@@ -142,26 +142,28 @@ class ProducerStates:
         """A record batch was appended at ``offset``, or is found there by a recovery."""
         if header.producer_id == fmt.NO_PRODUCER:
             return
-        self.went_on(
+        self.extend(
             header.producer_id,
             epoch=header.producer_epoch,
-            run=Run(header.base_sequence, header.last_sequence + 1, offset),
+            run=SequenceRun(header.base_sequence, header.last_sequence + 1, offset),
             append_time_us=append_time_us,
         )
 
-    def went_on(self, producer_id: int, *, epoch: int, run: Run, append_time_us: int) -> None:
+    def extend(
+        self, producer_id: int, *, epoch: int, run: SequenceRun, append_time_us: int
+    ) -> None:
         producer = self._by_id.pop(producer_id, None)
         if producer is None:
-            self._add(producer_id, Producer(epoch, append_time_us, (run,)))
+            self._add(producer_id, ProducerState(epoch, append_time_us, (run,)))
             return
         if producer.epoch == epoch:
-            producer.went_on(run)
+            producer.extend(run)
         else:
             producer.epoch, producer.runs = epoch, (run,)
         producer.last_append_us = append_time_us
         self._by_id[producer_id] = producer  # at the end: the last to append
 
-    def _add(self, producer_id: int, producer: Producer) -> None:
+    def _add(self, producer_id: int, producer: ProducerState) -> None:
         self._by_id[producer_id] = producer
         too_many_in_all = self._count.add(1)
         if len(self._by_id) > MAX_PRODUCERS or (too_many_in_all and len(self._by_id) > 1):
@@ -198,10 +200,10 @@ class ProducerStates:
                 f"producer are numbers from 0, and sequences end at {fmt.MAX_SEQUENCE}."
             )
 
-    def _check(self, header: RecordBatchHeader, coming: dict[int, tuple[int, int]]) -> int | None:
+    def _check(self, header: RecordBatchHeader, pending: dict[int, tuple[int, int]]) -> int | None:
         """None if the record batch is to be appended; if it was before, its offset."""
         known = self._by_id.get(header.producer_id)
-        epoch, expected = coming.get(header.producer_id) or (
+        epoch, expected = pending.get(header.producer_id) or (
             (known.epoch, known.next_sequence) if known is not None else (-1, 0)
         )
         if header.producer_epoch < epoch:
@@ -228,7 +230,7 @@ class ProducerStates:
             )
         return None
 
-    def _offset_of(self, header: RecordBatchHeader, known: Producer | None) -> int:
+    def _offset_of(self, header: RecordBatchHeader, known: ProducerState | None) -> int:
         offset = None
         if known is not None and known.epoch == header.producer_epoch:
             offset = known.offset_of(header.base_sequence, header.last_sequence)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from spark_logbus.log.filesystem import File
 from spark_logbus.log.segment.index import Index
-from spark_logbus.log.segment.scan import Hole
+from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.record import HEADER_SIZE
 from spark_logbus.record import format as fmt
 
@@ -25,14 +25,14 @@ class DamageFoundError(Exception):
     """A walk met bytes that are not the expected record batch. Never leaves this package."""
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a record batch begins."""
 
     offset: int
     position: int
 
 
-class Step(NamedTuple):
+class BatchInfo(NamedTuple):
     """One record batch of a walk."""
 
     base_offset: int
@@ -46,7 +46,7 @@ class Step(NamedTuple):
     base_sequence: int
 
 
-def walk(file: File, start: Place, limit: int) -> Iterator[Step]:
+def walk(file: File, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
     """The record batches from ``start`` to the boundary ``limit``."""
     expected, position = start
     chunk, chunk_at = b"", 0
@@ -73,7 +73,7 @@ def walk(file: File, start: Place, limit: int) -> Iterator[Step]:
         ):
             raise DamageFoundError
         next_offset = expected + fields[9] + 1
-        yield Step(
+        yield BatchInfo(
             expected, next_offset, position, position + size, fields[11], fields[3], *fields[12:15]
         )
         expected, position = next_offset, position + size
@@ -89,16 +89,16 @@ class Lookup:
 
     file: File
     index: Index
-    holes: tuple[Hole, ...] = ()
+    holes: tuple[DamagedRange, ...] = ()
 
-    def locate(self, offset: int, limit: int) -> Place:
+    def locate(self, offset: int, limit: int) -> BatchPosition:
         """Where the record batch that holds ``offset`` begins; not for offsets in a hole."""
         start = self._nearest(offset)
         if start.offset == offset:
             return start
         for step in walk(self.file, start, limit):
             if offset < step.next_offset:
-                return Place(step.base_offset, step.position)
+                return BatchPosition(step.base_offset, step.position)
         raise DamageFoundError
 
     def position_from(self, offset: int, limit: int) -> int:
@@ -111,7 +111,7 @@ class Lookup:
                 return step.next_position
         return limit
 
-    def slice_end(self, start: Place, *, limit: int, max_bytes: int) -> int:
+    def slice_end(self, start: BatchPosition, *, limit: int, max_bytes: int) -> int:
         """Where a slice from ``start`` ends: the last boundary within ``max_bytes``.
 
         Behind the first record batch, if already that is larger. ``limit`` must not lie behind
@@ -120,7 +120,7 @@ class Lookup:
         target = start.position + max_bytes
         if limit <= target:
             return limit
-        near = Place(*self.index.at_position(target))
+        near = BatchPosition(*self.index.at_position(target))
         if near.position <= start.position:
             near = start
         end = near.position
@@ -134,12 +134,12 @@ class Lookup:
 
     def at_timestamp(self, timestamp_us: int, limit: int) -> int | None:
         """Base offset of the first record batch below ``limit`` that reaches the timestamp."""
-        start = Place(*self.index.at_timestamp(timestamp_us))
+        start = BatchPosition(*self.index.at_timestamp(timestamp_us))
         for hole in self.holes:
             if start.position < hole.start_position:
                 break
             if start.position < hole.end_position:
-                start = Place(hole.end, hole.end_position)
+                start = BatchPosition(hole.end, hole.end_position)
         # The wanted record batch lies before the next index entry. A hole in between has no
         # entry in it, and the next entry is the record batch behind it.
         while start.position < limit:
@@ -150,10 +150,10 @@ class Lookup:
             behind = next((hole for hole in self.holes if hole.start_position == stop), None)
             if behind is None:
                 break
-            start = Place(behind.end, behind.end_position)
+            start = BatchPosition(behind.end, behind.end_position)
         return None
 
-    def hole_at(self, offset: int) -> Hole | None:
+    def hole_at(self, offset: int) -> DamagedRange | None:
         for hole in self.holes:
             if hole.start <= offset < hole.end:
                 return hole
@@ -166,10 +166,10 @@ class Lookup:
                 return min(limit, hole.start_position)
         return limit
 
-    def _nearest(self, offset: int) -> Place:
+    def _nearest(self, offset: int) -> BatchPosition:
         """The closest known record batch at or before ``offset``, with no hole in between."""
-        start = Place(*self.index.at_offset(offset))
+        start = BatchPosition(*self.index.at_offset(offset))
         for hole in self.holes:
             if start.offset < hole.end <= offset:
-                start = Place(hole.end, hole.end_position)
+                start = BatchPosition(hole.end, hole.end_position)
         return start

@@ -13,7 +13,7 @@ from spark_logbus.record import RecordBatchHeader
 NOTHING_APPENDED: Final = NO_TIMESTAMP
 
 
-class Contents:
+class SegmentMetadata:
     """The running summary and the index of one segment. One thread notes; see ``Index``."""
 
     __slots__ = (
@@ -36,7 +36,9 @@ class Contents:
         self.index.add(offset=base_offset, position=0, max_timestamp_before_us=NO_TIMESTAMP)
 
     @classmethod
-    def resume(cls, summary: Summary, index: Index, *, index_interval_bytes: int) -> Contents:
+    def resume(
+        cls, summary: Summary, index: Index, *, index_interval_bytes: int
+    ) -> SegmentMetadata:
         """The contents that an index file describes, to go on from there."""
         contents = cls(base_offset=summary.base_offset, index_interval_bytes=index_interval_bytes)
         contents.end_offset = summary.end_offset
@@ -84,9 +86,9 @@ def scan_contents(
     limit: int | None = None,
     end_offset: int | None = None,
     on_progress: OnProgress = ignore_progress,
-) -> tuple[Contents, ScanResult]:
+) -> tuple[SegmentMetadata, ScanResult]:
     """Scan a segment file (see ``scan``) and account for every valid record batch in it."""
-    contents = Contents(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
 
     def note(header: RecordBatchHeader, position: int) -> None:
         contents.note(
@@ -107,7 +109,7 @@ def scan_contents(
     return contents, result
 
 
-class Age:
+class RollTimer:
     """Time since the first append to a segment.
 
     A segment that was found at the start has its first append's wall time only. That is believed

@@ -28,7 +28,7 @@ _MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
 _MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
 
 
-class Hole(NamedTuple):
+class DamagedRange(NamedTuple):
     """Offsets ``[start, end)`` that are lost, and the bytes of the file where they were."""
 
     start: int
@@ -44,7 +44,7 @@ class ScanResult:
     end_offset: int
     end_position: int
     file_bytes: int
-    holes: tuple[Hole, ...]
+    holes: tuple[DamagedRange, ...]
 
 
 OnRecordBatch = Callable[[RecordBatchHeader, int], None]
@@ -73,7 +73,7 @@ def scan(
     size = file.size() if limit is None else min(limit, file.size())
     window = _Window(file, size, on_progress)
     position, expected = 0, base_offset
-    holes: list[Hole] = []
+    holes: list[DamagedRange] = []
     while position < size and (end_offset is None or expected < end_offset):
         header = _verified(window, position)
         if header is not None and header.base_offset == expected:
@@ -85,7 +85,7 @@ def scan(
         if found is None or (end_offset is not None and found[1] >= end_offset):
             break
         resumed_at, resumed_from = found
-        holes.append(Hole(expected, resumed_from, position, resumed_at))
+        holes.append(DamagedRange(expected, resumed_from, position, resumed_at))
         position, expected = resumed_at, resumed_from
     return ScanResult(expected, position, size, tuple(holes))
 

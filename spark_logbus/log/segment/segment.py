@@ -25,8 +25,8 @@ from spark_logbus.log.filesystem import (
 )
 from spark_logbus.log.segment.index import ENTRY_SIZE, HEADER_SIZE, MAX_ENTRIES, Index, Summary
 from spark_logbus.log.segment.lookup import Lookup
-from spark_logbus.log.segment.metadata import Contents, scan_contents
-from spark_logbus.log.segment.scan import Hole, ScanResult
+from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
+from spark_logbus.log.segment.scan import DamagedRange, ScanResult
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +35,15 @@ def index_path(segment_path: Path) -> Path:
     return segment_path.with_suffix(".index")
 
 
-def tail_hole(result: ScanResult, *, end: int, end_position: int) -> tuple[Hole, ...]:
+def tail_hole(result: ScanResult, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
     """The holes of a scan, and one at its end if ``end`` should have been reached."""
     if result.end_offset >= end:
         return result.holes
-    last = Hole(result.end_offset, end, result.end_position, end_position)
+    last = DamagedRange(result.end_offset, end, result.end_position, end_position)
     return (*result.holes, last)
 
 
-def log_damage(path: Path, holes: tuple[Hole, ...]) -> None:
+def log_damage(path: Path, holes: tuple[DamagedRange, ...]) -> None:
     for hole in holes:
         logger.error(
             "Segment %s is damaged: offsets %d up to %d (bytes %d to %d) cannot be read. All "
@@ -59,7 +59,11 @@ class ActiveSegment:
     """
 
     def __init__(
-        self, path: Path, file: File, contents: Contents, holes: tuple[Hole, ...] = ()
+        self,
+        path: Path,
+        file: File,
+        contents: SegmentMetadata,
+        holes: tuple[DamagedRange, ...] = (),
     ) -> None:
         self.path = path
         self.base_offset = contents.base_offset
@@ -131,7 +135,7 @@ class SealedSegment:
             pool.admit(self)
 
     @property
-    def holes(self) -> tuple[Hole, ...]:
+    def holes(self) -> tuple[DamagedRange, ...]:
         return self._holes
 
     def lookup(self) -> Lookup:
@@ -252,7 +256,10 @@ Segment = ActiveSegment | SealedSegment
 
 
 def save_index(
-    files: FileSystem, segment_path: Path, contents: Contents, holes: tuple[Hole, ...] = ()
+    files: FileSystem,
+    segment_path: Path,
+    contents: SegmentMetadata,
+    holes: tuple[DamagedRange, ...] = (),
 ) -> None:
     """Write the index file. A failure costs a scan at the next start, nothing else.
 
@@ -280,7 +287,7 @@ def create_segment(
 ) -> ActiveSegment:
     """A new, empty segment; its directory entry is not synced yet. Raises OSError."""
     path = directory / names.segment(base_offset)
-    contents = Contents(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
     return ActiveSegment(path, files.open(path, create=True), contents)
 
 

@@ -34,8 +34,8 @@ class SourceLag:
     def by_topic(self) -> dict[str, list[int]]:
         """``behind``, topic by topic."""
         topics: dict[str, list[int]] = {}
-        for tp, records in sorted(self.behind.items()):
-            topics.setdefault(tp.topic, []).append(records)
+        for topic_partition, records in sorted(self.behind.items()):
+            topics.setdefault(topic_partition.topic, []).append(records)
         return topics
 
 
@@ -78,7 +78,11 @@ def _source(number: int, source: Mapping[str, Any]) -> SourceLag | None:
     reached, ends = _positions(end), _positions(latest)
     return SourceLag(
         number=number,
-        behind={tp: max(0, ends[tp] - offset) for tp, offset in reached.items() if tp in ends},
+        behind={
+            topic_partition: max(0, ends[topic_partition] - offset)
+            for topic_partition, offset in reached.items()
+            if topic_partition in ends
+        },
         bytes_behind=latest.get("bytesBehind"),
         input_rows=int(source.get("numInputRows") or 0),
         input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),

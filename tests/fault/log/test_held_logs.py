@@ -11,7 +11,7 @@ import pytest
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import CompactionPlan, LogConfig, names
-from spark_logbus.log.checksummed_file import checked_text
+from spark_logbus.log.checksummed_file import checksummed_file
 from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
 from tests.fault.log.simulated_disk import SimulatedDisk
 from tests.fault.log.test_compaction_crashes import keyed, write_cleaned
@@ -233,11 +233,11 @@ def rot(data: bytes) -> bytes:
 
 
 def unknown_key(_data: bytes) -> bytes:
-    return checked_text("logbus-topic-config 1", ['retention.parsecs "12"'])
+    return checksummed_file("logbus-topic-config 1", ['retention.parsecs "12"'])
 
 
 def no_json(_data: bytes) -> bytes:
-    return checked_text("logbus-topic-config 1", ["retention.ms -1-1"])
+    return checksummed_file("logbus-topic-config 1", ["retention.ms -1-1"])
 
 
 @pytest.mark.parametrize("harm", [rot, unknown_key, no_json])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.log import LogConfig, names
-from spark_logbus.log.checksummed_file import checked_text
+from spark_logbus.log.checksummed_file import checksummed_file
 from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
 from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_says_nothing_costs_a_scan_and_no_record(words: str) -
     broker, disk = broker_with_segments()
     before = observe(broker)
     broker.directory.close()
-    text = checked_text("logbus-checkpoint 1", [f"{TP} {words.format(TOPIC_ID)}".strip()])
+    text = checksummed_file("logbus-checkpoint 1", [f"{TP} {words.format(TOPIC_ID)}".strip()])
     disk.overwrite(Path("/data/checkpoint"), text)
     broker.start()
     assert observe(broker) == before
@@ -174,7 +174,7 @@ def test_partition_metadata_that_says_nothing_is_restored(lines: list[str]) -> N
     broker, disk = broker_with_segments()
     before = observe(broker)
     broker.directory.close()
-    disk.overwrite(DIRECTORY / "partition", checked_text("logbus-partition 1", lines))
+    disk.overwrite(DIRECTORY / "partition", checksummed_file("logbus-partition 1", lines))
     broker.start()
     assert observe(broker) == before
 
@@ -185,7 +185,7 @@ def test_a_snapshot_of_producers_that_says_nothing_is_not_needed() -> None:
     broker.directory.close()
     for name in disk.names(DIRECTORY):
         if names.parse_producers(name) is not None:
-            text = checked_text("logbus-producers 1", ["1 2 3"])
+            text = checksummed_file("logbus-producers 1", ["1 2 3"])
             disk.overwrite(DIRECTORY / name, text)
     broker.start()
     assert observe(broker) == before

@@ -395,13 +395,13 @@ class LogModel(RuleBasedStateMachine):
         if not hasattr(self, "broker") or self.broken or self.broker.log().damaged:
             return []
         log, found = self.broker.log(), []
-        bases = {names.parse_segment(path.name): path for path in self.segment_paths()}
+        base_offsets = {names.parse_segment(path.name): path for path in self.segment_paths()}
         ends, path, position = log.ends(), None, 0
         visible = [known for known in self.known if known.base >= ends.log_start_offset]
         for known, following in itertools.pairwise(visible):
-            if known.base in bases:
-                path, position = bases[known.base], 0
-            if path is not None and following.base not in bases:
+            if known.base in base_offsets:
+                path, position = base_offsets[known.base], 0
+            if path is not None and following.base not in base_offsets:
                 found.append((known, path, position))
             position += known.size
         return found
@@ -464,9 +464,9 @@ class LogModel(RuleBasedStateMachine):
         cuts, size = log.split(start, end, target_bytes=target_bytes)
         assert cuts == sorted(set(cuts))
         assert all(start < cut < min(end, ends.high_watermark) for cut in cuts)
-        bases = {known.base for known in self.known}
+        base_offsets = {known.base for known in self.known}
         if not log.damaged:
-            assert set(cuts) <= bases
+            assert set(cuts) <= base_offsets
         assert 0 <= size <= ends.size_bytes
         assert (size > 0) == (start < min(end, ends.high_watermark)) or log.damaged
 

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import Offload
-from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, ClusterImage, MetadataHandler
-from spark_logbus.broker.network import Deferred, Reply
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache, MetadataHandler
+from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.errors import CoordinationError, InvalidNameError
 from spark_logbus.model import BrokerAddress
@@ -28,7 +28,7 @@ def record(name: str, topic_id: str = TOPIC_ID) -> TopicRecord:
 
 
 class Image:
-    """In the place of ``ClusterImage``."""
+    """In the place of ``MetadataCache``."""
 
     def __init__(self) -> None:
         self.brokers = [BrokerAddress(1, "h", 9192, "local")]
@@ -50,15 +50,15 @@ class Asking:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
         self.image = Image()
-        self.offload = Offload(clock=logs.clock, max_wait_ms=60_000)
+        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
         self.handler = MetadataHandler(
-            cast(ClusterImage, self.image), logs.here.as_partitions(), self.offload
+            cast(MetadataCache, self.image), logs.here.as_partitions(), self.offload
         )
 
     def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
         answer = self.handler.handle(MetadataRequest(topics, ends))
-        reply = wait_until(answer.poll) if isinstance(answer, Deferred) else answer
-        assert isinstance(reply, Reply)
+        reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
+        assert isinstance(reply, Response)
         message = decode_response(Api.METADATA, reply.header)
         assert isinstance(message, MetadataResponse)
         return message
@@ -113,7 +113,7 @@ def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
 ) -> None:
     asking.image.in_zookeeper = {"new": record("new", "b" * 32)}
     answer = asking.handler.handle(MetadataRequest(["t", "new", "gone"]))
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     wait_until(answer.poll)
     assert asking.image.looked_up == [["new", "gone"]]
     assert [topic.name for topic in asking.ask(["new", "gone", "t"]).topics] == ["new", "t"]

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from spark_logbus.broker import replica_manager as partitions_module
-from spark_logbus.broker.replica_manager import Partitions
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import (
@@ -57,36 +57,40 @@ class Topics:
 
     def states(self, topic: str) -> dict[int, PartitionState]:
         return {
-            tp.partition: PartitionState(1, epoch, [1], end=_end(self.known.get(tp)))
-            for tp, epoch in self.epochs.copy().items()
-            if tp.topic == topic
+            topic_partition.partition: PartitionState(
+                1, epoch, [1], end=_end(self.known.get(topic_partition))
+            )
+            for topic_partition, epoch in self.epochs.copy().items()
+            if topic_partition.topic == topic
         }
 
     def states_of(
-        self, tps: Iterable[TopicPartition]
+        self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
         self.looks += 1
-        return {tp: self.known.get(tp) for tp in tps}
+        return {
+            topic_partition: self.known.get(topic_partition) for topic_partition in topic_partitions
+        }
 
     def lead(
-        self, tp: TopicPartition, *, broker_id: int, topic_id: str, end: int
+        self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, end: int
     ) -> PartitionState:
         self.asked.set()
         assert self.answering.wait(30)
         if self.failures:
             raise self.failures.pop()
         self.before_lead()
-        self.epochs[tp] = self.epochs.get(tp, -1) + 1
-        state = PartitionState(broker_id, self.epochs[tp], [broker_id], end)
-        self.known[tp] = state
+        self.epochs[topic_partition] = self.epochs.get(topic_partition, -1) + 1
+        state = PartitionState(broker_id, self.epochs[topic_partition], [broker_id], end)
+        self.known[topic_partition] = state
         return state
 
     def refuse(
-        self, tp: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
+        self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
     ) -> None:
-        now = self.known.get(tp) or PartitionState(broker_id, 0, [broker_id])
+        now = self.known.get(topic_partition) or PartitionState(broker_id, 0, [broker_id])
         assert isinstance(now, PartitionState)
-        self.known[tp] = replace(now, refused=why, end=max(end, now.end or 0))
+        self.known[topic_partition] = replace(now, refused=why, end=max(end, now.end or 0))
 
 
 class Following:
@@ -95,7 +99,7 @@ class Following:
         self.topics = Topics()
         self.session_id = 1
         self.moved: list[TopicPartition] = []
-        self.partitions = Partitions(
+        self.partitions = ReplicaManager(
             1,
             logs=logs.directory,
             topics=cast(TopicRegistry, self.topics),

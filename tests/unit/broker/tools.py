@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from spark_logbus.broker.network import Answer, Deferred, Reply
-from spark_logbus.broker.replica_manager import Led, Partitions
+from spark_logbus.broker.network import Answer, DelayedResponse, Response
+from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
@@ -36,34 +36,34 @@ TOPIC_ID = "a" * 32
 EPOCH = 7
 
 
-class Polled(Deferred):
+class Polled(DelayedResponse):
     """A deferred answer that a function gives."""
 
-    def __init__(self, poll: Callable[[], Reply | None], *, deadline: float) -> None:
+    def __init__(self, poll: Callable[[], Response | None], *, deadline: float) -> None:
         super().__init__(deadline=deadline)
         self._poll = poll
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         return self._poll()
 
 
 class LedHere:
-    """In the place of ``Partitions``: leads what it is told to."""
+    """In the place of ``ReplicaManager``: leads what it is told to."""
 
     def __init__(self) -> None:
-        self.led: dict[TopicPartition, Led] = {}
+        self.led: dict[TopicPartition, LeaderPartition] = {}
 
-    def leader_of(self, topic_partition: TopicPartition) -> Led:
+    def leader_of(self, topic_partition: TopicPartition) -> LeaderPartition:
         led = self.led.get(topic_partition)
         if led is None:
             raise NotLeaderError(f"{topic_partition} is not led here.")
         return led
 
-    def find(self, topic_partition: TopicPartition) -> Led | None:
+    def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
         return self.led.get(topic_partition)
 
-    def as_partitions(self) -> Partitions:
-        return cast(Partitions, self)
+    def as_partitions(self) -> ReplicaManager:
+        return cast(ReplicaManager, self)
 
 
 def held_lease() -> Lease:
@@ -94,7 +94,7 @@ class Logs:
 
     def lead(self, topic_partition: TopicPartition) -> PartitionLog:
         log = self.directory.ensure(topic_partition, topic_id=TOPIC_ID, config={})
-        self.here.led[topic_partition] = Led(log, EPOCH)
+        self.here.led[topic_partition] = LeaderPartition(log, EPOCH)
         return log
 
     def flush(self) -> None:
@@ -112,13 +112,13 @@ def logs_in(path: Path, config: LogConfig | None = None) -> Iterator[Logs]:
         logs.directory.close()
 
 
-def reply(answer: Answer) -> Reply:
+def reply(answer: Answer) -> Response:
     """The reply of an answer that is there, or can be had."""
-    if isinstance(answer, Deferred):
+    if isinstance(answer, DelayedResponse):
         found = answer.poll()
         assert found is not None, "the answer is not there yet"
         return found
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, Response)
     return answer
 
 

@@ -23,7 +23,7 @@ from spark_logbus.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_logbus.log.producers.states import ProducerStates
+from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -85,8 +85,8 @@ class FakePartition:
     epoch: int = 0
     start: int = 0
     batches: list[tuple[RecordBatchHeader, bytes]] = field(default_factory=list)
-    producers: ProducerStates = field(
-        default_factory=lambda: ProducerStates(TopicPartition("fake", 0))
+    producers: ProducerStateManager = field(
+        default_factory=lambda: ProducerStateManager(TopicPartition("fake", 0))
     )
 
     @property
@@ -135,16 +135,16 @@ class FakeCluster:
         with self.lock:
             self.topics[name] = FakeTopic(f"id-{name}", config or {}, parts)
 
-    def partition(self, tp: TopicPartition) -> FakePartition:
-        return self.topics[tp.topic].partitions[tp.partition]
+    def partition(self, topic_partition: TopicPartition) -> FakePartition:
+        return self.topics[topic_partition.topic].partitions[topic_partition.partition]
 
-    def append(self, tp: TopicPartition, data: bytes | memoryview) -> int:
+    def append(self, topic_partition: TopicPartition, data: bytes | memoryview) -> int:
         """Append whole record batches; the base offset of the first."""
-        return self.append_all(tp, data)[0]
+        return self.append_all(topic_partition, data)[0]
 
-    def append_all(self, tp: TopicPartition, data: bytes | memoryview) -> list[int]:
+    def append_all(self, topic_partition: TopicPartition, data: bytes | memoryview) -> list[int]:
         """Append what is not there yet; the base offset of each record batch."""
-        part = self.partition(tp)
+        part = self.partition(topic_partition)
         batches = [(header, bytearray(view)) for header, view in split(data, allow_tail=False)]
         with self.lock:
             offsets = part.producers.duplicates([header for header, _ in batches])
@@ -318,8 +318,8 @@ class FakeBroker:
                 if fault is not None:
                     raise fault
                 self._led(asked.topic, asked.partition)
-                tp = TopicPartition(asked.topic, asked.partition)
-                offsets = self.cluster.append_all(tp, data)
+                topic_partition = TopicPartition(asked.topic, asked.partition)
+                offsets = self.cluster.append_all(topic_partition, data)
                 yield AppendResult(
                     asked.topic, asked.partition, offsets[0], 1, base_offsets=offsets
                 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_logbus.compactor.pieces import Piece, is_filler
+from spark_logbus.compactor.pieces import BatchPart, is_filler
 from spark_logbus.compactor.reading import offsets_of
 from spark_logbus.compactor.rewriter import JOIN_BYTES, Rewriter
 from spark_logbus.model import Compression, TimestampType
@@ -20,23 +20,23 @@ def original(base: int, count: int, *, size: int = 10) -> memoryview:
     return stamped_batch(base, *(Keyed(b"%d" % n, bytes(size)) for n in range(base, base + count)))
 
 
-def whole(data: memoryview) -> Piece:
+def whole(data: memoryview) -> BatchPart:
     header = verify(data)
     arrow_batch = decode(header, data)
-    return Piece(header, data, arrow_batch, offsets_of(header, arrow_batch), len(data))
+    return BatchPart(header, data, arrow_batch, offsets_of(header, arrow_batch), len(data))
 
 
-def part(data: memoryview, *keep: int) -> Piece:
+def part(data: memoryview, *keep: int) -> BatchPart:
     """Without the records at other offsets."""
     header = verify(data)
     arrow_batch = decode(header, data)
     mask = [offset in keep for offset in offsets_of(header, arrow_batch)]
     left = arrow_batch.filter(mask)
-    return Piece(header, None, left, keep, left.nbytes)
+    return BatchPart(header, None, left, keep, left.nbytes)
 
 
-def opaque(data: memoryview) -> Piece:
-    return Piece(verify(data), data, None, (), len(data))
+def opaque(data: memoryview) -> BatchPart:
+    return BatchPart(verify(data), data, None, (), len(data))
 
 
 class Gone(tuple[RecordBatchHeader]):
@@ -47,12 +47,12 @@ def gone(base: int, count: int) -> Gone:
     return Gone((verify(original(base, count)),))
 
 
-Step = Piece | Gone
+BatchInfo = BatchPart | Gone
 Written = list[tuple[int, int, list[int]]]
 
 
 def rewritten(
-    base: int, end: int, steps: Sequence[Step]
+    base: int, end: int, steps: Sequence[BatchInfo]
 ) -> tuple[list[tuple[RecordBatchHeader, memoryview]], Rewriter]:
     out = bytearray()
     rewriter = Rewriter(base, write=out.extend)
@@ -114,7 +114,7 @@ BIG = JOIN_BYTES // 2 // 2 + 1000  # two such records are not small any more
     ],
 )
 def test_offsets_stay_dense_from_one_record_batch_to_the_next(
-    steps: list[Step], expected: Written
+    steps: list[BatchInfo], expected: Written
 ) -> None:
     assert shown(rewritten(0, expected[-1][1], steps)[0]) == expected
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS, Pace
+from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS, BatchSizer
 
 
 def batches(count: int, *, rows: int, size: int) -> list[int]:
     """Rows of each arrow batch when ``count`` record batches come in."""
-    pace, made, collected = Pace(), [], 0
+    pace, made, collected = BatchSizer(), [], 0
     for _ in range(count):
         collected += 1
         if pace.is_enough(collected * rows, collected * size):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_logbus.datasource.micro_batch import GroupView, advance, replay
+from spark_logbus.datasource.micro_batch import GroupView, plan_micro_batch, replay
 from spark_logbus.datasource.stream_offset import StreamOffset
 from spark_logbus.model import OffsetRange, RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import (
@@ -27,49 +27,51 @@ def last(
 def snapshot(
     spans: dict[TopicPartition, tuple[int, int]], ids: dict[str, str] | None = None
 ) -> Snapshot:
-    return Snapshot(ids or IDS, {tp: Span(*span) for tp, span in spans.items()})
+    return Snapshot(
+        ids or IDS, {topic_partition: Span(*span) for topic_partition, span in spans.items()}
+    )
 
 
 def test_nothing_new() -> None:
-    plan = advance(last({T0: 5, T1: 0}), snapshot({T0: (0, 5), T1: (0, 0)}))
+    plan = plan_micro_batch(last({T0: 5, T1: 0}), snapshot({T0: (0, 5), T1: (0, 0)}))
     assert plan.end is None
     assert plan.findings == []
 
 
 def test_new_records() -> None:
-    plan = advance(last({T0: 5, T1: 2}), snapshot({T0: (0, 8), T1: (0, 2)}))
+    plan = plan_micro_batch(last({T0: 5, T1: 2}), snapshot({T0: (0, 8), T1: (0, 2)}))
     assert plan.end is not None
     assert plan.end.start == {T0: 5, T1: 2}
     assert plan.end.to == {T0: 8, T1: 2}
 
 
 def test_what_is_more_than_new_records() -> None:
-    assert not advance(last({T0: 5}), snapshot({T0: (0, 8)})).moved
-    assert not advance(last({T0: 5}), snapshot({T0: (0, 8), T1: (0, 1)})).moved
-    assert advance(last({T0: 5, T1: 1}), snapshot({T0: (0, 8)})).moved
-    assert advance(last({T0: 5}), snapshot({T0: (6, 8)})).moved
-    assert advance(last({T0: 5}), snapshot({T0: (0, 8)})).records == 3
+    assert not plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 8)})).moved
+    assert not plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 8), T1: (0, 1)})).moved
+    assert plan_micro_batch(last({T0: 5, T1: 1}), snapshot({T0: (0, 8)})).moved
+    assert plan_micro_batch(last({T0: 5}), snapshot({T0: (6, 8)})).moved
+    assert plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 8)})).records == 3
 
 
 def test_a_new_partition_starts_at_earliest() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (0, 3)}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (0, 3)}))
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T1, 0, 3)]
     assert plan.findings == []
 
 
 def test_a_new_partition_without_records_is_nothing_new() -> None:
-    assert advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (0, 0)})).end is None
+    assert plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (0, 0)})).end is None
 
 
 def test_a_new_partition_that_has_lost_its_first_records_is_a_finding() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (2, 3)}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (2, 3)}))
     assert plan.findings == [BelowLogStart(T1, 0, 2)]
 
 
 def test_a_new_topic_starts_at_earliest() -> None:
     ids = {"t": "id", "u": "id-u"}
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5), U0: (0, 3)}, ids))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), U0: (0, 3)}, ids))
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(U0, 0, 3)]
     assert plan.end.topic_ids == ids
@@ -77,28 +79,28 @@ def test_a_new_topic_starts_at_earliest() -> None:
 
 
 def test_retention_overtook_the_stream() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (9, 12)}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (9, 12)}))
     assert plan.findings == [BelowLogStart(T0, 5, 9)]
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 9, 12)]
 
 
 def test_retention_took_everything_and_is_noted_once() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (9, 9)}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (9, 9)}))
     assert plan.end is not None
     assert plan.end.ranges() == []
-    assert advance(plan.end, snapshot({T0: (9, 9)})).end is None
+    assert plan_micro_batch(plan.end, snapshot({T0: (9, 9)})).end is None
 
 
 def test_an_end_that_went_back() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 3)}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 3)}))
     assert plan.findings == [AboveEnd(T0, 5, 3)]
     assert plan.end is not None
     assert plan.end.to == {T0: 3}
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}))
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}))
     assert plan.findings == [TopicRecreated("t", "id", "new")]
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 0, 9)]
@@ -108,27 +110,27 @@ def test_a_recreated_topic_is_another_topic() -> None:
 def test_a_deleted_topic_is_noted_once() -> None:
     ids = {"t": "id", "u": "id-u"}
     before = last({T0: 5, U0: 7}, ids)
-    plan = advance(before, snapshot({T0: (0, 5)}))
+    plan = plan_micro_batch(before, snapshot({T0: (0, 5)}))
     assert plan.findings == [TopicGone("u")]
     assert plan.end is not None
     assert plan.end.to == {T0: 5}
-    again = advance(plan.end, snapshot({T0: (0, 5)}))
+    again = plan_micro_batch(plan.end, snapshot({T0: (0, 5)}))
     assert again.end is None
     assert again.findings == []
 
 
 def test_a_partition_that_went() -> None:
-    plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (0, 5)}))
+    plan = plan_micro_batch(last({T0: 5, T1: 3}), snapshot({T0: (0, 5)}))
     assert plan.findings == [PartitionGone(T1)]
 
 
 def test_a_rewind_moves_the_start_and_is_followed_once() -> None:
     view = GroupView("g", RewindMark(2), {T0: 1, U0: 4})
-    plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (0, 5), T1: (0, 3)}), view=view)
+    plan = plan_micro_batch(last({T0: 5, T1: 3}), snapshot({T0: (0, 5), T1: (0, 3)}), view=view)
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 1, 5)]
     assert (plan.end.group, plan.end.mark) == ("g", RewindMark(2))
-    after = advance(
+    after = plan_micro_batch(
         plan.end, snapshot({T0: (0, 5), T1: (0, 3)}), view=GroupView("g", RewindMark(2))
     )
     assert after.end is None
@@ -136,7 +138,7 @@ def test_a_rewind_moves_the_start_and_is_followed_once() -> None:
 
 def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
     view = GroupView("g", RewindMark(1), {T1: 2})
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5), T1: (1, 3)}), view=view)
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (1, 3)}), view=view)
     assert plan.findings == []
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T1, 2, 3)]
@@ -144,7 +146,7 @@ def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
 
 def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
     view = GroupView("g", RewindMark(1), {T0: 4})
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}), view=view)
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}), view=view)
     assert plan.findings == [TopicRecreated("t", "id", "new")]
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 0, 9)]
@@ -152,7 +154,7 @@ def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
 
 def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
     view = GroupView("g", RewindMark(1), {T0: 1, T1: 99})
-    plan = advance(last({T0: 5, T1: 3}), snapshot({T0: (4, 5), T1: (0, 3)}), view=view)
+    plan = plan_micro_batch(last({T0: 5, T1: 3}), snapshot({T0: (4, 5), T1: (0, 3)}), view=view)
     assert plan.findings == []
     assert plan.end is not None
     assert plan.end.start == {T0: 4, T1: 3}
@@ -160,11 +162,11 @@ def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
 
 def test_a_rewound_stream_under_a_limit_goes_on_from_where_it_was_set() -> None:
     view = GroupView("g", RewindMark(1), {T0: 0})
-    plan = advance(last({T0: 5}), snapshot({T0: (0, 5)}), view=view)
+    plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5)}), view=view)
     assert plan.end is not None
     cut = plan.end.cut({T0: 2})
     assert cut.ranges() == [OffsetRange(T0, 0, 2)]
-    plan = advance(cut, snapshot({T0: (0, 5)}), view=GroupView("g", RewindMark(1)))
+    plan = plan_micro_batch(cut, snapshot({T0: (0, 5)}), view=GroupView("g", RewindMark(1)))
     assert plan.end is not None
     assert plan.end.ranges() == [OffsetRange(T0, 2, 5)]
 

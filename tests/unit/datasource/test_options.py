@@ -8,12 +8,12 @@ from spark_logbus.datasource.options import SourceOptions, parse_options, wants_
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, TopicPartition
 from spark_logbus.offsets.position import (
-    Bound,
     Committed,
+    LastDuration,
     LastRecords,
+    OffsetBound,
     PerPartition,
     Positions,
-    Since,
 )
 from spark_logbus.offsets.selection import Partitions, Pattern, Topics
 from spark_logbus.offsets.trigger_limits import TriggerLimits
@@ -35,8 +35,8 @@ def test_defaults_of_a_batch_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed == SourceOptions(
         zookeeper="localhost:2181/logbus",
         selection=Topics(("t",)),
-        starting=Bound(positions=Earliest(), option="startingOffsets"),
-        ending=Bound(positions=Latest(), option="endingOffsets", latest_without_match=True),
+        starting=OffsetBound(positions=Earliest(), option="startingOffsets"),
+        ending=OffsetBound(positions=Latest(), option="endingOffsets", latest_without_match=True),
         group=None,
         fail_on_data_loss=True,
         include_headers=False,
@@ -99,7 +99,7 @@ AT_0 = PerPartition(((T0, AtTimestamp(5_000)),))
     [
         ({"startingOffsets": "committed", "group": "g"}, "startingOffsets", Committed()),
         ({"startingOffsets": "-1000"}, "startingOffsets", LastRecords(1000)),
-        ({"startingOffsets": "-10 minutes"}, "startingOffsets", Since(600_000_000)),
+        ({"startingOffsets": "-10 minutes"}, "startingOffsets", LastDuration(600_000_000)),
         ({"startingTimestamp": "5"}, "startingTimestamp", AtTimestamp(5_000)),
         ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "startingOffsetsByTimestamp", AT_0),
         # The more special option wins, whatever the others say.
@@ -116,14 +116,16 @@ AT_0 = PerPartition(((T0, AtTimestamp(5_000)),))
     ],
 )
 def test_starts(options: dict[str, str], option: str, positions: Positions) -> None:
-    assert batch(subscribe="t", **options).starting == Bound(positions=positions, option=option)
+    assert batch(subscribe="t", **options).starting == OffsetBound(
+        positions=positions, option=option
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "option", "positions"),
     [
         ({"endingOffsets": '{"t":{"0":5}}'}, "endingOffsets", PerPartition(((T0, AtOffset(5)),))),
-        ({"endingOffsets": "-1 day"}, "endingOffsets", Since(86_400_000_000)),
+        ({"endingOffsets": "-1 day"}, "endingOffsets", LastDuration(86_400_000_000)),
         (
             {"endingTimestamp": "1970-01-01T00:00:01Z", "endingOffsets": "latest"},
             "endingTimestamp",
@@ -137,7 +139,7 @@ def test_starts(options: dict[str, str], option: str, positions: Positions) -> N
     ],
 )
 def test_ends(options: dict[str, str], option: str, positions: Positions) -> None:
-    expected = Bound(positions=positions, option=option, latest_without_match=True)
+    expected = OffsetBound(positions=positions, option=option, latest_without_match=True)
     assert batch(subscribe="t", **options).ending == expected
 
 

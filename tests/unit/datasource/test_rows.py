@@ -10,7 +10,7 @@ import pytest
 from spark_logbus.client import FetchedBatch
 from spark_logbus.datasource import rows as assemble
 from spark_logbus.datasource.columns import choose_columns, full_schema
-from spark_logbus.datasource.rows import Assembler
+from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import verify
 from spark_logbus.record.arrow import decode, encode, payload_schema
@@ -47,7 +47,7 @@ def row(number: int, **more: Any) -> Row:
 
 def build(batches: list[FetchedBatch], *, headers: bool = True) -> list[Row]:
     columns = choose_columns(full_schema(include_headers=headers), include_headers=headers)
-    made = Assembler(columns, TP).build(batches)
+    made = RowAssembler(columns, TP).build(batches)
     made.validate(full=True)
     assert made.schema == columns.arrow_schema()
     return list(made.to_pylist())
@@ -89,6 +89,6 @@ def test_more_rows_than_the_cached_constants(monkeypatch: pytest.MonkeyPatch) ->
 def test_values_of_a_lone_record_batch_are_not_copied() -> None:
     one = fetched(0, [row(n) for n in range(9)])
     columns = choose_columns(full_schema(include_headers=False), include_headers=False)
-    made = Assembler(columns, TP).build([one])
+    made = RowAssembler(columns, TP).build([one])
     values = [batch.column(batch.schema.names.index("value")) for batch in (made, one.arrow_batch)]
     assert values[0].buffers()[2].address == values[1].buffers()[2].address

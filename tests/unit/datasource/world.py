@@ -17,9 +17,9 @@ from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
 from spark_logbus.protocol import PartitionEnds
-from spark_logbus.spark.driver import DriverLink
-from spark_logbus.spark.group import GroupProgress
-from spark_logbus.spark.patience import Patience
+from spark_logbus.spark.driver import DriverConnections
+from spark_logbus.spark.group import GroupCommitter
+from spark_logbus.spark.patience import RetryPolicy
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -77,11 +77,11 @@ class World:
     ) -> dict[TopicPartition, int | None]:
         """Offset n is of microsecond n."""
         found: dict[TopicPartition, int | None] = {}
-        for tp, spec in specs.items():
-            start, end = self.topics[tp.topic][1][tp.partition]
+        for topic_partition, spec in specs.items():
+            start, end = self.topics[topic_partition.topic][1][topic_partition.partition]
             assert isinstance(spec, AtTimestamp)
             at = max(start, spec.timestamp_us)
-            found[tp] = at if at < end else None
+            found[topic_partition] = at if at < end else None
         return found
 
     # -- GroupProgress
@@ -113,8 +113,8 @@ class World:
             raise self.faults.pop(0)
         return cast(Admin, _AdminView(self))
 
-    def progress(self) -> GroupProgress | None:
-        return cast(GroupProgress, self) if self.has_group else None
+    def progress(self) -> GroupCommitter | None:
+        return cast(GroupCommitter, self) if self.has_group else None
 
     def bootstrap(self) -> Bootstrap:
         return Bootstrap.of("h:1")
@@ -141,7 +141,7 @@ class HandClock:
     def monotonic(self) -> float:
         return self.us / 1e6
 
-    def advance(self, seconds: float) -> None:
+    def plan_micro_batch(self, seconds: float) -> None:
         self.us += round(seconds * 1e6)
 
 
@@ -156,8 +156,8 @@ class Query:
         self.clock = HandClock()
         self.driver = StreamDriver(
             parsed,
-            link=cast(DriverLink, world),
-            patience=Patience(clock=self.clock, pause=self.clock.advance),
+            link=cast(DriverConnections, world),
+            patience=RetryPolicy(clock=self.clock, pause=self.clock.plan_micro_batch),
             clock=self.clock,
         )
 

@@ -96,7 +96,7 @@ def test_a_slice_is_a_piece_of_a_file(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "max_bytes", "end", "bases"),
+    ("offset", "max_bytes", "end", "base_offsets"),
     [
         (0, 10_000, None, [0, 2, 4, 6, 8]),
         (1, 10_000, None, [0, 2, 4, 6, 8]),
@@ -122,12 +122,12 @@ def test_a_slice_is_a_piece_of_a_file(broker: Broker) -> None:
     ],
 )
 def test_where_a_slice_begins_and_ends(
-    broker: Broker, offset: int, max_bytes: int, end: int | None, bases: list[int]
+    broker: Broker, offset: int, max_bytes: int, end: int | None, base_offsets: list[int]
 ) -> None:
     broker.append(*(record_batch(2) for _ in range(5)))
     found = broker.log().read(offset, max_bytes=max_bytes, end=end)
     assert found is not None
-    assert [h.base_offset for h, _ in split(found.read(), allow_tail=False)] == bases
+    assert [h.base_offset for h, _ in split(found.read(), allow_tail=False)] == base_offsets
 
 
 def test_a_slice_ends_with_its_segment(broker: Broker) -> None:

@@ -5,7 +5,7 @@ import pytest
 from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment.index import NO_TIMESTAMP
 from spark_logbus.log.segment.metadata import NOTHING_APPENDED
-from spark_logbus.log.steady_time import SteadyTime
+from spark_logbus.log.steady_time import JumpGuardedClock
 from tests.fault.log.material import NOW_US, SECOND, ManualClock
 
 NOW = 1_000_000_000
@@ -85,7 +85,7 @@ HOUR = 3600
 
 def test_steady_time_follows_the_clock() -> None:
     clock = ManualClock()
-    steady = SteadyTime(clock)
+    steady = JumpGuardedClock(clock)
     for _ in range(5):
         clock.advance(100)
         assert steady.now_us() == clock.now_us()
@@ -93,7 +93,7 @@ def test_steady_time_follows_the_clock() -> None:
 
 def test_a_jump_ahead_is_not_believed_until_it_has_lasted() -> None:
     clock = ManualClock()
-    steady = SteadyTime(clock)
+    steady = JumpGuardedClock(clock)
     clock.jump(HOUR)
     assert steady.now_us() == NOW_US
     for _ in range(59):
@@ -106,7 +106,7 @@ def test_a_jump_ahead_is_not_believed_until_it_has_lasted() -> None:
 
 def test_a_jump_ahead_that_is_taken_back_leaves_no_trace() -> None:
     clock = ManualClock()
-    steady = SteadyTime(clock)
+    steady = JumpGuardedClock(clock)
     clock.jump(HOUR)
     steady.now_us()
     clock.advance(600)
@@ -116,7 +116,7 @@ def test_a_jump_ahead_that_is_taken_back_leaves_no_trace() -> None:
 
 def test_a_jump_back_counts_at_once() -> None:
     clock = ManualClock()
-    steady = SteadyTime(clock)
+    steady = JumpGuardedClock(clock)
     clock.jump(-HOUR)
     assert steady.now_us() == clock.now_us()
 
@@ -124,7 +124,7 @@ def test_a_jump_back_counts_at_once() -> None:
 def test_a_refused_clock_is_refused_at_every_look() -> None:
     """Threads look at ``jump`` while another asks for the time."""
     clock = ManualClock()
-    steady = SteadyTime(clock)
+    steady = JumpGuardedClock(clock)
     clock.jump(48 * HOUR)
     steady.now_us()
     seen = []

@@ -8,10 +8,10 @@ from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import AtOffset, Earliest, Latest, TopicPartition
 from spark_logbus.offsets.position import (
     Committed,
+    LastDuration,
     LastRecords,
     PerPartition,
     Positions,
-    Since,
     parse_assignment,
     parse_positions,
 )
@@ -29,8 +29,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         ("-1000", LastRecords(1000)),
         ("-1 record", LastRecords(1)),
         ("- 2 Records", LastRecords(2)),
-        ("-10 minutes", Since(600_000_000)),
-        ("-1d", Since(86_400_000_000)),
+        ("-10 minutes", LastDuration(600_000_000)),
+        ("-1d", LastDuration(86_400_000_000)),
         ('{"t":{"0":-1}}', PerPartition(((T0, Latest()),))),
         ('{"t":{"0":0}}', PerPartition(((T0, AtOffset(0)),))),
         (

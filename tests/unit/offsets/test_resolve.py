@@ -6,14 +6,20 @@ import pytest
 
 from spark_logbus.errors import DataLossError, InvalidOptionError
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetRange, TopicPartition
-from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, Finding, TopicGone, decide
+from spark_logbus.offsets.data_loss import (
+    AboveEnd,
+    BelowLogStart,
+    DataLoss,
+    TopicGone,
+    apply_policy,
+)
 from spark_logbus.offsets.position import (
-    Bound,
     Committed,
+    LastDuration,
     LastRecords,
+    OffsetBound,
     PerPartition,
     Positions,
-    Since,
 )
 from spark_logbus.offsets.resolve import lookups, make_ranges, resolve
 from spark_logbus.offsets.snapshot import Snapshot, Span
@@ -37,14 +43,14 @@ SNAPSHOT = Snapshot({"t": "id"}, {T0: Span(10, 20), T1: Span(0, 5)})
         (Committed(), {T0: 12, T1: 0}, []),
         (LastRecords(3), {T0: 17, T1: 2}, []),
         (LastRecords(7), {T0: 13, T1: 0}, []),
-        (Since(60), {T0: 13, T1: 5}, []),
+        (LastDuration(60), {T0: 13, T1: 5}, []),
         (PerPartition(((T0, AtTimestamp(9)), (T1, Latest()))), {T0: 13, T1: 5}, []),
     ],
 )
 def test_resolve(
-    positions: Positions, expected: dict[TopicPartition, int], findings: list[Finding]
+    positions: Positions, expected: dict[TopicPartition, int], findings: list[DataLoss]
 ) -> None:
-    bound = Bound(positions=positions, option="startingOffsets")
+    bound = OffsetBound(positions=positions, option="startingOffsets")
     resolved = resolve(bound, SNAPSHOT, committed={T0: 12}, found={T0: 13, T1: None})
     assert resolved.offsets == expected
     assert resolved.findings == findings
@@ -56,15 +62,18 @@ def test_resolve(
 def test_offsets_must_name_exactly_what_is_read(
     named: tuple[TopicPartition, ...], said: str
 ) -> None:
-    positions = PerPartition(tuple((tp, Earliest()) for tp in named))
+    positions = PerPartition(tuple((topic_partition, Earliest()) for topic_partition in named))
     with pytest.raises(InvalidOptionError, match=said):
-        resolve(Bound(positions=positions, option="startingOffsets"), SNAPSHOT)
+        resolve(OffsetBound(positions=positions, option="startingOffsets"), SNAPSHOT)
 
 
 def test_only_timestamps_of_what_is_read_are_looked_up() -> None:
     assert lookups(Earliest(), SNAPSHOT, now_us=100) == {}
-    assert lookups(Since(30), SNAPSHOT, now_us=100) == {T0: AtTimestamp(70), T1: AtTimestamp(70)}
-    assert lookups(Since(300), SNAPSHOT, now_us=100)[T0] == AtTimestamp(0)
+    assert lookups(LastDuration(30), SNAPSHOT, now_us=100) == {
+        T0: AtTimestamp(70),
+        T1: AtTimestamp(70),
+    }
+    assert lookups(LastDuration(300), SNAPSHOT, now_us=100)[T0] == AtTimestamp(0)
     mixed = PerPartition(((T0, Earliest()), (T1, AtTimestamp(5)), (T2, AtTimestamp(5))))
     assert lookups(mixed, SNAPSHOT, now_us=100) == {T1: AtTimestamp(5)}
 
@@ -72,17 +81,17 @@ def test_only_timestamps_of_what_is_read_are_looked_up() -> None:
 def test_a_timestamp_without_a_record() -> None:
     at = AtTimestamp(1_769_860_800_000_000)
     found: dict[TopicPartition, int | None] = {T0: 12, T1: None}
-    strict = Bound(positions=at, option="startingTimestamp")
+    strict = OffsetBound(positions=at, option="startingTimestamp")
     with pytest.raises(
         InvalidOptionError, match=r"startingTimestamp: t-1 .* 2026-01-31T12:00:00\+00:00; .*latest"
     ):
         resolve(strict, SNAPSHOT, found=found)
-    lenient = Bound(positions=at, option="startingTimestamp", latest_without_match=True)
+    lenient = OffsetBound(positions=at, option="startingTimestamp", latest_without_match=True)
     assert resolve(lenient, SNAPSHOT, found=found).offsets == {T0: 12, T1: 5}
 
 
 def test_what_a_broker_found_outside_of_the_snapshot_is_cut_to_it() -> None:
-    bound = Bound(positions=Since(1), option="endingOffsets")
+    bound = OffsetBound(positions=LastDuration(1), option="endingOffsets")
     assert resolve(bound, SNAPSHOT, found={T0: 9, T1: 8}).offsets == {T0: 10, T1: 5}
 
 
@@ -101,16 +110,16 @@ def test_make_ranges() -> None:
 
 
 def test_loss_is_decided_by_the_option(caplog: pytest.LogCaptureFixture) -> None:
-    decide([], fail_on_data_loss=True)
+    apply_policy([], fail_on_data_loss=True)
     with pytest.raises(DataLossError, match=r"topic t was deleted.*failOnDataLoss"):
-        decide([TopicGone("t")], fail_on_data_loss=True)
-    decide([TopicGone("t"), BelowLogStart(T0, 3, 10)], fail_on_data_loss=False)
+        apply_policy([TopicGone("t")], fail_on_data_loss=True)
+    apply_policy([TopicGone("t"), BelowLogStart(T0, 3, 10)], fail_on_data_loss=False)
     assert "offset 3 was to be read next, but the log now starts at 10" in caplog.text
 
 
 def test_a_long_list_of_losses_stays_readable() -> None:
     with pytest.raises(DataLossError, match="and 40 more"):
-        decide([TopicGone(f"t{n}") for n in range(50)], fail_on_data_loss=True)
+        apply_policy([TopicGone(f"t{n}") for n in range(50)], fail_on_data_loss=True)
 
 
 def test_a_capped_snapshot_ignores_what_came_later_but_not_what_went() -> None:

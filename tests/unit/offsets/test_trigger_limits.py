@@ -11,8 +11,11 @@ from spark_logbus.offsets.trigger_limits import share
 
 
 def ranges(counts: list[int], *, base: int = 0) -> dict[TopicPartition, OffsetRange]:
-    tps = [TopicPartition("t", number) for number in range(len(counts))]
-    return {tp: OffsetRange(tp, base, base + n) for tp, n in zip(tps, counts, strict=True)}
+    topic_partitions = [TopicPartition("t", number) for number in range(len(counts))]
+    return {
+        topic_partition: OffsetRange(topic_partition, base, base + n)
+        for topic_partition, n in zip(topic_partitions, counts, strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -46,8 +49,10 @@ def test_limit_and_offsets_of_64_bits_are_exact() -> None:
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.integers(1, 20_000))
 def test_share_never_starves_and_keeps_the_sum(counts: list[int], limit: int) -> None:
     asked = ranges(counts, base=7)
-    taken = {tp: end - 7 for tp, end in share(asked, limit).items()}
-    with_records = [tp for tp, r in asked.items() if r.count]
-    assert all(0 <= taken[tp] <= asked[tp].count for tp in asked)
-    assert all(taken[tp] >= 1 for tp in with_records)
+    taken = {topic_partition: end - 7 for topic_partition, end in share(asked, limit).items()}
+    with_records = [topic_partition for topic_partition, r in asked.items() if r.count]
+    assert all(
+        0 <= taken[topic_partition] <= asked[topic_partition].count for topic_partition in asked
+    )
+    assert all(taken[topic_partition] >= 1 for topic_partition in with_records)
     assert sum(taken.values()) == min(sum(counts), max(limit, len(with_records)))

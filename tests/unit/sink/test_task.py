@@ -30,15 +30,17 @@ class FakeProducer:
     def send_arrow(
         self, topic: str, data: pa.RecordBatch | pa.Table, *, partition: int | None
     ) -> list[Future[AppendedRange]]:
-        tp = TopicPartition(topic, partition or 0)
-        base = self.partitions.get(tp, 0)
-        self.partitions[tp] = base + data.num_rows
+        topic_partition = TopicPartition(topic, partition or 0)
+        base = self.partitions.get(topic_partition, 0)
+        self.partitions[topic_partition] = base + data.num_rows
         self.sent.append(data.num_rows)
         future: Future[AppendedRange] = Future()
         if self.fail:
             future.set_exception(PartitionOfflineError("the disk is gone"))
         else:
-            future.set_result(AppendedRange(topic, tp.partition, base, data.num_rows, 0))
+            future.set_result(
+                AppendedRange(topic, topic_partition.partition, base, data.num_rows, 0)
+            )
         return [future]
 
     def flush(self) -> None:

@@ -13,7 +13,7 @@ from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 from spark_logbus.errors import ClaimLostError, StaleOwnerError
 from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics
-from spark_logbus.spark.group import GroupProgress
+from spark_logbus.spark.group import GroupCommitter
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
@@ -49,8 +49,8 @@ class FakeRewinds:
         ]
 
 
-def progress(offsets: FakeOffsets, claims: FakeClaims | None = None) -> GroupProgress:
-    return GroupProgress(
+def progress(offsets: FakeOffsets, claims: FakeClaims | None = None) -> GroupCommitter:
+    return GroupCommitter(
         cast(GroupOffsets, offsets),
         cast(GroupRewinds, FakeRewinds()),
         cast(GroupClaims, claims or FakeClaims()),
@@ -109,7 +109,7 @@ def test_all_rewinds_of_a_group_that_was_made_anew_are_followed_whatever_their_n
                 Rewind(2, {T0: 6}, "", 0, "", token="d"),
             ]
 
-    group = GroupProgress(
+    group = GroupCommitter(
         cast(GroupOffsets, FakeOffsets()),
         cast(GroupRewinds, Anew()),
         cast(GroupClaims, FakeClaims()),

@@ -10,7 +10,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
     ZooKeeperAddressError,
 )
-from spark_logbus.spark.patience import Patience
+from spark_logbus.spark.patience import RetryPolicy
 
 
 class FakeClock:
@@ -27,8 +27,8 @@ class FakeClock:
         self.now += seconds
 
 
-def patience(clock: FakeClock) -> Patience:
-    return Patience(limit_s=10, clock=clock, pause=clock.pause)
+def patience(clock: FakeClock) -> RetryPolicy:
+    return RetryPolicy(limit_s=10, clock=clock, pause=clock.pause)
 
 
 def failing(times: int, error: LogbusError) -> list[LogbusError | str]:

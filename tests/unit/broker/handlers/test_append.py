@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.network import Answer, Deferred, NoReply, NotYet
+from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -58,8 +58,8 @@ def append(
     payload = memoryview(bytearray(b"".join(data for _, data in parts)))
     lengths = lengths or [len(data) for _, data in parts]
     partitions = [
-        AppendPartition(tp.topic, tp.partition, length)
-        for (tp, _), length in zip(parts, lengths, strict=True)
+        AppendPartition(topic_partition.topic, topic_partition.partition, length)
+        for (topic_partition, _), length in zip(parts, lengths, strict=True)
     ]
     return handler.handle(AppendRequest(acks, timeout_ms, partitions), payload)
 
@@ -86,7 +86,7 @@ def test_written_is_answered_before_the_flush(logs: Logs) -> None:
 
 def test_flushed_is_answered_after_the_flush(logs: Logs) -> None:
     answer = append(logs, (T0, record_batch(3)))
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     woken: list[bool] = []
     answer.subscribe(lambda: woken.append(True))
     assert answer.poll() is None
@@ -98,14 +98,14 @@ def test_flushed_is_answered_after_the_flush(logs: Logs) -> None:
 def test_a_flush_between_append_and_subscription_is_not_missed(logs: Logs) -> None:
     answer = append(logs, (T0, record_batch()))
     logs.flush()
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     answer.subscribe(lambda: None)
     assert results(answer)[0].error is None
 
 
 def test_one_request_waits_for_all_its_partitions(logs: Logs) -> None:
     answer = append(logs, (T0, record_batch()), (T1, record_batch(5)))
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     one, *others = logs.flusher.requested
     one.flush()
     assert answer.poll() is None
@@ -118,14 +118,14 @@ def test_one_request_waits_for_all_its_partitions(logs: Logs) -> None:
 
 
 def test_no_acks_no_answer(logs: Logs) -> None:
-    assert append(logs, (T0, record_batch()), acks="none") is NoReply.WANTED
+    assert append(logs, (T0, record_batch()), acks="none") is NoResponse.NOT_WANTED
     assert logs.here.leader_of(T0).log.ends().log_end_offset == 1
 
 
 def test_a_failure_without_acks_ends_the_connection(logs: Logs) -> None:
     gone = TopicPartition("gone", 0)
     answer = append(logs, (gone, record_batch()), (T0, record_batch()), acks="none")
-    assert answer is NoReply.POSSIBLE
+    assert answer is NoResponse.CLOSE_CONNECTION
     assert logs.here.leader_of(T0).log.ends().log_end_offset == 1, "the others are appended"
 
 
@@ -172,7 +172,7 @@ def test_negative_lengths_are_not_taken_as_positions(logs: Logs) -> None:
 def test_a_flush_that_takes_too_long(logs: Logs, timeout_ms: int, seconds: int) -> None:
     answer = append(logs, (T0, record_batch()), timeout_ms=timeout_ms)
     if seconds:
-        assert isinstance(answer, Deferred)
+        assert isinstance(answer, DelayedResponse)
         assert answer.poll() is None
         logs.clock.advance(seconds)
     error = failure(results(answer)[0])
@@ -196,7 +196,7 @@ def test_a_flush_that_fails_is_not_acknowledged(
 
 def test_an_append_of_nothing(logs: Logs) -> None:
     assert results(append(logs)) == []
-    assert append(logs, acks="none") is NoReply.WANTED
+    assert append(logs, acks="none") is NoResponse.NOT_WANTED
 
 
 # -- the lease of the broker's id ---------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_what_was_written_before_a_sleep_is_not_acknowledged_before_zookeeper_wa
 ) -> None:
     leased = Leased()
     answer = append(logs, (T0, record_batch(3)), lease=leased.lease)
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     woken: list[bool] = []
     answer.subscribe(lambda: woken.append(True))
     leased.sleep()
@@ -264,7 +264,7 @@ def test_what_was_written_by_a_broker_that_lost_its_id_is_in_doubt(logs: Logs) -
 def test_an_acknowledgement_waits_no_longer_than_its_request(logs: Logs) -> None:
     leased = Leased()
     answer = append(logs, (T0, record_batch()), lease=leased.lease, timeout_ms=5_000)
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DelayedResponse)
     logs.flush()
     leased.sleep()
     assert answer.poll() is None

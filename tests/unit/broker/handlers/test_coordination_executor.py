@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import Offload
-from spark_logbus.broker.network import Deferred, Reply
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.errors import CoordinationError, LimitExceededError, RequestTimeoutError
 from spark_logbus.protocol import Api, DeleteTopicResponse, decode_response, encode_response
 from tests.fault.log.material import ManualClock
 from tests.helpers import wait_until
 
-OK = Reply(encode_response(DeleteTopicResponse()))
+OK = Response(encode_response(DeleteTopicResponse()))
 
 
 @pytest.fixture
@@ -21,22 +21,22 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def offload(clock: ManualClock) -> Iterator[Offload]:
-    offload = Offload(clock=clock, max_wait_ms=60_000)
+def offload(clock: ManualClock) -> Iterator[CoordinationExecutor]:
+    offload = CoordinationExecutor(clock=clock, max_wait_ms=60_000)
     yield offload
     offload.stop()
 
 
-def answered(job: Deferred) -> Reply:
+def answered(job: DelayedResponse) -> Response:
     reply = wait_until(job.poll)
     assert reply is not None
     return reply
 
 
-def test_the_answer_is_what_the_work_returns_and_it_wakes(offload: Offload) -> None:
+def test_the_answer_is_what_the_work_returns_and_it_wakes(offload: CoordinationExecutor) -> None:
     go_on, woken = threading.Event(), threading.Event()
 
-    def work() -> Reply:
+    def work() -> Response:
         go_on.wait(20)
         return OK
 
@@ -48,16 +48,16 @@ def test_the_answer_is_what_the_work_returns_and_it_wakes(offload: Offload) -> N
     assert job.poll() == OK
 
 
-def test_an_error_of_the_work_is_the_answer(offload: Offload) -> None:
-    def work() -> Reply:
+def test_an_error_of_the_work_is_the_answer(offload: CoordinationExecutor) -> None:
+    def work() -> Response:
         raise CoordinationError("ZooKeeper is away.")
 
     with pytest.raises(CoordinationError):
         decode_response(Api.DELETE_TOPIC, answered(offload.run(work)).header)
 
 
-def test_a_bug_comes_out_where_the_answer_is_asked_for(offload: Offload) -> None:
-    def work() -> Reply:
+def test_a_bug_comes_out_where_the_answer_is_asked_for(offload: CoordinationExecutor) -> None:
+    def work() -> Response:
         raise KeyError("a bug")
 
     job = offload.run(work)
@@ -65,10 +65,10 @@ def test_a_bug_comes_out_where_the_answer_is_asked_for(offload: Offload) -> None
         answered(job)
 
 
-def test_there_is_a_deadline(offload: Offload, clock: ManualClock) -> None:
+def test_there_is_a_deadline(offload: CoordinationExecutor, clock: ManualClock) -> None:
     go_on = threading.Event()
 
-    def work() -> Reply:
+    def work() -> Response:
         go_on.wait(20)
         return OK
 
@@ -82,10 +82,10 @@ def test_there_is_a_deadline(offload: Offload, clock: ManualClock) -> None:
     go_on.set()
 
 
-def test_too_many_are_refused_until_some_are_done(offload: Offload) -> None:
+def test_too_many_are_refused_until_some_are_done(offload: CoordinationExecutor) -> None:
     go_on = threading.Event()
 
-    def work() -> Reply:
+    def work() -> Response:
         go_on.wait(20)
         return OK
 

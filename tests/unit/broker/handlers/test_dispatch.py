@@ -9,11 +9,11 @@ import pytest
 
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
-from spark_logbus.broker.handlers.coordination_executor import Offload
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestHandler
-from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, FetchHandler, WaitingFetches
-from spark_logbus.broker.metadata_cache import ClusterImage
-from spark_logbus.broker.network import Answer, Connection, Deferred, NoReply, Reply
+from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetches, FetchHandler
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.network import Answer, Connection, DelayedResponse, NoResponse, Response
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import (
     BrokerShuttingDownError,
@@ -72,16 +72,16 @@ class Asking:
         self.image = SimpleNamespace(brokers=[], topics={})
         self.peer = Peer()
         partitions = logs.here.as_partitions()
-        self.offload = Offload(clock=logs.clock, max_wait_ms=60_000)
+        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
         self.handler = RequestHandler(
             BrokerConfig(id=5, data_dir=Path("d")),
             partitions=partitions,
-            image=cast(ClusterImage, self.image),
+            image=cast(MetadataCache, self.image),
             topics=cast(TopicRegistry, None),
             appends=AppendHandler(partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=1),
             fetches=FetchHandler(
                 partitions,
-                WaitingFetches(),
+                DelayedFetches(),
                 clock=logs.clock,
                 max_wait_ms=1,
                 max_fetch_bytes=1 << 20,
@@ -98,8 +98,8 @@ class Asking:
 
     def call(self, api: Api, message: Message) -> Message:
         answer = self.send(api, message)
-        reply = wait_until(answer.poll) if isinstance(answer, Deferred) else answer
-        assert isinstance(reply, Reply)
+        reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
+        assert isinstance(reply, Response)
         return decode_response(api, reply.header)
 
 
@@ -162,7 +162,7 @@ def test_requests_that_cannot_be_understood(
     asking: Asking, api: int, version: int, header: bytes, error: type[LogbusError]
 ) -> None:
     answer = asking.frame(Frame(api, version, 1, header, memoryview(b"")))
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, Response)
     with pytest.raises(error):
         decode_response(Api.METADATA, answer.header)
 
@@ -182,7 +182,7 @@ def test_a_broker_that_stops_refuses_all_but_handshakes(asking: Asking) -> None:
 def test_a_request_that_wants_no_answer_gets_none_even_when_refused(asking: Asking) -> None:
     asking.handler.refusal = BrokerShuttingDownError("Stopping.")
     request = append_request("t", 0, memoryview(b""), acks="none")
-    assert asking.send(Api.APPEND, request) is NoReply.POSSIBLE
+    assert asking.send(Api.APPEND, request) is NoResponse.CLOSE_CONNECTION
 
 
 # -- offsets ----------------------------------------------------------------------------------
@@ -264,6 +264,6 @@ def test_files_are_for_clients_that_take_descriptors(asking: Asking, local: bool
     asking.logs.flush()
     wanted = [FetchPartition(T0.topic, T0.partition, 0, 1)]
     answer = asking.send(Api.FETCH, FetchRequest(0, 1, 1, wanted, max_bytes_by_descriptor=1 << 30))
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, Response)
     assert (answer.file is not None) == local
     assert answer.payload_length == len(data)

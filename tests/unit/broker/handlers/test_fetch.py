@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, FetchHandler, WaitingFetches
-from spark_logbus.broker.handlers.request_metrics import RequestMeters
-from spark_logbus.broker.network import Answer, Deferred, Reply
+from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.network import Answer, DelayedResponse, Response
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig, LogEnds, PartitionLog
 from spark_logbus.model import TopicPartition
@@ -29,10 +30,10 @@ class Fetching:
     """A fetch handler over logs; what moves is passed on as the broker does."""
 
     def __init__(
-        self, logs: Logs, *, max_fetch_bytes: int = 1 << 20, meters: RequestMeters | None = None
+        self, logs: Logs, *, max_fetch_bytes: int = 1 << 20, meters: RequestMetrics | None = None
     ) -> None:
         self.logs = logs
-        self.waiting = WaitingFetches()
+        self.waiting = DelayedFetches()
         self.handler = FetchHandler(
             logs.here.as_partitions(),
             self.waiting,
@@ -41,13 +42,15 @@ class Fetching:
             max_fetch_bytes=max_fetch_bytes,
             meters=meters,
         )
-        for tp in (T0, T1):
-            log = logs.lead(tp)
-            log.add_listener(lambda tp=tp: self.waiting.wake(tp))  # type: ignore[misc]
+        for topic_partition in (T0, T1):
+            log = logs.lead(topic_partition)
+            log.add_listener(partial(self.waiting.wake, topic_partition))
 
-    def append(self, tp: TopicPartition = T0, *, count: int = 1, flush: bool = True) -> None:
+    def append(
+        self, topic_partition: TopicPartition = T0, *, count: int = 1, flush: bool = True
+    ) -> None:
         for _ in range(count):
-            self.logs.here.leader_of(tp).log.append(record_batch(), leader_epoch=0)
+            self.logs.here.leader_of(topic_partition).log.append(record_batch(), leader_epoch=0)
         if flush:
             self.logs.flush()
 
@@ -62,9 +65,13 @@ class Fetching:
 
 
 def part(
-    tp: TopicPartition = T0, offset: int = 0, *, max_bytes: int = 1 << 20, end: int | None = None
+    topic_partition: TopicPartition = T0,
+    offset: int = 0,
+    *,
+    max_bytes: int = 1 << 20,
+    end: int | None = None,
 ) -> FetchPartition:
-    return FetchPartition(tp.topic, tp.partition, offset, max_bytes, end)
+    return FetchPartition(topic_partition.topic, topic_partition.partition, offset, max_bytes, end)
 
 
 def results(answer: Answer) -> list[FetchResult]:
@@ -76,8 +83,8 @@ def results(answer: Answer) -> list[FetchResult]:
     return message.results
 
 
-def waits(answer: Answer) -> Deferred:
-    assert isinstance(answer, Deferred)
+def waits(answer: Answer) -> DelayedResponse:
+    assert isinstance(answer, DelayedResponse)
     assert answer.poll() is None
     return answer
 
@@ -288,12 +295,12 @@ LARGE_BATCH = len(record_batch(payload=LARGE))
 
 def ask_for_file(
     fetching: Fetching, *wanted: FetchPartition, most: int = 64 << 20, max_bytes: int = 1 << 20
-) -> Reply:
+) -> Response:
     request = FetchRequest(1_000, 1, max_bytes, list(wanted), max_bytes_by_descriptor=most)
     return reply(fetching.handler.handle(request))
 
 
-def position_and_length(answer: Reply) -> tuple[int, int] | None:
+def position_and_length(answer: Response) -> tuple[int, int] | None:
     if answer.file is None:
         return None
     message = decode_response(Api.FETCH, answer.file.header)
@@ -374,7 +381,7 @@ def test_a_segment_that_is_retired_between_looking_for_bytes_and_for_the_file(
 
 def test_what_a_file_holds_counts_as_sent(tmp_path: Path) -> None:
     with logs_in(tmp_path / "data") as logs:
-        meters = RequestMeters(logs.clock)
+        meters = RequestMetrics(logs.clock)
         fetching = Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH, meters=meters)
         large(fetching, count=20)
         ask_for_file(fetching, part())

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.memory import Buffers, Memory
-from spark_logbus.broker.network.responses import Answer, Deferred, Reply
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.memory import BufferPool, Memory
+from spark_logbus.broker.network.responses import Answer, DelayedResponse, Response
+from spark_logbus.broker.network.strand import Strand
 from spark_logbus.protocol import (
     Api,
     DeleteTopicRequest,
@@ -22,19 +22,19 @@ from spark_logbus.protocol import (
 )
 from tests.unit.broker.wire import Wire
 
-REPLY = Reply(encode_response(DeleteTopicResponse()))
+REPLY = Response(encode_response(DeleteTopicResponse()))
 STALL_S = 30.0  # the default of stall_timeout_ms
 
 
-class Later(Deferred):
+class Later(DelayedResponse):
     """A deferred answer that the test gives."""
 
     def __init__(self, deadline: float = 100.0) -> None:
         super().__init__(deadline=deadline)
-        self.reply: Reply | None = None
+        self.reply: Response | None = None
         self.polls = 0
 
-    def poll(self) -> Reply | None:
+    def poll(self) -> Response | None:
         self.polls += 1
         return self.reply
 
@@ -67,7 +67,7 @@ def over(
     there: socket.socket,
     config: NetworkConfig | None = None,
     memory: Memory | None = None,
-    buffers: Buffers | None = None,
+    buffers: BufferPool | None = None,
 ) -> Iterator[Ends]:
     """Both ends, on two connected sockets."""
     config = config or NetworkConfig(max_in_flight=3)
@@ -88,9 +88,9 @@ def over(
         "peer",
         config=config,
         handle=handle,
-        turns=Turns(arm),
+        turns=Strand(arm),
         address="here",
-        buffers=buffers or Buffers(),
+        buffers=buffers or BufferPool(),
         memory=memory or Memory(config),
         now=1000.0,
     )

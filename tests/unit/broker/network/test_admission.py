@@ -5,14 +5,14 @@ import logging
 import pytest
 
 from spark_logbus.broker.network.config import NetworkConfig
-from spark_logbus.broker.network.limits import Admission
+from spark_logbus.broker.network.limits import ConnectionQuotas
 from spark_logbus.errors import LimitExceededError
 
 LIMITS = NetworkConfig(max_connections=5, max_connections_per_address=3)
 
 
 def test_each_address_has_its_share_and_gets_it_back() -> None:
-    admission = Admission(LIMITS, first_reserved=1000)
+    admission = ConnectionQuotas(LIMITS, first_reserved=1000)
     for _ in range(3):
         admission.admit("a", local=False, descriptor=1)
     with pytest.raises(LimitExceededError, match=r"3 of a are open \(max_connections_per_address"):
@@ -29,7 +29,7 @@ def test_each_local_process_has_its_share_of_what_they_have_together() -> None:
     limits = NetworkConfig(
         max_connections=50, max_connections_per_address=5, max_connections_per_process=2
     )
-    admission = Admission(limits, first_reserved=1000)
+    admission = ConnectionQuotas(limits, first_reserved=1000)
     for process in ("process 1", "process 2"):
         for _ in range(2):
             admission.admit(process, local=True, descriptor=1)
@@ -44,14 +44,14 @@ def test_each_local_process_has_its_share_of_what_they_have_together() -> None:
 
 
 def test_the_last_descriptors_are_for_the_logs() -> None:
-    admission = Admission(LIMITS, first_reserved=10)
+    admission = ConnectionQuotas(LIMITS, first_reserved=10)
     admission.admit("a", local=False, descriptor=9)
     with pytest.raises(LimitExceededError, match="open files"):
         admission.admit("a", local=False, descriptor=10)
 
 
 def test_refusals_are_reported_together(caplog: pytest.LogCaptureFixture) -> None:
-    admission = Admission(LIMITS, first_reserved=0)
+    admission = ConnectionQuotas(LIMITS, first_reserved=0)
     for _ in range(7):
         with pytest.raises(LimitExceededError):
             admission.admit("a", local=False, descriptor=1)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import threading
 
-from spark_logbus.broker.network.deadlines import Alarms
+from spark_logbus.broker.network.deadlines import DeadlineQueue
 
 
 def test_due_things_come_out_once_in_order() -> None:
-    alarms: Alarms[str] = Alarms()
+    alarms: DeadlineQueue[str] = DeadlineQueue()
     alarms.set("late", 3.0)
     alarms.set("early", 1.0)
     assert alarms.take_due(0.5) == []
@@ -15,7 +15,7 @@ def test_due_things_come_out_once_in_order() -> None:
 
 
 def test_the_earlier_of_two_times_counts() -> None:
-    alarms: Alarms[str] = Alarms()
+    alarms: DeadlineQueue[str] = DeadlineQueue()
     alarms.set("a", 2.0)
     alarms.set("a", 5.0)
     alarms.set("a", 1.0)
@@ -24,7 +24,7 @@ def test_the_earlier_of_two_times_counts() -> None:
 
 
 def test_a_thing_can_be_set_again_after_it_was_due() -> None:
-    alarms: Alarms[str] = Alarms()
+    alarms: DeadlineQueue[str] = DeadlineQueue()
     alarms.set("a", 2.0)
     alarms.set("a", 1.0)
     assert alarms.take_due(1.0) == ["a"]
@@ -34,7 +34,7 @@ def test_a_thing_can_be_set_again_after_it_was_due() -> None:
 
 
 def test_forgotten_things_are_not_due() -> None:
-    alarms: Alarms[str] = Alarms()
+    alarms: DeadlineQueue[str] = DeadlineQueue()
     alarms.set("a", 1.0)
     alarms.forget("a")
     alarms.forget("never there")
@@ -43,7 +43,7 @@ def test_forgotten_things_are_not_due() -> None:
 
 
 def test_outdated_entries_do_not_pile_up() -> None:
-    alarms: Alarms[int] = Alarms()
+    alarms: DeadlineQueue[int] = DeadlineQueue()
     for number in range(10_000):
         alarms.set(number, 60.0 + number)
         alarms.forget(number)
@@ -51,7 +51,7 @@ def test_outdated_entries_do_not_pile_up() -> None:
 
 
 def test_wait_ends_when_an_earlier_time_is_set_and_at_close() -> None:
-    alarms: Alarms[str] = Alarms()
+    alarms: DeadlineQueue[str] = DeadlineQueue()
     ended = threading.Event()
 
     def wait() -> None:

@@ -3,15 +3,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_logbus.broker.network.memory import Budget, Reservation, Tally
+from spark_logbus.broker.network.memory import MemoryPool, Reservation, Tally
 
 
-def opened(budget: Budget, told: list[str], name: str, *, peer: str = "a") -> Reservation:
+def opened(budget: MemoryPool, told: list[str], name: str, *, peer: str = "a") -> Reservation:
     return budget.open(peer, lambda: told.append(name))
 
 
 def test_what_fits_is_granted_at_once_and_comes_back() -> None:
-    budget, told = Budget(200, largest=100, share=100), list[str]()
+    budget, told = MemoryPool(200, largest=100, share=100), list[str]()
     first, second = opened(budget, told, "first"), opened(budget, told, "second")
     assert first.grow(50)
     assert second.grow(40)
@@ -25,7 +25,7 @@ def test_what_fits_is_granted_at_once_and_comes_back() -> None:
 
 def test_one_of_those_that_wait_always_gets_through_and_then_the_next() -> None:
     """Each has a part and needs more: with nothing but the pool they would wait for ever."""
-    budget, told = Budget(200, largest=100, share=100), list[str]()
+    budget, told = MemoryPool(200, largest=100, share=100), list[str]()
     frames = {name: opened(budget, told, name) for name in ("one", "two", "three", "four")}
     assert all(frame.grow(25) for frame in frames.values())
     assert frames["one"].grow(75), "it has the last resort to itself"
@@ -44,7 +44,7 @@ def test_one_of_those_that_wait_always_gets_through_and_then_the_next() -> None:
 
 
 def test_whoever_has_the_last_resort_never_waits_again() -> None:
-    budget, told = Budget(110, largest=100, share=10), list[str]()
+    budget, told = MemoryPool(110, largest=100, share=10), list[str]()
     lucky, other = opened(budget, told, "lucky"), opened(budget, told, "other")
     assert lucky.grow(10)
     for _ in range(9):
@@ -55,7 +55,7 @@ def test_whoever_has_the_last_resort_never_waits_again() -> None:
 
 
 def test_a_peer_that_fills_its_share_is_in_nobody_elses_way() -> None:
-    budget, told = Budget(200, largest=100, share=30), list[str]()
+    budget, told = MemoryPool(200, largest=100, share=30), list[str]()
     hogs = [opened(budget, told, f"hog {number}", peer="hog") for number in range(5)]
     assert hogs[0].grow(30)
     assert hogs[1].grow(20), "the last resort"
@@ -68,7 +68,7 @@ def test_a_peer_that_fills_its_share_is_in_nobody_elses_way() -> None:
 
 
 def test_peers_take_turns_at_the_last_resort() -> None:
-    budget, told = Budget(100, largest=100, share=100), list[str]()
+    budget, told = MemoryPool(100, largest=100, share=100), list[str]()
     first = opened(budget, told, "first", peer="hog")
     assert first.grow(1)
     hogs = [opened(budget, told, f"hog {number}", peer="hog") for number in range(10)]
@@ -80,7 +80,7 @@ def test_peers_take_turns_at_the_last_resort() -> None:
 
 
 def test_within_a_peer_waiting_is_first_come_first_served_whatever_the_size() -> None:
-    budget, told = Budget(110, largest=10, share=100), list[str]()
+    budget, told = MemoryPool(110, largest=10, share=100), list[str]()
     holder, last = opened(budget, told, "holder"), opened(budget, told, "last")
     assert holder.grow(95)
     assert last.grow(10)
@@ -92,7 +92,7 @@ def test_within_a_peer_waiting_is_first_come_first_served_whatever_the_size() ->
 
 
 def test_one_that_waits_no_longer_lets_the_next_through() -> None:
-    budget, told = Budget(200, largest=100, share=100), list[str]()
+    budget, told = MemoryPool(200, largest=100, share=100), list[str]()
     holder, last = opened(budget, told, "holder"), opened(budget, told, "last")
     assert holder.grow(50)
     assert last.grow(60)
@@ -122,7 +122,7 @@ def test_whatever_the_frames_all_get_through_within_the_bounds(
     frames: list[tuple[int, list[int]]], pool: int, share: int, order: object
 ) -> None:
     largest = max(sum(steps) for _, steps in frames)
-    budget = Budget(pool + largest, largest=largest, share=share)
+    budget = MemoryPool(pool + largest, largest=largest, share=share)
     rest = {budget.open(f"peer {peer}", lambda: None): list(steps) for peer, steps in frames}
     while rest:
         able = [frame for frame in rest if frame.granted]

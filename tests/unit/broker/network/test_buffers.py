@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.broker.network.memory import Buffers
+from spark_logbus.broker.network.memory import BufferPool
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20, (1 << 20) + 1])
 def test_a_buffer_has_the_size_that_was_asked_for(size: int) -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     for _ in range(2):
         view = buffers.take(size)
         assert len(view) == size
@@ -16,7 +16,7 @@ def test_a_buffer_has_the_size_that_was_asked_for(size: int) -> None:
 
 
 def test_a_buffer_is_used_again_for_sizes_like_its_own() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     first = buffers.take(1_000_000)
     memory = first.obj
     buffers.give(first)
@@ -27,7 +27,7 @@ def test_a_buffer_is_used_again_for_sizes_like_its_own() -> None:
 
 
 def test_what_lies_ready_is_bounded() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     views = [buffers.take(16 << 20) for _ in range(4)]
     for view in views:
         buffers.give(view)
@@ -35,7 +35,7 @@ def test_what_lies_ready_is_bounded() -> None:
 
 
 def test_what_was_used_is_bounded_though_it_is_in_use_again() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     for _ in range(3):
         views = [buffers.take(16 << 20) for _ in range(4)]
         for view in views:
@@ -49,7 +49,7 @@ def test_what_was_used_is_bounded_though_it_is_in_use_again() -> None:
 
 
 def test_memory_of_others_is_not_kept() -> None:
-    buffers = Buffers()
+    buffers = BufferPool()
     buffers.give(memoryview(bytes(1 << 20)))
     buffers.give(memoryview(b""))
     assert buffers._kept_bytes == 0

@@ -11,9 +11,9 @@ import pytest
 
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.memory import Buffers, Memory
-from spark_logbus.broker.network.responses import NoReply, NotYet, Reply
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.memory import BufferPool, Memory
+from spark_logbus.broker.network.responses import NoResponse, NotYet, Response
+from spark_logbus.broker.network.strand import Strand
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import (
@@ -179,7 +179,7 @@ def test_no_more_than_max_in_flight_are_started(ends: Ends) -> None:
 
 
 def test_a_request_that_wants_no_answer_gets_none(ends: Ends) -> None:
-    ends.answers += [NoReply.WANTED]
+    ends.answers += [NoResponse.NOT_WANTED]
     ends.request()
     correlation = ends.request()
     ends.turn()
@@ -190,7 +190,7 @@ def test_a_failure_that_cannot_be_answered_ends_the_connection_after_earlier_ans
     ends: Ends,
 ) -> None:
     later = Later()
-    ends.answers += [later, NoReply.POSSIBLE]
+    ends.answers += [later, NoResponse.CLOSE_CONNECTION]
     for _ in range(3):
         ends.request()
     ends.turn()
@@ -249,8 +249,8 @@ def test_before_the_handshake_frames_are_small() -> None:
         address="here",
         config=NetworkConfig(max_handshake_bytes=100),
         handle=lambda *_: REPLY,
-        turns=Turns(lambda *, reads, writes: None),
-        buffers=Buffers(),
+        turns=Strand(lambda *, reads, writes: None),
+        buffers=BufferPool(),
         memory=Memory(NetworkConfig()),
         now=0.0,
     )
@@ -279,7 +279,7 @@ def test_the_other_end_closes(ends: Ends) -> None:
 
 
 def test_what_was_sent_before_the_other_end_went_is_handled(ends: Ends) -> None:
-    ends.answers += [NoReply.WANTED, REPLY, NoReply.WANTED]
+    ends.answers += [NoResponse.NOT_WANTED, REPLY, NoResponse.NOT_WANTED]
     for _ in range(3):
         ends.request()
     ends.wire.sock.close()
@@ -316,7 +316,7 @@ def piece(tmp_path: Path) -> Callable[[int], LogSlice]:
 
 def test_slices_follow_their_head(ends: Ends, piece: Callable[[int], LogSlice]) -> None:
     header = encode_response(CreateTopicResponse("x"))
-    ends.answers += [Reply(header, [piece(30), piece(20)]), REPLY, Reply(header, [piece(10)])]
+    ends.answers += [Response(header, [piece(30), piece(20)]), REPLY, Response(header, [piece(10)])]
     for _ in range(3):
         ends.request()
     ends.turn()
@@ -328,7 +328,7 @@ def test_slices_follow_their_head(ends: Ends, piece: Callable[[int], LogSlice]) 
 def test_slices_wait_for_a_thread_that_may_send_them(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Reply(REPLY.header, [piece(20)]))
+    ends.answers.append(Response(REPLY.header, [piece(20)]))
     ends.request()
     ends.turn(may_send_slices=False)
     assert ends.connection.at_slice
@@ -343,7 +343,7 @@ def test_slices_wait_for_a_thread_that_may_send_them(
 def test_a_reader_that_does_not_read_is_waited_for(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Reply(REPLY.header, [piece(3_000_000)]))
+    ends.answers.append(Response(REPLY.header, [piece(3_000_000)]))
     ends.request()
     ends.turn()
     assert ends.connection.wants_to_write()
@@ -360,7 +360,7 @@ def test_a_reader_that_does_not_read_is_waited_for(
 def test_a_slice_longer_than_its_file_ends_the_connection(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Reply(REPLY.header, [piece(4_000_000)]))
+    ends.answers.append(Response(REPLY.header, [piece(4_000_000)]))
     ends.request()
     ends.turn()
     while ends.wire.sock.recv(1 << 20):
@@ -372,7 +372,7 @@ def test_a_slice_outlives_its_file(ends: Ends, tmp_path: Path) -> None:
     path = tmp_path / "deleted"
     path.write_bytes(bytes(1000))
     file = OS_FILES.open_read_only(path)
-    ends.answers.append(Reply(REPLY.header, [LogSlice(file, 0, 1000)]))
+    ends.answers.append(Response(REPLY.header, [LogSlice(file, 0, 1000)]))
     del file
     os.unlink(path)
     ends.request()

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from spark_logbus.broker.network.limits import Lanes
+from spark_logbus.broker.network.limits import SendSlots
 
 
 def test_as_many_may_enter_as_there_are_lanes() -> None:
-    lanes: Lanes[str] = Lanes(2)
+    lanes: SendSlots[str] = SendSlots(2)
     assert lanes.enter("a")
     assert lanes.enter("b")
     assert not lanes.enter("c")
@@ -17,7 +17,7 @@ def test_as_many_may_enter_as_there_are_lanes() -> None:
 
 
 def test_parked_ones_come_in_order_and_can_be_cleared() -> None:
-    lanes: Lanes[str] = Lanes(1)
+    lanes: SendSlots[str] = SendSlots(1)
     assert lanes.enter("a")
     for name in "bcd":
         assert not lanes.enter(name)

@@ -19,7 +19,7 @@ import pytest
 from spark_logbus.broker.network import server as network_module
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.responses import Answer, Deferred, NoReply, Reply
+from spark_logbus.broker.network.responses import Answer, DelayedResponse, NoResponse, Response
 from spark_logbus.broker.network.server import Network
 from spark_logbus.broker.network.sockets import configure, listen
 from spark_logbus.clock import SystemClock
@@ -31,7 +31,7 @@ from tests.helpers import wait_until
 from tests.unit.broker.tools import Polled
 from tests.unit.broker.wire import Wire
 
-OK = Reply(encoded(DeleteTopicResponse()))
+OK = Response(encoded(DeleteTopicResponse()))
 Handler = Callable[[Connection, Frame], Answer]
 
 
@@ -67,7 +67,7 @@ def ask(wire: Wire) -> None:
     wire.call(Api.DELETE_TOPIC, DeleteTopicRequest("t"), DeleteTopicResponse)
 
 
-def later(reply: Callable[[], Reply | None], *, in_s: float = 60.0) -> Deferred:
+def later(reply: Callable[[], Response | None], *, in_s: float = 60.0) -> DelayedResponse:
     return Polled(reply, deadline=time.monotonic() + in_s)
 
 
@@ -98,10 +98,10 @@ def test_a_bug_in_a_handler_costs_only_its_connection(caplog: pytest.LogCaptureF
 def test_a_bug_in_a_deferred_answer_costs_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answers: list[Deferred] = []
+    answers: list[DelayedResponse] = []
     fail = threading.Event()
 
-    def poll() -> Reply | None:
+    def poll() -> Response | None:
         if fail.is_set():
             raise KeyError("a bug")
         return None
@@ -128,7 +128,7 @@ def test_a_bug_in_a_deferred_answer_costs_only_its_connection(
 
 def test_a_waiting_answer_comes_at_its_wake_up() -> None:
     ready = threading.Event()
-    answers: list[Deferred] = []
+    answers: list[DelayedResponse] = []
 
     def handle(*_: object) -> Answer:
         answers.append(later(lambda: OK if ready.is_set() else None))
@@ -178,10 +178,10 @@ def test_wake_ups_in_the_middle_of_turns_are_not_lost() -> None:
 
 
 def test_a_wake_up_after_the_last_look_of_a_turn_is_not_lost() -> None:
-    class AlmostReady(Deferred):
+    class AlmostReady(DelayedResponse):
         looks = 0
 
-        def poll(self) -> Reply | None:
+        def poll(self) -> Response | None:
             self.looks += 1
             if self.looks >= 5:
                 return OK
@@ -242,7 +242,7 @@ def test_readers_of_slow_disks_leave_threads_to_others(
 
     def handle(_: Connection, frame: Frame) -> Answer:
         file = OS_FILES.open_read_only(path)
-        return Reply(OK.header, [LogSlice(file, 0, 100)]) if frame.payload else OK
+        return Response(OK.header, [LogSlice(file, 0, 100)]) if frame.payload else OK
 
     with (
         serving(handle, NetworkConfig(threads=4)) as network,
@@ -328,7 +328,7 @@ def test_connections_that_end_are_forgotten(way: Callable[[Network], Wire]) -> N
 def test_a_client_that_goes_while_its_answer_waits_is_forgotten(
     way: Callable[[Network], Wire],
 ) -> None:
-    answers: list[Deferred] = []
+    answers: list[DelayedResponse] = []
 
     def handle(*_: object) -> Answer:
         answers.append(later(lambda: None))
@@ -353,7 +353,7 @@ def test_what_was_sent_before_the_client_went_is_handled(way: Callable[[Network]
 
     def handle(_: Connection, frame: Frame) -> Answer:
         handled.append(frame)
-        return NoReply.WANTED
+        return NoResponse.NOT_WANTED
 
     with serving(handle) as network:
         with way(network) as wire:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.broker.network.responses import PassedFile, Reply
+from spark_logbus.broker.network.responses import FileHandover, Response
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.log.filesystem import OSFile
 from spark_logbus.protocol import Api, CreateTopicResponse, Frame, decode_response, encode_response
@@ -31,8 +31,8 @@ def piece(tmp_path: Path) -> Callable[[int], LogSlice]:
     return lambda length: LogSlice(OS_FILES.open(path), 10, length)
 
 
-def by_file(piece: LogSlice, *, instead: Sequence[LogSlice] = ()) -> Reply:
-    return Reply(REPLY.header, instead, PassedFile(encode_response(BY_FILE), piece))
+def by_file(piece: LogSlice, *, instead: Sequence[LogSlice] = ()) -> Response:
+    return Response(REPLY.header, instead, FileHandover(encode_response(BY_FILE), piece))
 
 
 def receive(wire: Wire) -> tuple[Frame, int | None]:
@@ -81,7 +81,7 @@ def test_a_file_is_passed_with_its_own_response(
         before = set(os.listdir("/proc/self/fd"))
         slices = [piece(7), piece(30)]
         (tmp_path / "segment").unlink()  # as retention does
-        ends.answers += [Reply(REPLY.header, slices[:1]), by_file(slices[1]), REPLY]
+        ends.answers += [Response(REPLY.header, slices[:1]), by_file(slices[1]), REPLY]
         del slices
         for _ in range(3):
             ends.request()

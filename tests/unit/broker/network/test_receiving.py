@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
-from spark_logbus.broker.network.memory import Buffers, Memory
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.memory import BufferPool, Memory
+from spark_logbus.broker.network.strand import Strand
 from spark_logbus.protocol import Api, DeleteTopicRequest, HandshakeRequest
 from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later, over
 from tests.unit.broker.wire import request
@@ -74,7 +74,7 @@ def test_a_frame_that_has_paid_in_advance_cannot_rest_on_it(ends: Ends) -> None:
 
 def test_what_a_frame_announces_takes_no_memory_of_others() -> None:
     config = NetworkConfig()
-    memory, buffers = Memory(config), Buffers()
+    memory, buffers = Memory(config), BufferPool()
     started = large_request(60 << 20)[: (16 << 10) - 1]
     with ExitStack() as stack:
         for _ in range(40):
@@ -93,7 +93,7 @@ def test_requests_of_the_usual_size_do_not_wait_for_large_ones_of_the_same_peer(
     config = NetworkConfig(
         max_frame_bytes=2 << 20, max_header_bytes=1_000, max_buffered_bytes=6 << 20
     )
-    memory, buffers = Memory(config), Buffers()
+    memory, buffers = Memory(config), BufferPool()
     data = large_request(2_000_000)
     with ExitStack() as stack:
         for _ in range(50):
@@ -111,7 +111,7 @@ def test_frames_that_hold_a_part_each_and_want_more_get_through_one_by_one() -> 
     config = NetworkConfig(
         max_frame_bytes=1 << 20, max_header_bytes=1_000, max_buffered_bytes=(1 << 20) + 330_000
     )
-    memory, buffers = Memory(config), Buffers()
+    memory, buffers = Memory(config), BufferPool()
     data = large_request(900_000)
     with ExitStack() as stack:
         all_ends = [
@@ -138,7 +138,7 @@ def test_the_time_in_which_we_have_no_memory_counts_against_nobody() -> None:
     config = NetworkConfig(
         max_frame_bytes=1 << 20, max_header_bytes=1_000, max_buffered_bytes=(1 << 20) + 30_000
     )
-    memory, buffers = Memory(config), Buffers()
+    memory, buffers = Memory(config), BufferPool()
     data = large_request(900_000)
     with (
         over(*socket.socketpair(), config, memory, buffers) as first,
@@ -158,7 +158,7 @@ def test_the_time_in_which_we_have_no_memory_counts_against_nobody() -> None:
 
 def test_a_header_that_is_large_when_decoded_waits_for_memory_when_it_is_whole() -> None:
     config = NetworkConfig(max_header_bytes=100_000, max_buffered_bytes=(64 << 20) + 3_800_000)
-    memory, buffers = Memory(config), Buffers()
+    memory, buffers = Memory(config), BufferPool()
     data = request(Api.DELETE_TOPIC, DeleteTopicRequest("t" * 90_000))
     with (
         over(*socket.socketpair(), config, memory, buffers) as first,
@@ -204,8 +204,8 @@ def test_before_the_handshake_bytes_do_not_buy_time() -> None:
         address="here",
         config=NetworkConfig(),
         handle=lambda *_: REPLY,
-        turns=Turns(lambda *, reads, writes: None),
-        buffers=Buffers(),
+        turns=Strand(lambda *, reads, writes: None),
+        buffers=BufferPool(),
         memory=Memory(NetworkConfig()),
         now=0.0,
     )

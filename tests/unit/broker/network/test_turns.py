@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark_logbus.broker.network.strand import Turns
+from spark_logbus.broker.network.strand import Strand
 
 
 class Poller:
@@ -13,9 +13,9 @@ class Poller:
         self.armed.append((reads, writes))
 
 
-def idle() -> tuple[Turns, Poller]:
+def idle() -> tuple[Strand, Poller]:
     poller = Poller()
-    turns = Turns(poller)
+    turns = Strand(poller)
     turns.give_back(reads=True, writes=False)
     poller.armed.clear()
     return turns, poller
@@ -30,7 +30,7 @@ def test_only_one_has_the_turn() -> None:
 
 
 def test_it_is_born_taken() -> None:
-    turns = Turns(Poller())
+    turns = Strand(Poller())
     assert turns.taken
     assert not turns.take()
 

@@ -111,8 +111,8 @@ def test_offsets_that_specs_mean(fake: FakeCluster, admin: Admin) -> None:
         (T0, AtTimestamp(1_030), None),
         (T1, AtTimestamp(0), None),
     ]
-    for tp, spec, expected in table:
-        assert admin.list_offsets({tp: spec}) == {tp: expected}, spec
+    for topic_partition, spec, expected in table:
+        assert admin.list_offsets({topic_partition: spec}) == {topic_partition: expected}, spec
     assert admin.list_offsets({}) == {}
     assert admin.list_offsets({T1: Latest(), T0: AtTimestamp(1_005)}) == {T1: 7, T0: 5}
 

@@ -35,7 +35,7 @@ def test_metadata_is_asked_for_once_and_again_when_in_doubt(
         assert cluster.leader(T1, cluster.retry_deadline()) == fake.brokers[1].address
     assert asked_for(fake, "t") == 1
     fake.partition(T0).leader = 2
-    cluster.doubt("t")
+    cluster.invalidate("t")
     assert cluster.cached_leader(T0) == fake.brokers[0].address
     assert cluster.leader(T0, cluster.retry_deadline()) == fake.brokers[1].address
     assert asked_for(fake, "t") == 2
@@ -57,7 +57,7 @@ def test_a_topic_is_unknown_only_when_no_broker_knows_it(
     fake.create("t")
     fake.brokers[0].hears_of_topics = False
     for _ in range(5):
-        cluster.doubt("t")
+        cluster.invalidate("t")
         assert cluster.topic("t", cluster.retry_deadline()).topic_id == "id-t"
     with pytest.raises(UnknownTopicError, match="'other'"):
         cluster.topic("other", cluster.retry_deadline())
@@ -70,7 +70,7 @@ def test_a_deleted_topic_is_dropped(fake: FakeCluster, cluster: Cluster) -> None
     fake.create("t")
     cluster.topic("t", cluster.retry_deadline())
     del fake.topics["t"]
-    cluster.doubt("t")
+    cluster.invalidate("t")
     with pytest.raises(UnknownTopicError):
         cluster.topic("t", cluster.retry_deadline())
     assert cluster.cached_leader(T0) is None
@@ -82,13 +82,13 @@ def test_a_restarted_broker_is_found_through_the_others(
     fake.create("t")
     cluster.leader(T0, cluster.retry_deadline())
     fake.brokers[0].stop()
-    cluster.doubt("t")
+    cluster.invalidate("t")
     with pytest.raises(
         BrokerUnavailableError, match=r"broker 1 at 127\.0\.0\.1:\d+, is not running"
     ):
         cluster.leader(T0, cluster.retry_deadline())
     fake.brokers[0].start()
-    cluster.doubt("t")
+    cluster.invalidate("t")
     assert cluster.leader(T0, cluster.retry_deadline()) == fake.brokers[0].address
     assert cluster.bootstrap == fake.bootstrap
 
@@ -163,6 +163,6 @@ def test_a_broker_that_was_silent_is_asked_last(fake: FakeCluster, cluster: Clus
     for _ in range(2):
         fake.brokers[1].fault(Api.METADATA, "hang")
     for _ in range(20):
-        cluster.doubt("t")
+        cluster.invalidate("t")
         assert cluster.topic("t", cluster.retry_deadline()).topic_id == "id-t"
     assert len(fake.brokers[1].faults[Api.METADATA]) >= 1  # was not met a second time

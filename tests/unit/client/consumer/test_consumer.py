@@ -48,8 +48,14 @@ class MemoryGroup:
     def mark(self) -> RewindMark:
         return RewindMark(self.rewinds)
 
-    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        return {tp: self.offsets[tp] for tp in tps if tp in self.offsets}
+    def committed(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return {
+            topic_partition: self.offsets[topic_partition]
+            for topic_partition in topic_partitions
+            if topic_partition in self.offsets
+        }
 
     def require_unclaimed(self, topics: Iterable[str]) -> None:
         """No query runs here."""
@@ -66,17 +72,21 @@ class MemoryGroup:
     ) -> None:
         if mark.generation != self.rewinds:
             raise StaleOwnerError("rewound")
-        for tp, offset in offsets.items():
-            self.offsets[tp] = CommittedOffset(offset, 1, "test", topic_ids[tp.topic])
+        for topic_partition, offset in offsets.items():
+            self.offsets[topic_partition] = CommittedOffset(
+                offset, 1, "test", topic_ids[topic_partition.topic]
+            )
 
     def close(self) -> None:
         self.closed = True
 
 
-def fill(fake: FakeCluster, tp: TopicPartition, batches: int, *, start: int = 0) -> None:
+def fill(
+    fake: FakeCluster, topic_partition: TopicPartition, batches: int, *, start: int = 0
+) -> None:
     for number in range(batches):
         first = start + number * 10
-        fake.append(tp, record_batch(numbered(first, 10), first_us=1_000 + first))
+        fake.append(topic_partition, record_batch(numbered(first, 10), first_us=1_000 + first))
 
 
 def polled(consumer: Consumer, count: int) -> dict[TopicPartition, list[bytes | None]]:
@@ -92,16 +102,18 @@ def polled(consumer: Consumer, count: int) -> dict[TopicPartition, list[bytes | 
 
 def test_whole_arrow_batches_of_several_partitions(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=4)
-    tps = [TopicPartition("t", number) for number in range(4)]
-    for tp in tps:
-        fill(fake, tp, 20)
+    topic_partitions = [TopicPartition("t", number) for number in range(4)]
+    for topic_partition in topic_partitions:
+        fill(fake, topic_partition, 20)
     config = ConsumerConfig(fetch_bytes=3_000, partition_fetch_bytes=1_000, max_wait_ms=20)
     with Consumer(cluster, config) as consumer:
         consumer.assign_topics("t")
-        assert consumer.assignment == tps
+        assert consumer.assignment == topic_partitions
         got = polled(consumer, 800)
-        assert got == {tp: numbered(0, 200) for tp in tps}
-        assert [consumer.position(tp) for tp in tps] == [200] * 4
+        assert got == {topic_partition: numbered(0, 200) for topic_partition in topic_partitions}
+        assert [consumer.position(topic_partition) for topic_partition in topic_partitions] == [
+            200
+        ] * 4
         assert consumer.poll_arrow(0.01) == []
     fetches = [one for one in fake.brokers[0].requests if isinstance(one, FetchRequest)]
     assert max(len(fetch.partitions) for fetch in fetches) == 2  # one request for both of a leader
@@ -339,17 +351,23 @@ def test_partitions_whose_broker_is_away_wait_while_the_others_are_read(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.create("t", partitions=4)
-    tps = [TopicPartition("t", number) for number in range(4)]
-    for tp in tps:
-        fill(fake, tp, 2)
+    topic_partitions = [TopicPartition("t", number) for number in range(4)]
+    for topic_partition in topic_partitions:
+        fill(fake, topic_partition, 2)
     fake.brokers[1].stop()
     with Consumer(cluster, QUICK_POLL) as consumer:
-        consumer.assign(tps)
-        assert polled(consumer, 40) == {tps[0]: numbered(0, 20), tps[2]: numbered(0, 20)}
+        consumer.assign(topic_partitions)
+        assert polled(consumer, 40) == {
+            topic_partitions[0]: numbered(0, 20),
+            topic_partitions[2]: numbered(0, 20),
+        }
         wait_until(lambda: consumer.poll_arrow(0.05) or "broker 2" in caplog.text)
         assert "Cannot read t-1, t-3 at the moment: waiting for broker 2" in caplog.text
         fake.brokers[1].start()
-        assert polled(consumer, 40) == {tps[1]: numbered(0, 20), tps[3]: numbered(0, 20)}
+        assert polled(consumer, 40) == {
+            topic_partitions[1]: numbered(0, 20),
+            topic_partitions[3]: numbered(0, 20),
+        }
     assert sum("Cannot read" in line for line in caplog.messages) == 1
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_logbus.client.fetch.batches import RawBatch, decoded, walk
+from spark_logbus.client.fetch.batches import EncodedBatch, decoded, walk
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.record import parse_header, stamp, verify
 from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
@@ -16,7 +16,9 @@ def stored(base_offset: int, count: int) -> bytes:
     return bytes(data)
 
 
-def with_gaps(base_offset: int, deltas: list[int | None], *, end: int | None = None) -> RawBatch:
+def with_gaps(
+    base_offset: int, deltas: list[int | None], *, end: int | None = None
+) -> EncodedBatch:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([5] * len(deltas), pa.int64()).cast(TIMESTAMP),
@@ -28,7 +30,7 @@ def with_gaps(base_offset: int, deltas: list[int | None], *, end: int | None = N
     last = None if end is None else end - 1 - base_offset
     data = encode(batch, last_offset_delta=last)
     stamp(data, base_offset=base_offset, leader_epoch=1, append_time_us=7)
-    return RawBatch(verify(data), data)
+    return EncodedBatch(verify(data), data)
 
 
 def test_walk_finds_whole_record_batches_and_leaves_the_cut_tail() -> None:
@@ -80,7 +82,7 @@ def test_walk_names_the_partition_of_a_damaged_header() -> None:
 )
 def test_decoded_cuts_to_the_range(start: int, end: int, expected: range) -> None:
     data = memoryview(stored(10, 5))
-    fetched = decoded(T0, RawBatch(parse_header(data), data), start=start, end=end)
+    fetched = decoded(T0, EncodedBatch(parse_header(data), data), start=start, end=end)
     if not expected:
         assert fetched is None
         return
@@ -94,7 +96,7 @@ def test_decoded_cuts_to_the_range(start: int, end: int, expected: range) -> Non
 def test_decoded_verifies_the_checksum() -> None:
     data = bytearray(stored(10, 5))
     data[-1] ^= 1
-    raw = RawBatch(parse_header(data), memoryview(data))
+    raw = EncodedBatch(parse_header(data), memoryview(data))
     with pytest.raises(CorruptRecordBatchError, match=rf"{T0}\[10, 15\) are damaged.*checksum"):
         decoded(T0, raw, start=0, end=100)
 

@@ -43,7 +43,7 @@ class Bench:
         return self.accumulator.take(self.queues[number], max_bytes=max_bytes, at_least_one=True)
 
     def sendable(self) -> list[int]:
-        return [queue.tp.partition for queue in self.accumulator.sendable()]
+        return [queue.topic_partition.partition for queue in self.accumulator.sendable()]
 
 
 def test_the_sender_hears_of_first_and_full_record_batches_only() -> None:
@@ -148,11 +148,13 @@ def test_waiting_record_batches_expire_but_not_those_under_way() -> None:
     bench.add(1, now=5.0, size=5)
     assert bench.accumulator.expired(TIMEOUT + 0.5) == []
     late = bench.accumulator.expired(TIMEOUT + 1.0)
-    assert [batch.tp.partition for batch in late] == [0]
+    assert [batch.topic_partition.partition for batch in late] == [0]
     bench.accumulator.put_back(bench.queues[0], under_way, not_before=0, error=None)
     assert bench.accumulator.expired(TIMEOUT + 1.0) == under_way
     assert bench.sendable() == []
-    assert [batch.tp.partition for batch in bench.accumulator.expired(TIMEOUT + 5)] == [1]
+    assert [
+        batch.topic_partition.partition for batch in bench.accumulator.expired(TIMEOUT + 5)
+    ] == [1]
     assert bench.accumulator.buffered_bytes == 0
 
 

@@ -40,9 +40,11 @@ from tests.unit.client.helpers import QUICK, T0, T1, arrow_batch, numbered
 SMALL = ProducerConfig(linger_ms=0, batch_bytes=200)
 
 
-def stored(fake: FakeCluster, tp: TopicPartition, column: str = "value") -> list[bytes | None]:
+def stored(
+    fake: FakeCluster, topic_partition: TopicPartition, column: str = "value"
+) -> list[bytes | None]:
     found: list[bytes | None] = []
-    for header, data in fake.partition(tp).batches:
+    for header, data in fake.partition(topic_partition).batches:
         found += decode(header, data).column(column).to_pylist()
     return found
 
@@ -62,10 +64,10 @@ def test_each_future_tells_where_its_record_is(fake: FakeCluster, cluster: Clust
         told = future.result(5)
         assert told.partition == partition_of(b"k%d" % (number % 5), 2)
         assert told.timestamp_us == number
-        tp = TopicPartition("t", told.partition)
+        topic_partition = TopicPartition("t", told.partition)
         assert told.offset is not None
-        assert stored(fake, tp)[told.offset] == b"%d" % number
-        assert stored(fake, tp, "key")[told.offset] == b"k%d" % (number % 5)
+        assert stored(fake, topic_partition)[told.offset] == b"%d" % number
+        assert stored(fake, topic_partition, "key")[told.offset] == b"k%d" % (number % 5)
 
 
 def test_records_keep_headers_tombstones_and_an_explicit_partition(
@@ -92,8 +94,11 @@ def test_keyless_records_fill_one_record_batch_after_the_other(
             producer.send("t", b"%08d" % number)
     # 7 records of 28 bytes fit in 210: they are spread evenly, and never one by one.
     assert abs(len(stored(fake, T0)) - len(stored(fake, T1))) <= 7
-    for tp in (T0, T1):
-        assert {header.record_count for header, _ in fake.partition(tp).batches} <= {4, 7}
+    for topic_partition in (T0, T1):
+        assert {header.record_count for header, _ in fake.partition(topic_partition).batches} <= {
+            4,
+            7,
+        }
 
 
 def test_a_record_batch_lingers_for_more(fake: FakeCluster, cluster: Cluster) -> None:
@@ -128,9 +133,9 @@ def test_order_holds_under_retries_and_nothing_is_lost_or_there_twice(
             producer.send("t", b"%d" % number, partition=number % 2)
         producer.flush(10)
         assert not fake.brokers[0].faults[Api.APPEND]
-    for tp in (T0, T1):
-        expected = [b"%d" % number for number in range(tp.partition, 300, 2)]
-        assert stored(fake, tp) == expected
+    for topic_partition in (T0, T1):
+        expected = [b"%d" % number for number in range(topic_partition.partition, 300, 2)]
+        assert stored(fake, topic_partition) == expected
 
 
 def test_offsets_are_right_after_a_retry(fake: FakeCluster, cluster: Cluster) -> None:
@@ -331,15 +336,15 @@ def test_columns_are_split_like_single_records(fake: FakeCluster, cluster: Clust
         futures = producer.send_arrow("t", table, on_ack=acknowledged.append)
         producer.flush(10)
     assert sorted(map(id, acknowledged)) == sorted(map(id, futures))
-    for tp in (T0, T1):
+    for topic_partition in (T0, T1):
         expected = [
             b"%d" % number
             for number, key in enumerate(keys)
-            if partition_of(key, 2) == tp.partition
+            if partition_of(key, 2) == topic_partition.partition
         ]
-        assert stored(fake, tp) == expected
+        assert stored(fake, topic_partition) == expected
         ranges = [future.result(0) for future in futures]
-        mine = [one for one in ranges if one.partition == tp.partition]
+        mine = [one for one in ranges if one.partition == topic_partition.partition]
         assert len(mine) > 3
         position = 0
         for one in mine:

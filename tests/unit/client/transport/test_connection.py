@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.client.transport.connect import dial
+from spark_logbus.client.transport.connect import connect as dial
 from spark_logbus.client.transport.connection import Connection
 from spark_logbus.client.transport.pool import ConnectionPool
 from spark_logbus.clock import SystemClock

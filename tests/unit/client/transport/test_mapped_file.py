@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client.transport import mapped_file as module
-from spark_logbus.client.transport.mapped_file import PassedFile, passed_file
+from spark_logbus.client.transport.mapped_file import MappedFile, passed_file
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CONTENT = os.urandom(3 * PAGE + 100)
@@ -37,8 +37,8 @@ def segment(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def passed(segment: Path) -> Callable[[], PassedFile]:
-    return lambda: PassedFile(os.open(segment, os.O_RDONLY))
+def passed(segment: Path) -> Callable[[], MappedFile]:
+    return lambda: MappedFile(os.open(segment, os.O_RDONLY))
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def passed(segment: Path) -> Callable[[], PassedFile]:
     ],
 )
 def test_a_part_of_a_file_is_mapped(
-    passed: Callable[[], PassedFile], position: int, length: int
+    passed: Callable[[], MappedFile], position: int, length: int
 ) -> None:
     view = passed().map(position, length)
     assert view.readonly
     assert bytes(view) == CONTENT[position : position + length]
 
 
-def test_a_mapping_outlives_its_file(passed: Callable[[], PassedFile], segment: Path) -> None:
+def test_a_mapping_outlives_its_file(passed: Callable[[], MappedFile], segment: Path) -> None:
     file = passed()
     view = file.map(PAGE, 10)
     del file
@@ -75,14 +75,14 @@ def test_a_mapping_outlives_its_file(passed: Callable[[], PassedFile], segment: 
     ("position", "length"), [(0, len(CONTENT) + 1), (3 * PAGE, 101), (1 << 40, 1), (1 << 63, 8)]
 )
 def test_what_the_file_does_not_hold_is_an_error(
-    passed: Callable[[], PassedFile], position: int, length: int
+    passed: Callable[[], MappedFile], position: int, length: int
 ) -> None:
     with pytest.raises(OSError, match="does not hold"):
         passed().map(position, length)
 
 
 def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(
-    passed: Callable[[], PassedFile], segment: Path, monkeypatch: pytest.MonkeyPatch
+    passed: Callable[[], MappedFile], segment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_in = module._read_in
 
@@ -96,14 +96,14 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(
 
 
 def test_kernels_that_cannot_read_pages_in_advance_map_all_the_same(
-    passed: Callable[[], PassedFile], monkeypatch: pytest.MonkeyPatch
+    passed: Callable[[], MappedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MADV_POPULATE_READ", 0x7000)
     assert bytes(passed().map(5, 20)) == CONTENT[5:25]
 
 
 def test_a_process_has_so_many_mappings_and_no_more(
-    passed: Callable[[], PassedFile], monkeypatch: pytest.MonkeyPatch
+    passed: Callable[[], MappedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_MAPPINGS", 3)
     views = [passed().map(0, 10) for _ in range(3)]
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_mapped_is_an_error() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     with pytest.raises(OSError, match="No such device"):
-        PassedFile(reading).map(0, 10)
+        MappedFile(reading).map(0, 10)
 
 
 def test_of_several_descriptors_one_is_kept(segment: Path) -> None:

@@ -9,12 +9,12 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.log import OS_FILES, LogConfig
 from spark_logbus.log.checkpoint import read_cleanings, write_cleanings
 from spark_logbus.log.compaction.plan import (
-    Cleaning,
+    CleanedUpTo,
     SealedFacts,
+    delete_horizon,
     group,
-    remember,
+    record_cleaning,
     select,
-    tombstones_end,
 )
 
 NOW_MS = 1_000_000
@@ -89,8 +89,8 @@ def test_groups_fit_the_offset_deltas() -> None:
     assert [list(run) for run in group(segments, segment_bytes=1000)] == [[0, 1], [2, 3]]
 
 
-def at(offset: int, ms: int) -> Cleaning:
-    return Cleaning(offset, ms * 1000)
+def at(offset: int, ms: int) -> CleanedUpTo:
+    return CleanedUpTo(offset, ms * 1000)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def at(offset: int, ms: int) -> Cleaning:
     ],
 )
 def test_tombstones_go_where_a_cleaning_is_old_enough(
-    history: list[Cleaning], now: int, expected: int
+    history: list[CleanedUpTo], now: int, expected: int
 ) -> None:
-    assert tombstones_end(history, now_us=now * 1000, delete_retention_ms=100) == expected
+    assert delete_horizon(history, now_us=now * 1000, delete_retention_ms=100) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,17 @@ def test_tombstones_go_where_a_cleaning_is_old_enough(
         ([at(10, 1000), at(100, 1590)], [at(10, 1000), at(99, 1600)]),
     ],
 )
-def test_the_history_is_thinned(history: list[Cleaning], expected: list[Cleaning]) -> None:
-    assert list(remember(history, at(99, 1600), delete_retention_ms=1000)) == expected
+def test_the_history_is_thinned(history: list[CleanedUpTo], expected: list[CleanedUpTo]) -> None:
+    assert list(record_cleaning(history, at(99, 1600), delete_retention_ms=1000)) == expected
 
 
 def test_the_history_stays_short_and_tombstones_go_in_time() -> None:
-    history: tuple[Cleaning, ...] = ()
+    history: tuple[CleanedUpTo, ...] = ()
     retention, step = 1600, 100
     for ms in range(0, 50_000, 7):
-        history = remember(history, at(ms, ms), delete_retention_ms=retention)
+        history = record_cleaning(history, at(ms, ms), delete_retention_ms=retention)
         assert len(history) <= 20
-        end = tombstones_end(history, now_us=ms * 1000, delete_retention_ms=retention)
+        end = delete_horizon(history, now_us=ms * 1000, delete_retention_ms=retention)
         assert end <= max(0, ms - retention)
         assert end >= ms - retention - 2 * step
         assert history[-1].offset == ms

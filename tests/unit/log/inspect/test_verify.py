@@ -152,7 +152,7 @@ class BusyRetention(OSFileSystem):
 def test_segments_that_a_broker_at_work_deletes_from_the_head_are_not_missed(crashed: Path) -> None:
     directory = crashed / "flights-0"
     listed = list_log(OS_FILES, directory, TopicPartition("flights", 0))
-    head = [segment(crashed, base) for base in listed.bases[:2]]
+    head = [segment(crashed, base) for base in listed.base_offsets[:2]]
     check = LogCheck(BusyRetention(*head), listed, None, live=True, clean=False)
     check.run(ignore_progress)
     assert check.sound
@@ -161,7 +161,7 @@ def test_segments_that_a_broker_at_work_deletes_from_the_head_are_not_missed(cra
 
 def test_a_segment_that_goes_from_the_middle_is_missed(crashed: Path) -> None:
     listed = list_log(OS_FILES, crashed / "flights-0", TopicPartition("flights", 0))
-    files = BusyRetention(segment(crashed, listed.bases[1]))
+    files = BusyRetention(segment(crashed, listed.base_offsets[1]))
     check = LogCheck(files, listed, None, live=True, clean=False)
     check.run(ignore_progress)
     assert not check.sound

@@ -21,8 +21,8 @@ from spark_logbus.log.producers.states import (
     MAX_PRODUCERS,
     RUNS_KEPT,
     ProducerCount,
-    ProducerStates,
-    Run,
+    ProducerStateManager,
+    SequenceRun,
 )
 from spark_logbus.record import stamp_producer
 from tests.fault.log.material import TP, Broker, joined, offsets_from, record_batch
@@ -250,10 +250,10 @@ def test_more_producers_than_are_kept(broker: Broker) -> None:
 
 def test_more_producers_than_all_partitions_together_keep() -> None:
     count = ProducerCount(limit=10)
-    first, second = ProducerStates(TP, count), ProducerStates(TP, count)
+    first, second = ProducerStateManager(TP, count), ProducerStateManager(TP, count)
 
-    def meet(states: ProducerStates, producer: int) -> None:
-        states.went_on(producer, epoch=0, run=Run(0, 1, 0), append_time_us=0)
+    def meet(states: ProducerStateManager, producer: int) -> None:
+        states.extend(producer, epoch=0, run=SequenceRun(0, 1, 0), append_time_us=0)
 
     for producer in range(8):
         meet(first, producer)

@@ -65,7 +65,9 @@ def test_the_recorded_progress_is_read() -> None:
     query = read_progress(recorded())
     [source] = query.sources  # not the rate source
     assert (query.name, query.batch_id, query.duration_s) == ("y", 1, 0.737)
-    assert {str(tp): records for tp, records in source.behind.items()} == {"t-0": 4, "t-1": 3}
+    assert {
+        str(topic_partition): records for topic_partition, records in source.behind.items()
+    } == {"t-0": 4, "t-1": 3}
     assert (source.bytes_behind, source.input_rows) == (1234, 16)
     assert (source.input_rows_per_second, source.processed_rows_per_second) == (15.2, 21.7)
 

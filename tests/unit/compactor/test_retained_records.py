@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.compactor.newest import ENTRY_BYTES, NewestOffsets
-from spark_logbus.compactor.survivors import survivors
+from spark_logbus.compactor.retained_records import retained_records
 
 A, B, C = b"a", b"b", b"c"
 
 
 @pytest.mark.parametrize(
-    ("keys", "offsets", "dead", "newest", "end", "tombstones_end", "expected"),
+    ("keys", "offsets", "dead", "newest", "end", "delete_horizon", "expected"),
     [
         ([A, B, A], [5, 6, 7], None, {A: 7, B: 6}, 8, 0, [False, True, True]),
         ([A, B], [5, 6], None, {A: 20}, 21, 0, [False, True]),  # clean records have no entry
@@ -29,11 +29,11 @@ def test_survivors(
     dead: list[bool] | None,
     newest: dict[bytes | None, int],
     end: int,
-    tombstones_end: int,
+    delete_horizon: int,
     expected: list[bool],
 ) -> None:
-    found = survivors(
-        keys, offsets, dead, newest=newest, end_offset=end, tombstones_end=tombstones_end
+    found = retained_records(
+        keys, offsets, dead, newest=newest, end_offset=end, delete_horizon=delete_horizon
     )
     assert found == expected
 
