@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -15,7 +16,12 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 
 def pytest_configure() -> None:
-    """Spark's workers run this very Python, and any Java that logbus would choose."""
+    """Spark's workers run this very Python, and any Java that logbus would choose.
+
+    Started in the background by a shell, tests ignore SIGINT, and programs inherit that; those
+    under test are to hear it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ensure_java_home()

@@ -29,7 +29,7 @@ from spark_logbus.errors import CorruptRecordBatchError, LogbusError, OffsetOutO
 from spark_logbus.model import Acks, Earliest, OffsetRange, TopicPartition
 from spark_logbus.record.arrow import encode
 from spark_logbus.record.builder import ArrowBatchBuilder
-from tests.unit.broker.wire import EndedError, Wire
+from tests.servers.wire import EndedError, Wire
 
 TOPIC = "t"
 PARTITIONS = 3

@@ -9,8 +9,8 @@ from pathlib import Path
 from spark_logbus.broker import Broker, load_broker_config
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn
+from tests.fakes.disk import Survival
 from tests.fault.forgetful_files import JournalingFiles, PowerLoss
-from tests.fault.log.simulated_disk import Survival
 
 ROOT = Path(__file__).parents[2]
 

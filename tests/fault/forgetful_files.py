@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.log import OS_FILES, File, names
-from tests.fault.log.simulated_disk import SimulatedDisk, SimulatedFile, Survival
+from tests.fakes.disk import SimulatedDisk, SimulatedFile, Survival
 
 Buffer = bytes | bytearray | memoryview
 

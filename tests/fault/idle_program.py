@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack, suppress
 
 from spark_logbus.errors import LimitExceededError
-from tests.unit.broker.wire import EndedError, Wire
+from tests.servers.wire import EndedError, Wire
 
 
 def main() -> None:

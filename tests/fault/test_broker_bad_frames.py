@@ -42,12 +42,12 @@ from spark_logbus.protocol import (
     MetadataResponse,
     frame_head,
 )
-from tests.fault.broker_peers import good_frames, resident_mib, sockets_of, works
-from tests.fault.log.material import record_batch
+from tests.builders.forged import body_start, encoded, forge, message, reseal, timestamps
+from tests.builders.record_batches import record_batch
 from tests.helpers import paths_below, wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, failure
-from tests.unit.broker.wire import EndedError, Wire
-from tests.unit.record.forge import body_start, encoded, forge, message, reseal, timestamps
+from tests.servers.broker import broker_process, connect, create_topic, failure
+from tests.servers.peers import good_frames, resident_mib, sockets_of, works
+from tests.servers.wire import EndedError, Wire
 
 STALL_S = 20.0  # so that a refusal is told from a connection that stalled out
 SETTINGS = {"network": {"threads": 4, "stall_timeout_ms": int(STALL_S * 1000)}}

@@ -24,6 +24,8 @@ from spark_logbus.coordination import paths
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import MetadataRequest, MetadataResponse
 from spark_logbus.protocol.messages import Api
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import NOTHING, RandomSurvival
 from tests.fault.crash_load import (
     PARTITIONS,
     TOPIC,
@@ -35,11 +37,9 @@ from tests.fault.crash_load import (
     Truth,
 )
 from tests.fault.forgetful_broker import ForgetfulBroker
-from tests.fault.log.material import record_batch
-from tests.fault.log.simulated_disk import NOTHING, RandomSurvival
 from tests.helpers import wait_until
-from tests.integration.broker_tools import SESSION_MS, broker_process, connect, create_topic, is_led
-from tests.unit.broker.wire import Wire, append_request
+from tests.servers.broker import SESSION_MS, broker_process, connect, create_topic, is_led
+from tests.servers.wire import Wire, append_request
 
 # Whether a producer that repeats may leave a record twice: without idempotence it may.
 DUPLICATES: Final = False

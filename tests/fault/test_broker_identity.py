@@ -18,11 +18,11 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.protocol import Api, AppendResponse
 from spark_logbus.record import split
 from spark_logbus.zookeeper import Session
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import SESSION_MS, broker_process, connect, create_topic
-from tests.integration.coordination_tools import put
-from tests.unit.broker.wire import EndedError, Wire, append_request
+from tests.servers.broker import SESSION_MS, broker_process, connect, create_topic
+from tests.servers.wire import EndedError, Wire, append_request
+from tests.servers.zookeeper import put
 
 DATA = record_batch(payload=bytes(20_000))
 SETTINGS = {"broker": {"zookeeper_session_ms": SESSION_MS}}

@@ -23,16 +23,10 @@ from spark_logbus.protocol import (
     MetadataRequest,
     MetadataResponse,
 )
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import process_is_stopped, wait_until
-from tests.integration.broker_tools import (
-    broker_process,
-    connect,
-    create_topic,
-    is_led,
-    offsets_in,
-)
-from tests.unit.broker.wire import EndedError, Wire, append_request, fetch_request
+from tests.servers.broker import broker_process, connect, create_topic, is_led, offsets_in
+from tests.servers.wire import EndedError, Wire, append_request, fetch_request
 
 DATA = record_batch(payload=bytes(20_000))
 

@@ -22,11 +22,11 @@ from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn, stop
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, AppendResponse, MetadataRequest, MetadataResponse
-from tests.fault.broker_peers import ROOT, resident_mib, sockets_of, works
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, offsets_in
-from tests.unit.broker.wire import Wire, append_request, request
+from tests.servers.broker import broker_process, connect, create_topic, offsets_in
+from tests.servers.peers import ROOT, resident_mib, sockets_of, works
+from tests.servers.wire import Wire, append_request, request
 
 
 @contextmanager

@@ -23,11 +23,11 @@ from spark_logbus.protocol import (
     frame_head,
 )
 from spark_logbus.record import format as fmt
-from tests.fault.broker_peers import resident_mib, works
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic
-from tests.unit.broker.wire import EndedError, Wire, append_request, fetch_request, request
+from tests.servers.broker import broker_process, connect, create_topic
+from tests.servers.peers import resident_mib, works
+from tests.servers.wire import EndedError, Wire, append_request, fetch_request, request
 
 MIB = 1 << 20
 PARTITIONS = 4

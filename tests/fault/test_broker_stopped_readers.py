@@ -15,11 +15,11 @@ import pytest
 
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api
-from tests.fault.broker_peers import MIB, ROOT, sockets_of, stopped_reader, works
-from tests.fault.log.material import joined, record_batch
+from tests.builders.record_batches import joined, record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic
-from tests.unit.broker.wire import fetch_request
+from tests.servers.broker import broker_process, connect, create_topic
+from tests.servers.peers import MIB, ROOT, sockets_of, stopped_reader, works
+from tests.servers.wire import fetch_request
 
 STORED_MIB = 32
 

@@ -16,9 +16,9 @@ import pytest
 
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import process_is_stopped, wait_until
-from tests.integration.broker_tools import connect, create_topic, is_led
+from tests.servers.broker import connect, create_topic, is_led
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from spark_logbus.compactor.messages import Compacted, Finished, Report, decode_
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE
-from tests.compaction_tools import Keyed, compact_here, keyed_batch, records_in, state_of
-from tests.fault.log.material import NOW_US, Broker
+from tests.builders.compaction import Keyed, compact_here, keyed_batch, records_in, state_of
+from tests.fakes.clock import NOW_US
+from tests.fakes.log_directory import Broker
 
 MIB = 1 << 20
 HOUR_US = 3600 * 1_000_000

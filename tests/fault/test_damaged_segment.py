@@ -11,7 +11,7 @@ from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.log import LogConfig, names
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import peek_size
-from tests.integration.broker_tools import broker_here, connect, create_topic
+from tests.servers.broker import broker_here, connect, create_topic
 
 TP = TopicPartition("t", 0)
 COUNT = 30

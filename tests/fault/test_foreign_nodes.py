@@ -13,11 +13,11 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import names
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, is_led
-from tests.integration.coordination_tools import allow, forbid, put, read, session
-from tests.unit.broker.wire import Wire
+from tests.servers.broker import broker_process, connect, create_topic, is_led
+from tests.servers.wire import Wire
+from tests.servers.zookeeper import allow, forbid, put, read, session
 
 DATA = record_batch(payload=bytes(1_000))
 FOREIGN = [

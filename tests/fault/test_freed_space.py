@@ -12,12 +12,12 @@ from spark_logbus.errors import NotLeaderError, UnknownTopicError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, FetchResponse
-from tests.compaction_tools import Keyed, keyed_batch
-from tests.fault.broker_peers import MIB, stopped_reader
-from tests.fault.log.material import joined
+from tests.builders.compaction import Keyed, keyed_batch
+from tests.builders.record_batches import joined
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, failure
-from tests.unit.broker.wire import Wire, fetch_request
+from tests.servers.broker import broker_process, connect, create_topic, failure
+from tests.servers.peers import MIB, stopped_reader
+from tests.servers.wire import Wire, fetch_request
 
 STORED_MIB = 36
 SEGMENT_MIB = 12  # more than a socket's buffers hold

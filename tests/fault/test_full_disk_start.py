@@ -8,12 +8,12 @@ from pathlib import Path
 
 from spark_logbus.client import Admin, Cluster
 from spark_logbus.errors import LogbusError, StorageError
-from tests.fault.broker_peers import MIB
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.fault.small_disk import BrokerOnSmallDisk, small_disk
 from tests.helpers import wait_until
-from tests.integration.broker_tools import connect, create_topic, failure, is_led, offsets_in
-from tests.unit.broker.wire import Wire
+from tests.servers.broker import connect, create_topic, failure, is_led, offsets_in
+from tests.servers.peers import MIB
+from tests.servers.wire import Wire
 
 SETTINGS = {"log": {"segment_bytes": MIB}, "broker": {"zookeeper_session_ms": 1_000}}
 NO_SPACE = os.strerror(errno.ENOSPC)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, is_led
-from tests.integration.test_metrics import scrape, value, wait_for
+from tests.servers.broker import broker_process, connect, create_topic, is_led
+from tests.servers.metrics import scrape, value, wait_for
 
 PARTITIONS = 300
 OLD = (1_000_000, 1_000_000)  # 1970

@@ -11,8 +11,8 @@ import pytest
 
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
-from tests.integration.broker_tools import broker_process
-from tests.integration.relay import Relay
+from tests.servers.broker import broker_process
+from tests.servers.relay import Relay
 
 TP = TopicPartition("t", 0)
 RECORDS = 500

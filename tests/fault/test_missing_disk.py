@@ -19,12 +19,12 @@ from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.fault.test_broker_life import read_all
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, failure, is_led
-from tests.integration.test_metrics import health, port_of, scrape, value, wait_for_health
-from tests.unit.broker.wire import Wire
+from tests.servers.broker import broker_process, connect, create_topic, failure, is_led
+from tests.servers.metrics import health, port_of, scrape, value, wait_for_health
+from tests.servers.wire import Wire
 
 PARTITIONS = 3
 AT_FIRST = 5  # record batches of two records in each partition

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from spark_logbus.log import OS_FILES
 from spark_logbus.log.clock_file import write_clock
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, is_led
-from tests.integration.test_metrics import health, port_of, scrape, value, wait_for
+from tests.servers.broker import broker_process, connect, create_topic, is_led
+from tests.servers.metrics import health, port_of, scrape, value, wait_for
 
 YEAR_S = 365 * 86_400
 

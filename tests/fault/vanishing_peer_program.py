@@ -16,7 +16,7 @@ from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, encode_response
 from tests.helpers import wait_until
-from tests.unit.broker.wire import Wire
+from tests.servers.wire import Wire
 
 SIZE = 64 << 20
 

@@ -26,8 +26,9 @@ from spark_logbus.log import LogConfig, PartitionLog, names
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import HEADER_SIZE, checksum, split
 from spark_logbus.record import format as fmt
-from tests.fault.log.material import TP, Broker, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import TP, Broker
 from tests.fuzz.harness import main
 
 ROOT = Path("/data")

@@ -17,9 +17,9 @@ from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, split, verify
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import decode, encode
+from tests.builders.forged import METADATA_AT, body_start, mixed_records, reseal
+from tests.builders.mutations import BOUNDARIES
 from tests.fuzz.harness import main
-from tests.unit.record.forge import METADATA_AT, body_start, mixed_records, reseal
-from tests.unit.record.mutations import BOUNDARIES
 
 HEADER_FIELDS = {  # where, and as what
     0: "<q", 8: "<I", 12: "<i", 16: "<q", 24: "<B", 25: "<B", 26: "<H", 28: "<I", 32: "<I",

@@ -33,9 +33,9 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import HEADER_SIZE
 from spark_logbus.record import format as fmt
-from tests.fault.log.material import joined, record_batch
-from tests.unit.broker.wire import append_request
-from tests.unit.record.forge import reseal
+from tests.builders.forged import reseal
+from tests.builders.record_batches import joined, record_batch
+from tests.servers.wire import append_request
 
 MAX_TEXT: Final = 8 << 20  # characters of a changed message, written out
 

@@ -31,11 +31,11 @@ from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, FrameLimits, FrameReader, decode_response
-from tests.fault.broker_peers import resident_mib, works
+from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
 from tests.fuzz.requests import TOPIC, nearly_valid
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic
-from tests.unit.broker.tools import TOPIC_ID, Logs, held_lease, logs_in
+from tests.servers.broker import broker_process, connect, create_topic
+from tests.servers.peers import resident_mib, works
 
 SECONDS = float(os.environ.get("LOGBUS_FUZZ_SECONDS", "600"))
 FIRST = int(os.environ.get("LOGBUS_FUZZ_SEED", random.SystemRandom().randrange(1 << 40)))

@@ -12,10 +12,10 @@ from spark_logbus.client import Admin, ClientConfig, Cluster, Producer
 from spark_logbus.errors import ConfigError, RecordBatchTooLargeError, UnknownTopicError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api, AppendResponse
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, failure
-from tests.unit.broker.wire import append_request
+from tests.servers.broker import broker_process, connect, failure
+from tests.servers.wire import append_request
 
 BATCH = record_batch(payload=bytes(2000))
 SETTINGS = {

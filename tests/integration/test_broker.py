@@ -35,9 +35,10 @@ from spark_logbus.protocol import (
     SplitRangeRequest,
     SplitRangeResponse,
 )
-from tests.fault.log.material import NOW_US, SECOND, joined, record_batch
+from tests.builders.record_batches import joined, record_batch
+from tests.fakes.clock import NOW_US, SECOND
 from tests.helpers import wait_until
-from tests.integration.broker_tools import (
+from tests.servers.broker import (
     address_of,
     broker_here,
     connect,
@@ -46,7 +47,7 @@ from tests.integration.broker_tools import (
     is_led,
     offsets_in,
 )
-from tests.unit.broker.wire import EndedError, Wire, append_request, fetch_request
+from tests.servers.wire import EndedError, Wire, append_request, fetch_request
 
 
 @pytest.fixture

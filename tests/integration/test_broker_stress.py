@@ -19,10 +19,10 @@ from spark_logbus.protocol import (
     MetadataRequest,
     MetadataResponse,
 )
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_here, connect, create_topic, offsets_in
-from tests.unit.broker.wire import EndedError, Wire, append_request, fetch_request
+from tests.servers.broker import broker_here, connect, create_topic, offsets_in
+from tests.servers.wire import EndedError, Wire, append_request, fetch_request
 
 PARTITIONS = 3
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic
+from tests.servers.broker import broker_process, connect, create_topic
 
 PATIENCE_S = 1.0  # shorter than what is waited for after the first Ctrl-C
 

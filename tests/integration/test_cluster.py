@@ -16,9 +16,9 @@ from spark_logbus.protocol import (
     MetadataRequest,
     MetadataResponse,
 )
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import process_is_gone, wait_until
-from tests.integration.broker_tools import broker_process, connect, offsets_in
+from tests.servers.broker import broker_process, connect, offsets_in
 
 
 def leaders_of(cluster: EmbeddedCluster, topic: str) -> dict[int, BrokerProcess]:

@@ -26,7 +26,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import process_is_gone, process_is_stopped, wait_until
-from tests.integration.coordination_tools import MULTI, Proxy, expire, session
+from tests.servers.zookeeper import MULTI, Proxy, expire, session
 
 A0 = TopicPartition("a", 0)
 B0 = TopicPartition("b", 0)

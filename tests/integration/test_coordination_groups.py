@@ -17,7 +17,7 @@ from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import Nodes
 from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Create, Operation, size_of
-from tests.integration.coordination_tools import MULTI, Proxy, put, session
+from tests.servers.zookeeper import MULTI, Proxy, put, session
 
 A0 = TopicPartition("a", 0)
 A1 = TopicPartition("a", 1)

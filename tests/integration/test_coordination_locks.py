@@ -10,7 +10,7 @@ from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LockHeldError
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import expire
+from tests.servers.zookeeper import expire
 
 NAME = "load file:/data/warehouse/clicks"
 

@@ -16,7 +16,7 @@ from spark_logbus.model import BrokerAddress
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import MULTI, Proxy, expire, put, session
+from tests.servers.zookeeper import MULTI, Proxy, expire, put, session
 
 ONE = BrokerAddress(broker_id=1, host="127.0.0.1", port=9001)
 TWO = BrokerAddress(broker_id=2, host="127.0.0.1", port=9002)

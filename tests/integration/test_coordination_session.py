@@ -23,7 +23,7 @@ from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import READ, Proxy, States, expire, session
+from tests.servers.zookeeper import READ, Proxy, States, expire, session
 
 CONNECTED = SessionState.CONNECTED
 SUSPENDED = SessionState.SUSPENDED

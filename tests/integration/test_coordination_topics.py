@@ -24,7 +24,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import MULTI, Proxy, allow, expire, forbid, put, session
+from tests.servers.zookeeper import MULTI, Proxy, allow, expire, forbid, put, session
 
 
 @pytest.fixture

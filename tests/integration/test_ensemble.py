@@ -18,9 +18,9 @@ from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process
 from tests.integration.ensemble import Ensemble
 from tests.integration.spark_fixtures import Logbus, Streams
+from tests.servers.broker import broker_process
 
 PARTITIONS = 4
 PATIENCE_S = 90

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from spark_logbus import __version__
 from spark_logbus.errors import NotLeaderError
@@ -20,70 +17,21 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.log import names
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, frame_head
 from spark_logbus.record import stamp
-from tests.fault.log.material import joined, record_batch
+from tests.builders.record_batches import joined, record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import broker_process, connect, create_topic, failure
+from tests.servers.broker import broker_process, connect, create_topic, failure
+from tests.servers.metrics import (
+    free_port,
+    get,
+    health,
+    port_of,
+    scrape,
+    value,
+    wait_for,
+    wait_for_health,
+)
 
 FAST_SESSION = {"broker": {"zookeeper_session_ms": 2_000}}
-
-Labels = frozenset[tuple[str, str]]
-Scraped = dict[tuple[str, Labels], float]
-
-
-def get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def port_of(broker: BrokerProcess) -> int:
-    return int((broker.directory / "data" / "metrics.port").read_text())
-
-
-def scrape(broker: BrokerProcess) -> Scraped:
-    status, text = get(port_of(broker), "/metrics")
-    assert status == 200
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def value(scraped: Scraped, name: str, **labels: str) -> float | None:
-    return scraped.get((f"logbus_{name}", frozenset(labels.items())))
-
-
-def wait_for(broker: BrokerProcess, name: str, expected: float | None, **labels: str) -> Scraped:
-    """A scrape in which the metric has come to that value: pages may be a second old."""
-    message = f"{name} {labels} to be {expected}"
-
-    def reached() -> Scraped | None:
-        scraped = scrape(broker)
-        return scraped if value(scraped, name, **labels) == expected else None
-
-    found = wait_until(reached, deadline_s=20, message=message)
-    assert found is not None
-    return found
-
-
-def health(port: int) -> tuple[int, dict[str, Any]]:
-    status, text = get(port, "/healthz")
-    found: dict[str, Any] = json.loads(text)
-    return status, found
-
-
-def wait_for_health(port: int, expected: int) -> dict[str, Any]:
-    wait_until(lambda: health(port)[0] == expected, message=f"/healthz to answer {expected}")
-    return health(port)[1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from tests.helpers import paths_below, wait_until
-from tests.integration.broker_tools import broker_here
+from tests.servers.broker import broker_here
 
 T0 = TopicPartition("t", 0)
 RECORDS = 60_000

@@ -26,8 +26,8 @@ from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from tests.helpers import process_is_stopped, wait_until
-from tests.integration.broker_tools import broker_process
-from tests.integration.relay import Relay
+from tests.servers.broker import broker_process
+from tests.servers.relay import Relay
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 

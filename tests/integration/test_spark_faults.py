@@ -16,7 +16,7 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
-from tests.integration.coordination_tools import Proxy
+from tests.servers.zookeeper import Proxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ import pytest
 
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import names
-from tests.fault.log.material import joined, record_batch
-from tests.integration.broker_tools import broker_process, connect, create_topic
+from tests.builders.record_batches import joined, record_batch
+from tests.servers.broker import broker_process, connect, create_topic
 
 ROUNDS = 5
 

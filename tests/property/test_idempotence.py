@@ -34,7 +34,7 @@ from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import AppendResponse, AppendResult, error_info
 from spark_logbus.record import RecordBatchHeader, verify
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 
 TP = TopicPartition("t", 0)
 NOWHERE = Link(BrokerAddress(1, "127.0.0.1", 1))

@@ -4,17 +4,7 @@ import pytest
 
 from spark_logbus.errors import BrokerUnavailableError, NotLeaderError
 from spark_logbus.retry import Backoff, Deadline, gave_up
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def now_us(self) -> int:
-        return int(self.now * 1_000_000)
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.fakes.clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -27,12 +17,12 @@ def test_pauses_double_up_to_the_maximum(failures: int, longest: float) -> None:
 
 
 def test_a_deadline_passes_and_can_only_come_sooner() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     deadline = Deadline.after_ms(clock, 1_000)
     assert deadline.remaining_s == pytest.approx(1.0)
     assert deadline.sooner_ms(5_000) == deadline
     assert deadline.sooner_ms(200).remaining_s == pytest.approx(0.2)
-    clock.now += 2
+    clock.advance(2)
     assert deadline.expired
     assert deadline.remaining_s == 0.0
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.log import LogConfig
-from tests.fault.log.material import NOW_US, SECOND, Broker, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import Broker
 
 HOUR = 3600
 YEAR_2099_US = 4_070_908_800 * SECOND

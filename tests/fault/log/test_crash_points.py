@@ -11,15 +11,8 @@ import pytest
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import (
-    TOPIC_ID,
-    TP,
-    Broker,
-    batches_from,
-    offsets_from,
-    record_batch,
-)
-from tests.fault.log.simulated_disk import (
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import (
     NOTHING,
     AllSurvives,
     DisorderedSurvival,
@@ -28,6 +21,7 @@ from tests.fault.log.simulated_disk import (
     SimulatedDisk,
     Survival,
 )
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
 
 CONFIG = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None, flush_ms=60_000)
 Prepare = Callable[[], Broker]

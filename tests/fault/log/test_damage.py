@@ -14,8 +14,9 @@ from spark_logbus.errors import (
 from spark_logbus.log import LogConfig, names
 from spark_logbus.model import OffsetRange
 from spark_logbus.record import stamp, verify
-from tests.fault.log.material import TP, Broker, batches_from, offsets_from, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import TP, Broker, batches_from, offsets_from
 
 DIRECTORY = Path("/data/flights-0")
 SIZE = 80 + 160  # of each record batch here; two records each

@@ -9,8 +9,9 @@ import pytest
 
 from spark_logbus.errors import StorageError
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import TOPIC_ID, TP, Broker, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker
 from tests.fault.log.test_crash_points import (
     Act,
     append_more,

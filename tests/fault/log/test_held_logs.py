@@ -12,11 +12,12 @@ import pytest
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import CompactionPlan, LogConfig, names
 from spark_logbus.log.checksummed_file import checksummed_file
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
-from tests.fault.log.test_compaction_crashes import keyed, write_cleaned
+from tests.builders.producers import append, batch
+from tests.builders.record_batches import record_batch
+from tests.fakes.compaction import keyed, write_cleaned
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 from tests.fault.log.test_crash_points import every_crash
-from tests.unit.log.producers.test_states import append, batch
 
 DAY = 24 * 3600
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}

@@ -10,8 +10,9 @@ import pytest
 
 from spark_logbus.log import LogConfig, names
 from spark_logbus.log.checksummed_file import checksummed_file
-from tests.fault.log.material import TOPIC_ID, TP, Broker, batches_from, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from
 
 DIRECTORY = Path("/data/flights-0")
 FIRST_INDEX = DIRECTORY / names.index(0)

@@ -11,8 +11,9 @@ import pytest
 from spark_logbus.errors import LogMissingError, PartitionOfflineError, StorageError
 from spark_logbus.log import PartitionLog, names
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 DATA = Path("/data")
 HOME = DATA / "flights-0"

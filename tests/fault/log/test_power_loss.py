@@ -6,8 +6,9 @@ import pytest
 
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig
-from tests.fault.log.material import Broker, batches_from, record_batch
-from tests.fault.log.simulated_disk import NOTHING, RandomSurvival, SimulatedDisk, Survival
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import NOTHING, RandomSurvival, SimulatedDisk, Survival
+from tests.fakes.log_directory import Broker, batches_from
 
 
 def numbered(number: int) -> memoryview:

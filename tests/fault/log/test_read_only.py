@@ -10,8 +10,9 @@ import pytest
 from spark_logbus.errors import PartitionOfflineError, StorageError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 OTHER = TopicPartition("other", 3)
 WRITES = {

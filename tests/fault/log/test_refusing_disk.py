@@ -12,8 +12,9 @@ import pytest
 from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
 from spark_logbus.log import LogConfig, names
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import NOTHING, AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import NOTHING, AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 SEGMENT = Path("/data/flights-0") / names.segment(0)
 OTHER = TopicPartition("other", 3)

@@ -8,8 +8,9 @@ import pytest
 
 from spark_logbus.log import names
 from spark_logbus.record import HEADER_SIZE
-from tests.fault.log.material import Broker, batches_from, joined, offsets_from, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import joined, record_batch
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import Broker, batches_from, offsets_from
 
 SEGMENT = Path("/data/flights-0") / names.segment(0)
 

@@ -10,8 +10,10 @@ import pytest
 
 from spark_logbus.log import LogConfig, names
 from spark_logbus.log.clock_file import read_clock, write_accepted, write_clock
-from tests.fault.log.material import NOW_US, SECOND, Broker, record_batch
-from tests.fault.log.simulated_disk import AllSurvives, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.disk import AllSurvives, SimulatedDisk
+from tests.fakes.log_directory import Broker
 
 HOUR = 3600
 DAY = 24 * HOUR

@@ -13,7 +13,7 @@ from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression
 from spark_logbus.record.builder import Header
-from tests.compaction_tools import (
+from tests.builders.compaction import (
     Keyed,
     compact_here,
     keyed_batch,
@@ -21,7 +21,8 @@ from tests.compaction_tools import (
     records_in,
     state_of,
 )
-from tests.fault.log.material import NOW_US, SECOND, Broker
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.log_directory import Broker
 
 keys = st.sampled_from([b"a", b"a", b"b", b"c", b"", b"d" * 40, None])
 values = st.one_of(st.none(), st.binary(max_size=60))

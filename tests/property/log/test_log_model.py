@@ -1,6 +1,6 @@
 """A log, driven at random over a disk that forgets, against a list of record batches.
 
-The model (``material``'s broker is the real log) knows every record batch that was ever appended
+The model (the broker is the real log) knows every record batch that was ever appended
 and where, what is flushed for certain, what was damaged, and where the log starts. After a crash
 it learns from the log how much of the rest survived; what it learns must be a part of what it
 knows. A rule for something new says what it does to ``known``, ``end``, ``flushed`` and ``start``;
@@ -40,13 +40,10 @@ from spark_logbus.log import LogConfig, names
 from spark_logbus.record import HEADER_SIZE, split
 from spark_logbus.record.arrow import ProducerStamp, canonical, encode
 from spark_logbus.record.builder import ArrowBatchBuilder
-from tests.fault.log.material import NOW_US, SECOND, Broker, batches_from, joined
-from tests.fault.log.simulated_disk import (
-    NOTHING,
-    AllSurvives,
-    RandomSurvival,
-    SimulatedDisk,
-)
+from tests.builders.record_batches import joined
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.disk import NOTHING, AllSurvives, RandomSurvival, SimulatedDisk
+from tests.fakes.log_directory import Broker, batches_from
 
 PRODUCER_ID = 7
 YEAR_2099_US = 4_070_908_800 * SECOND

@@ -18,8 +18,8 @@ from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, checksum, parse_header, split, verify
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import decode
+from tests.builders.forged import encoded
 from tests.property.record.strategies import record_batches
-from tests.unit.record.forge import encoded
 
 DEFAULT = settings(deadline=None, max_examples=80)
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)

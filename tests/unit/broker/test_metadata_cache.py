@@ -19,8 +19,8 @@ from spark_logbus.protocol import (
     PartitionEnds,
     decode_response,
 )
+from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
 from tests.helpers import wait_until
-from tests.unit.broker.tools import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
 
 
 def record(name: str, topic_id: str = TOPIC_ID) -> TopicRecord:

@@ -27,8 +27,8 @@ from spark_logbus.errors import (
 from spark_logbus.log.filesystem import OSFileSystem
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError
+from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
 from tests.helpers import wait_until
-from tests.unit.broker.tools import T0, T1, Logs, logs_in, record_batch
 
 OLD, NEW = "a" * 32, "b" * 32
 

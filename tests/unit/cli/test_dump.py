@@ -14,7 +14,8 @@ from spark_logbus.model import Compression
 from spark_logbus.record import stamp
 from spark_logbus.record.arrow import encode
 from spark_logbus.record.builder import ArrowBatchBuilder
-from tests.fault.log import material
+from tests.builders import record_batches
+from tests.fakes.log_directory import Broker
 
 Run = Callable[..., tuple[int, str]]
 Dump = Callable[..., tuple[int, str]]
@@ -64,8 +65,8 @@ def dump(tmp_path: Path, run: Run) -> Dump:
 def data(tmp_path: Path) -> Path:
     """A data directory with two segments of a log, stopped in order."""
     config = LogConfig(segment_bytes=1024, index_interval_bytes=128)
-    broker = material.Broker(tmp_path / "data", config=config)
-    broker.append(*(material.record_batch(2, payload=bytes(400)) for _ in range(3)))
+    broker = Broker(tmp_path / "data", config=config)
+    broker.append(*(record_batches.record_batch(2, payload=bytes(400)) for _ in range(3)))
     broker.directory.close()
     return broker.path
 
@@ -190,7 +191,7 @@ def test_records_as_json(dump: Dump) -> None:
 
 def test_records_whose_payload_is_none(dump: Dump) -> None:
     """A right checksum over bytes that are no Arrow message."""
-    foreign = material.record_batch(2)
+    foreign = record_batches.record_batch(2)
     code, shown = dump("records", bytes(foreign) + SECOND)
     assert code == 1
     assert f"Position 0, {len(foreign)} bytes: " in shown
@@ -240,8 +241,8 @@ def test_segments(run: Run, data: Path) -> None:
 
 
 def test_segments_of_a_live_directory(run: Run, tmp_path: Path) -> None:
-    broker = material.Broker(tmp_path / "data")
-    broker.append(material.record_batch())
+    broker = Broker(tmp_path / "data")
+    broker.append(record_batches.record_batch())
     code, shown = run("segments", broker.path)
     assert code == 0
     assert "(in use by a broker)" in shown

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.cli.app import app
-from tests.fault.log.material import Broker, record_batch
+from tests.builders.record_batches import record_batch
+from tests.fakes.log_directory import Broker
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_logbus.client import Cluster
-from tests.unit.client.fake_broker import FakeCluster
-from tests.unit.client.helpers import QUICK
+from tests.builders.arrow_batches import QUICK
+from tests.fakes.broker import FakeCluster
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from spark_logbus.client import (
 from spark_logbus.client.arguments import as_timestamp_us
 from spark_logbus.errors import ConfigError, InvalidNameError, InvalidRequestError
 from spark_logbus.model import AtOffset, AtTimestamp, Earliest, TopicPartition
-from tests.unit.client.fake_broker import FakeCluster
-from tests.unit.client.helpers import T0, T1
+from tests.builders.arrow_batches import T0, T1
+from tests.fakes.broker import FakeCluster
 from tests.unit.client.producer.test_producer import stored
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)

@@ -12,8 +12,8 @@ from spark_logbus.compactor.rewriter import JOIN_BYTES, Rewriter
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import RecordBatchHeader, split, stamp, verify
 from spark_logbus.record.arrow import decode, encode
-from tests.compaction_tools import Keyed, arrow_batch_of, keyed_batch, stamped_batch
-from tests.fault.log.material import NOW_US
+from tests.builders.compaction import Keyed, arrow_batch_of, keyed_batch, stamped_batch
+from tests.fakes.clock import NOW_US
 
 
 def original(base: int, count: int, *, size: int = 10) -> memoryview:

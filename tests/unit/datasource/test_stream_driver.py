@@ -57,10 +57,10 @@ def test_a_minimum_is_waited_for_until_the_delay_is_over() -> None:
     assert query.read({}, one) == ["t-0[0, 4)", "t-1[0, 4)"]
     world.topics = two_partitions(6, 6)
     assert query.latest(one) == one, "four are too few"
-    query.clock.plan_micro_batch(9.9)
+    query.clock.advance(9.9)
     assert query.latest(one) == one
     assert query.latest(one, limited=False) != one, "Trigger.Once wants all there is"
-    query.clock.plan_micro_batch(10.1)
+    query.clock.advance(10.1)
     two = query.latest(one)
     assert query.read(one, two) == ["t-0[4, 6)", "t-1[4, 6)"]
     world.topics = two_partitions(9, 8)
@@ -116,7 +116,7 @@ def test_bounds_on_bytes_and_records_hold_both() -> None:
 )
 def test_starts_by_time_and_from_the_end(options: dict[str, str], expected: list[str]) -> None:
     query = Query(World(two_partitions(4000, 5000)), **options)
-    query.clock.plan_micro_batch(0.005)
+    query.clock.advance(0.005)
     one = query.latest(query.driver.initial())
     assert query.read({}, one) == expected
 

@@ -20,6 +20,7 @@ from spark_logbus.protocol import PartitionEnds
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
 from spark_logbus.spark.patience import RetryPolicy
+from tests.fakes.clock import ManualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -131,20 +132,6 @@ class _AdminView:
         self.list_offsets = world.list_offsets
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.us = 0
-
-    def now_us(self) -> int:
-        return self.us
-
-    def monotonic(self) -> float:
-        return self.us / 1e6
-
-    def plan_micro_batch(self, seconds: float) -> None:
-        self.us += round(seconds * 1e6)
-
-
 class Query:
     """What Spark does with a source, in its order, through JSON text."""
 
@@ -153,11 +140,11 @@ class Query:
         given = {name: value for name, value in given.items() if value}
         parsed = parse_options(given, streaming=True)
         world.has_group = parsed.group is not None
-        self.clock = HandClock()
+        self.clock = ManualClock(wall_us=0)
         self.driver = StreamDriver(
             parsed,
             link=cast(DriverConnections, world),
-            patience=RetryPolicy(clock=self.clock, pause=self.clock.plan_micro_batch),
+            patience=RetryPolicy(clock=self.clock, pause=self.clock.advance),
             clock=self.clock,
         )
 

@@ -14,15 +14,9 @@ from spark_logbus.errors import (
 from spark_logbus.log import LogConfig
 from spark_logbus.record import checksum, split
 from spark_logbus.record import format as fmt
-from tests.fault.log.material import (
-    NOW_US,
-    SECOND,
-    Broker,
-    batches_from,
-    joined,
-    offsets_from,
-    record_batch,
-)
+from tests.builders.record_batches import joined, record_batch
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.log_directory import Broker, batches_from, offsets_from
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 
 @pytest.fixture

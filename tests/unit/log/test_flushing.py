@@ -9,8 +9,10 @@ from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.log.config import FlushPolicy
 from spark_logbus.log.flusher import Flusher
-from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, offsets_from, record_batch
-from tests.fault.log.simulated_disk import NOTHING, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import ManualClock
+from tests.fakes.disk import NOTHING, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 
 def syncs(broker: Broker) -> int:

@@ -14,8 +14,10 @@ from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
 from spark_logbus.log import LogConfig, LogDirectory, LogSlice, PartitionLog
 from spark_logbus.log.filesystem import File, OSFile, OSFileSystem
-from tests.fault.log.material import NOW_US, TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.test_compaction_crashes import keyed, planned, write_cleaned
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import NOW_US
+from tests.fakes.compaction import keyed, planned, write_cleaned
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 from tests.helpers import wait_until
 
 CONFIG = LogConfig(segment_bytes=1024, retention_ms=None)

@@ -10,8 +10,9 @@ import pytest
 from spark_logbus.broker.data_directory import BROKER_FILES, claim_identity
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import LogConfig, LogDirectory
-from tests.fault.log.material import TOPIC_ID, TP, Broker, offsets_from, record_batch
-from tests.fault.log.simulated_disk import PowerCutError, SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.disk import PowerCutError, SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 
 def open_directory(path: Path, claim: Callable[[], None] = lambda: None) -> None:

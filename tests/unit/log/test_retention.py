@@ -6,7 +6,7 @@ from spark_logbus.log.retention import SegmentFacts, expired_segments
 from spark_logbus.log.segment.index import NO_TIMESTAMP
 from spark_logbus.log.segment.metadata import NOTHING_APPENDED
 from spark_logbus.log.steady_time import JumpGuardedClock
-from tests.fault.log.material import NOW_US, SECOND, ManualClock
+from tests.fakes.clock import NOW_US, SECOND, ManualClock
 
 NOW = 1_000_000_000
 FUTURE = NOW * 100

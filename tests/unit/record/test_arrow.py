@@ -25,7 +25,7 @@ from spark_logbus.record.arrow import (
     encode,
     payload_schema,
 )
-from tests.unit.record.forge import body_start, encoded, mixed_records, timestamps
+from tests.builders.forged import body_start, encoded, mixed_records, timestamps
 
 ALL = list(Compression)
 
@@ -189,7 +189,7 @@ def test_the_limit_is_for_compressed_payloads_only() -> None:
 @pytest.mark.parametrize("compression", ALL)
 def test_the_environment_does_not_change_the_format(compression: Compression) -> None:
     code = (
-        "from tests.unit.record.forge import encoded\n"
+        "from tests.builders.forged import encoded\n"
         "from spark_logbus.model import Compression\n"
         "import sys\n"
         f"sys.stdout.buffer.write(encoded(60, Compression({int(compression)})))"

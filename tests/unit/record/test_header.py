@@ -23,7 +23,7 @@ from spark_logbus.record import (
 )
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import ProducerStamp, encode
-from tests.unit.record.forge import encoded, forge, mixed_records, reseal
+from tests.builders.forged import encoded, forge, mixed_records, reseal
 
 # name -> (byte, struct code, value); written down by hand from docs/formats/record-batch.md.
 FIELDS = {

@@ -21,7 +21,7 @@ from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, verify
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import decode, encode, payload_schema
-from tests.unit.record.forge import (
+from tests.builders.forged import (
     METADATA_AT,
     body_start,
     encoded,
@@ -248,7 +248,7 @@ def test_nothing_is_unpickled_or_evaluated_anywhere() -> None:
 def run_driver(*arguments: str) -> dict[str, int]:
     """A native crash must fail one test, not end the run: so all this happens in a child."""
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.unit.record.mutations", *arguments],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.builders.mutations", *arguments],
         capture_output=True,
         text=True,
         timeout=280,

@@ -21,7 +21,7 @@ from spark_logbus.log import OS_FILES
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse, AppendResult
 from spark_logbus.record import parse_header
-from tests.unit.broker.tools import (
+from tests.fakes.broker_parts import (
     EPOCH,
     T0,
     T1,

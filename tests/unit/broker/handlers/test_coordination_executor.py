@@ -9,7 +9,7 @@ from spark_logbus.broker.handlers.coordination_executor import CoordinationExecu
 from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.errors import CoordinationError, LimitExceededError, RequestTimeoutError
 from spark_logbus.protocol import Api, DeleteTopicResponse, decode_response, encode_response
-from tests.fault.log.material import ManualClock
+from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
 
 OK = Response(encode_response(DeleteTopicResponse()))

@@ -48,10 +48,10 @@ from spark_logbus.protocol import (
     decode_response,
     encode_request,
 )
-from tests.fault.log.material import NOW_US, SECOND
+from tests.fakes.broker_parts import T0, Logs, held_lease, logs_in, record_batch
+from tests.fakes.clock import NOW_US, SECOND
 from tests.helpers import wait_until
-from tests.unit.broker.tools import T0, Logs, held_lease, logs_in, record_batch
-from tests.unit.broker.wire import append_request
+from tests.servers.wire import append_request
 
 
 class Peer:

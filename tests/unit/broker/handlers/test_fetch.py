@@ -21,7 +21,7 @@ from spark_logbus.protocol import (
     decode_response,
 )
 from spark_logbus.record import parse_header
-from tests.unit.broker.tools import T0, T1, Logs, logs_in, message_of, record_batch, reply
+from tests.fakes.broker_parts import T0, T1, Logs, logs_in, message_of, record_batch, reply
 
 BATCH = len(record_batch())
 

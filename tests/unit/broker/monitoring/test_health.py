@@ -16,8 +16,10 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import LogDirectory
 from spark_logbus.zookeeper import SessionState
-from tests.fault.log.material import TOPIC_ID, TP, Broker, ManualClock, record_batch
-from tests.fault.log.simulated_disk import SimulatedDisk
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import ManualClock
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker
 
 
 class Subject:

@@ -11,7 +11,7 @@ import pytest
 
 from spark_logbus.broker.monitoring.http import HttpServer, Page
 from spark_logbus.errors import StorageError
-from tests.fault.log.material import ManualClock
+from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
 
 BIG = b"x" * (8 << 20)  # more than socket buffers hold

@@ -20,7 +20,7 @@ from spark_logbus.protocol import (
     Message,
     encode_response,
 )
-from tests.unit.broker.wire import Wire
+from tests.servers.wire import Wire
 
 REPLY = Response(encode_response(DeleteTopicResponse()))
 STALL_S = 30.0  # the default of stall_timeout_ms

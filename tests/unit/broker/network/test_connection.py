@@ -24,8 +24,8 @@ from spark_logbus.protocol import (
     decode_response,
     encode_response,
 )
+from tests.servers.wire import Wire, request
 from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later
-from tests.unit.broker.wire import Wire, request
 
 
 def test_a_request_is_answered_in_one_turn(ends: Ends) -> None:

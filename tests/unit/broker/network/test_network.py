@@ -27,9 +27,9 @@ from spark_logbus.errors import LimitExceededError, StorageError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, Frame
 from spark_logbus.protocol import encode_response as encoded
+from tests.fakes.broker_parts import Polled
 from tests.helpers import wait_until
-from tests.unit.broker.tools import Polled
-from tests.unit.broker.wire import Wire
+from tests.servers.wire import Wire
 
 OK = Response(encoded(DeleteTopicResponse()))
 Handler = Callable[[Connection, Frame], Answer]

@@ -16,8 +16,8 @@ from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.log.filesystem import OSFile
 from spark_logbus.protocol import Api, CreateTopicResponse, Frame, decode_response, encode_response
 from spark_logbus.protocol.frames import PRELUDE, PRELUDE_SIZE
+from tests.servers.wire import Wire, frames
 from tests.unit.broker.network.ends import REPLY, over
-from tests.unit.broker.wire import Wire, frames
 
 CONTENT = b"0123456789" * 10_000
 BY_FILE = CreateTopicResponse("by file")

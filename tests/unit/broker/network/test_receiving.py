@@ -10,8 +10,8 @@ from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.memory import BufferPool, Memory
 from spark_logbus.broker.network.strand import Strand
 from spark_logbus.protocol import Api, DeleteTopicRequest, HandshakeRequest
+from tests.servers.wire import request
 from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later, over
-from tests.unit.broker.wire import request
 
 
 def test_an_idle_connection_never_stalls(ends: Ends) -> None:

@@ -23,8 +23,8 @@ from spark_logbus.model import (
     TopicPartition,
 )
 from spark_logbus.protocol import Api, PartitionEnds
-from tests.unit.client.fake_broker import FakeCluster
-from tests.unit.client.helpers import QUICK, T0, T1, numbered, record_batch
+from tests.builders.arrow_batches import QUICK, T0, T1, numbered, record_batch
+from tests.fakes.broker import FakeCluster
 
 
 @pytest.fixture

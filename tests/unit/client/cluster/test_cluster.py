@@ -14,8 +14,8 @@ from spark_logbus.errors import (
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, MetadataRequest
 from spark_logbus.retry import Deadline
-from tests.unit.client.fake_broker import FakeCluster
-from tests.unit.client.helpers import QUICK, T0, T1
+from tests.builders.arrow_batches import QUICK, T0, T1
+from tests.fakes.broker import FakeCluster
 
 
 def asked_for(fake: FakeCluster, topic: str) -> int:

@@ -29,9 +29,9 @@ from spark_logbus.model import (
     TopicPartition,
 )
 from spark_logbus.protocol import Api, FetchRequest
+from tests.builders.arrow_batches import QUICK, T0, T1, numbered, record_batch
+from tests.fakes.broker import FakeCluster, FaultKind
 from tests.helpers import wait_until
-from tests.unit.client.fake_broker import FakeCluster, FaultKind
-from tests.unit.client.helpers import QUICK, T0, T1, numbered, record_batch
 
 QUICK_POLL = ConsumerConfig(max_wait_ms=20)
 

@@ -7,7 +7,7 @@ from spark_logbus.client.fetch.batches import EncodedBatch, decoded, walk
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.record import parse_header, stamp, verify
 from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
-from tests.unit.client.helpers import T0, numbered, record_batch
+from tests.builders.arrow_batches import T0, numbered, record_batch
 
 
 def stored(base_offset: int, count: int) -> bytes:

@@ -4,7 +4,7 @@ from spark_logbus.client import Bootstrap, ClientConfig, Cluster
 from spark_logbus.client.fetch.partition_failures import Troubles
 from spark_logbus.errors import BrokerUnavailableError, RequestTimeoutError
 from spark_logbus.model import TopicPartition
-from tests.fault.log.material import ManualClock
+from tests.fakes.clock import ManualClock
 
 TP = TopicPartition("t", 0)
 CONFIG = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=100)

@@ -29,8 +29,8 @@ from spark_logbus.protocol import (
     encode_response,
     frame_head,
 )
-from tests.unit.client.fake_broker import FakeCluster, FaultKind
-from tests.unit.client.helpers import QUICK, T0, numbered, record_batch
+from tests.builders.arrow_batches import QUICK, T0, numbered, record_batch
+from tests.fakes.broker import FakeCluster, FaultKind
 
 PER_BATCH = 10
 BATCH_BYTES = len(record_batch(numbered(100, PER_BATCH)))

@@ -8,7 +8,7 @@ from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.model import Compression, TopicPartition
-from tests.unit.client.helpers import record_batch
+from tests.builders.arrow_batches import record_batch
 
 LINGER = 1.0
 TIMEOUT = 10.0

@@ -33,9 +33,9 @@ from spark_logbus.model import Acks, Compression, OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, AppendRequest
 from spark_logbus.record import split
 from spark_logbus.record.arrow import decode
+from tests.builders.arrow_batches import QUICK, T0, T1, arrow_batch, numbered
+from tests.fakes.broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
 from tests.helpers import wait_until
-from tests.unit.client.fake_broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
-from tests.unit.client.helpers import QUICK, T0, T1, arrow_batch, numbered
 
 SMALL = ProducerConfig(linger_ms=0, batch_bytes=200)
 

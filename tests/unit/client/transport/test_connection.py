@@ -31,8 +31,8 @@ from spark_logbus.protocol import (
     frame_head,
 )
 from spark_logbus.retry import Deadline
-from tests.unit.client.fake_broker import FakeCluster
-from tests.unit.client.helpers import QUICK, record_batch
+from tests.builders.arrow_batches import QUICK, record_batch
+from tests.fakes.broker import FakeCluster
 
 HERE = BrokerAddress(1, "127.0.0.1", 1)
 

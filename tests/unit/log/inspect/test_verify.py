@@ -16,7 +16,8 @@ from spark_logbus.log.inspect.verify import Verification, planned_bytes, verify_
 from spark_logbus.log.segment.scan import ignore_progress
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import stamp
-from tests.fault.log.material import Broker, record_batch
+from tests.builders.record_batches import record_batch
+from tests.fakes.log_directory import Broker
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=128)
 BATCH = len(record_batch(2, payload=bytes(64)))

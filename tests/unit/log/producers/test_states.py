@@ -16,7 +16,7 @@ from spark_logbus.errors import (
     ProducerFencedError,
     UnknownProducerError,
 )
-from spark_logbus.log import LogConfig, PartitionLog
+from spark_logbus.log import LogConfig
 from spark_logbus.log.producers.states import (
     MAX_PRODUCERS,
     RUNS_KEPT,
@@ -24,27 +24,14 @@ from spark_logbus.log.producers.states import (
     ProducerStateManager,
     SequenceRun,
 )
-from spark_logbus.record import stamp_producer
-from tests.fault.log.material import TP, Broker, joined, offsets_from, record_batch
-
-A, B = 1 << 62, 7
+from tests.builders.producers import A, B, append, batch
+from tests.builders.record_batches import joined, record_batch
+from tests.fakes.log_directory import TP, Broker, offsets_from
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
     return Broker(tmp_path / "data", config=LogConfig(segment_bytes=4096))
-
-
-def batch(sequence: int, count: int = 1, *, producer: int = A, epoch: int = 0) -> memoryview:
-    data = record_batch(count, payload=b"%d" % sequence)
-    stamp_producer(data, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-    return data
-
-
-def append(log: PartitionLog, *batches: memoryview) -> tuple[int, ...]:
-    """The base offset of each record batch."""
-    appended = log.append(joined(*batches), leader_epoch=1)
-    return appended.base_offsets or (appended.base_offset,)
 
 
 def test_a_repeated_append_gets_the_first_ones_offset_and_writes_nothing(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the log are made of: record batches, a clock, a flusher without a thread."""
+"""Log directories with what they are injected with: a clock, a disk, a flusher without a thread."""
 
 from __future__ import annotations
 
@@ -8,56 +8,13 @@ from pathlib import Path
 from spark_logbus.log import OS_FILES, FileSystem, LogConfig, LogDirectory, PartitionLog
 from spark_logbus.log.flusher import Flushable
 from spark_logbus.model import TopicPartition
-from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, checksum, split
-from spark_logbus.record import format as fmt
+from spark_logbus.record import RecordBatchHeader, split
+from tests.fakes.clock import ManualClock
 
 TP = TopicPartition("flights", 0)
+
+
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
-SECOND = 1_000_000
-NOW_US = 1_800_000_000 * SECOND
-
-
-def record_batch(
-    count: int = 1,
-    *,
-    payload: bytes = b"payload!",
-    timestamps: tuple[int, int] = (NOW_US, NOW_US),
-) -> memoryview:
-    """A record batch that the log accepts; it never looks into the payload."""
-    payload += bytes(-len(payload) % fmt.ALIGNMENT)
-    length = HEADER_SIZE + len(payload) - fmt.LENGTH_FIELD_END
-    header = fmt.HEADER.pack(
-        0, length, 0, 0, fmt.MAGIC_V1, 0, 0, 0, count, count - 1, *timestamps, -1, -1, -1, 0
-    )
-    data = bytearray(header + payload)
-    fmt.CRC.pack_into(data, fmt.CRC_AT, checksum(data))
-    return memoryview(data)
-
-
-def joined(*record_batches: memoryview) -> memoryview:
-    return memoryview(bytearray(b"".join(record_batches)))
-
-
-class ManualClock:
-    """Time that passes only when a test says so."""
-
-    def __init__(self) -> None:
-        self.wall_us = NOW_US
-        self.seconds = 1000.0
-
-    def now_us(self) -> int:
-        return self.wall_us
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def advance(self, seconds: float) -> None:
-        self.wall_us += int(seconds * SECOND)
-        self.seconds += seconds
-
-    def jump(self, seconds: float) -> None:
-        """The wall clock is set; no time passes."""
-        self.wall_us += int(seconds * SECOND)
 
 
 class ManualFlusher:

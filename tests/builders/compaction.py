@@ -17,7 +17,7 @@ from spark_logbus.model import Compression
 from spark_logbus.record import stamp
 from spark_logbus.record.arrow import ProducerStamp, encode
 from spark_logbus.record.builder import ArrowBatchBuilder, Header
-from tests.fault.log.material import NOW_US
+from tests.fakes.clock import NOW_US
 
 FAR = 1 << 62
 

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from spark_logbus.protocol import Api
-from tests.unit.broker.wire import EndedError, Wire, fetch_request
+from tests.servers.wire import EndedError, Wire, fetch_request
 
 
 def main() -> None:

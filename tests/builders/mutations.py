@@ -1,7 +1,7 @@
 """Decodes many damaged payloads under a right checksum, with little memory. A program of its own,
 because a defect in native code ends the process.
 
-    python -m tests.unit.record.mutations metadata|everything|bits|random none|lz4|zstd
+    python -m tests.builders.mutations metadata|everything|bits|random none|lz4|zstd
 
 Prints the counts as JSON. Any exception but CorruptRecordBatchError ends it with a traceback.
 """
@@ -22,7 +22,7 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, verify
 from spark_logbus.record.arrow import decode
-from tests.unit.record.forge import METADATA_AT, body_start, encoded, reseal
+from tests.builders.forged import METADATA_AT, body_start, encoded, reseal
 
 MEMORY_LIMIT_BYTES = 2 << 30
 BOUNDARIES = (

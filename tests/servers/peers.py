@@ -11,10 +11,10 @@ from pathlib import Path
 
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.protocol import Api, MetadataRequest
-from tests.fault.log.material import record_batch
+from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
-from tests.integration.broker_tools import connect, offsets_in
-from tests.unit.broker.wire import Wire, append_request, fetch_request, request
+from tests.servers.broker import connect, offsets_in
+from tests.servers.wire import Wire, append_request, fetch_request, request
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +62,7 @@ def sockets_of(pid: int) -> int:
 @contextmanager
 def stopped_reader(broker: BrokerProcess, *, fetches: int) -> Iterator[StoppedReader]:
     """A process that asks for all of partition 0 of topic t so often, and is stopped then."""
-    program = [sys.executable, "-m", "tests.fault.reader_program"]
+    program = [sys.executable, "-m", "tests.servers.reader_program"]
     command = [*program, broker.address, str(fetches)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:

@@ -14,7 +14,9 @@ from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, Message, decode_response
-from tests.fault.log.material import ManualClock, ManualFlusher, record_batch
+from tests.builders.record_batches import record_batch
+from tests.fakes.clock import ManualClock
+from tests.fakes.log_directory import ManualFlusher
 
 __all__ = [
     "EPOCH",

@@ -21,7 +21,7 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import split
 from tests.helpers import wait_until
-from tests.unit.broker.wire import Wire
+from tests.servers.wire import Wire
 
 SESSION_MS = 1_000
 
