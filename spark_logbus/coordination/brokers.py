@@ -12,7 +12,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import BrokerPayload, decode, encode
 from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
 from spark_logbus.model import BrokerAddress
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, SetData
@@ -97,8 +97,7 @@ class BrokerRegistry:
         registration = self._registration
         if registration is None:
             return False
-        at = self._clock.monotonic() + limit_s
-        return registration.holds(Deadline(self._clock, at=at, timeout_ms=int(limit_s * 1000)))
+        return registration.holds(Deadline.after_ms(self._clock, int(limit_s * 1000)))
 
     def live(self) -> list[BrokerAddress]:
         """The registered brokers, by id."""

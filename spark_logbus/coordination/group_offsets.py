@@ -19,7 +19,7 @@ from spark_logbus.coordination.group_owners import GroupClaims, Holder, Unclaime
 from spark_logbus.coordination.payloads import GenerationPayload, OffsetPayload, decode, encode
 from spark_logbus.errors import InvalidRequestError, StaleOwnerError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of, own_names
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts

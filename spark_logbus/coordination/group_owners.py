@@ -22,7 +22,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.living import is_gone, this_process
 from spark_logbus.coordination.payloads import ClaimPayload, decode, encode
 from spark_logbus.errors import ClaimLostError, CoordinationError, GroupHeldError, LogbusError
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, own_names
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts

@@ -8,7 +8,7 @@ from typing import Self
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import LockPayload, decode, encode
 from spark_logbus.errors import LockHeldError
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete

@@ -26,7 +26,7 @@ from spark_logbus.coordination.payloads import (
 )
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, Operation, SetData

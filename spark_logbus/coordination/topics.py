@@ -39,7 +39,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.model import TopicPartition
-from spark_logbus.zookeeper.deadline import Deadline
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts

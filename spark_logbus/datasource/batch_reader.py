@@ -17,8 +17,8 @@ from spark_logbus.offsets.data_loss import DataLoss, apply_policy, of_current_to
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate, make_ranges
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.spark.driver import DriverConnections
-from spark_logbus.spark.patience import RetryPolicy
 
 
 class LogbusBatchReader(DataSourceReader):
@@ -34,7 +34,7 @@ class LogbusBatchReader(DataSourceReader):
         link = DriverConnections(self._options.zookeeper, group=self._options.group)
         patience = RetryPolicy().at_first_contact()
         try:
-            return patience.run("Planning the read", lambda: self._input_partitions(link))
+            return patience.retry("Planning the read", lambda: self._input_partitions(link))
         finally:
             link.close()
 

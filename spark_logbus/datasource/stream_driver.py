@@ -24,9 +24,9 @@ from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
 from spark_logbus.offsets.trigger_limits import NO_LIMITS, TriggerLimits, limited_ends
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
-from spark_logbus.spark.patience import RetryPolicy
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class StreamDriver:
         patience = self._patience
         if not self._met:
             patience = patience.at_first_contact()
-        answer = patience.run(what, attempt)
+        answer = patience.retry(what, attempt)
         self._met = True
         return answer
 

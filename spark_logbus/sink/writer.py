@@ -21,11 +21,11 @@ from pyspark.sql.types import StructType
 from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.sink.columns import SinkColumns, check_columns
 from spark_logbus.sink.options import SinkOptions, parse_options
 from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, Delivery
 from spark_logbus.spark.driver import DriverConnections
-from spark_logbus.spark.patience import RetryPolicy
 from spark_logbus.spark.worker import freeze_gc, shared_cluster
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: boo
         return link.bootstrap()
 
     try:
-        bootstrap = RetryPolicy().at_first_contact().run("Looking up the topic", look_up)
+        bootstrap = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
     finally:
         link.close()
     return WritePlan(parsed, columns, bootstrap)

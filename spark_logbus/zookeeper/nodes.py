@@ -23,8 +23,8 @@ from kazoo.exceptions import (
 
 from spark_logbus.errors import CoordinationError, InvalidNameError, InvalidRequestError
 from spark_logbus.model import check_name
-from spark_logbus.zookeeper.deadline import Deadline, ReplyLostError
-from spark_logbus.zookeeper.session import Session
+from spark_logbus.retry import Deadline
+from spark_logbus.zookeeper.session import ReplyLostError, Session
 from spark_logbus.zookeeper.transactions import (
     MAX_TRANSACTION_BYTES,
     Check,

@@ -32,8 +32,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
+from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
-from spark_logbus.zookeeper.deadline import Deadline, ReplyLostError
 from spark_logbus.zookeeper.diagnosis import Diagnosis, Finding
 from spark_logbus.zookeeper.kazoo_client import new_client
 from spark_logbus.zookeeper.states import SessionState, StateReporter
@@ -53,6 +53,10 @@ _REPLY_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, Reque
 
 # Takes kazoo's client, sends one request, returns kazoo's async result.
 Submit = Callable[[Any], Any]
+
+
+class ReplyLostError(CoordinationError):
+    """A write may or may not have been done; inside this package only, where it is checked."""
 
 
 class Session:
@@ -375,8 +379,7 @@ class Session:
 
     def deadline(self) -> Deadline:
         """The bound for an operation that starts now."""
-        at = self.clock.monotonic() + self._operation_timeout_ms / 1000
-        return Deadline(clock=self.clock, at=at, timeout_ms=self._operation_timeout_ms)
+        return Deadline.after_ms(self.clock, self._operation_timeout_ms)
 
     def call(self, what: str, submit: Submit, deadline: Deadline, *, check: bool = False) -> Any:
         """Send one request and return its reply.

@@ -175,11 +175,11 @@ class Fetcher:
             sockets[waiting.connection.fileno()] = waiting
             silent_from = self._silent_from(waiting)
             soonest = min(soonest, waiting.deadline.at, *[silent_from] * (silent_from > now))
-        patience = Deadline(deadline.clock, soonest)
+        left_s = max(0.0, soonest - self._cluster.clock.monotonic())
         if not sockets:
-            self._cluster.pause(patience.remaining_s)
+            self._cluster.pause(left_s)
             return
-        for descriptor, _ in poll.poll(max(1.0, patience.remaining_s * 1000)):
+        for descriptor, _ in poll.poll(max(1.0, left_s * 1000)):
             sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
 
     def parse_response(self, leader: BrokerAddress, waiting: _Waiting) -> list[Fetched]:

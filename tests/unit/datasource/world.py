@@ -17,9 +17,9 @@ from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
 from spark_logbus.protocol import PartitionEnds
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
-from spark_logbus.spark.patience import RetryPolicy
 from tests.fakes.clock import ManualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
