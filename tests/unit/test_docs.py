@@ -1,4 +1,4 @@
-"""The documents name tests for what they claim; the tests are there."""
+"""The documents agree with the code: generated parts are fresh, and each claim names its test."""
 
 from __future__ import annotations
 
@@ -7,31 +7,65 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-NAMED = re.compile(r"\[(test_\w+)\]\(([^)]+)\)")
+from scripts.docs import NAMED, ROOT, files
+
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 
 
-@pytest.mark.parametrize("page", ["failures.md", "guarantees.md", "scenarios.md"])
-def test_every_test_that_a_page_names_is_there(page: str) -> None:
-    named = NAMED.findall((DOCS / page).read_text())
-    assert len(named) > 10
-    missing = [
-        name
-        for name, link in named
-        if f"def {name}(" not in (DOCS / link).resolve(strict=True).read_text()
+def prose(page: Path) -> list[str]:
+    """The lines of a page outside of code."""
+    return re.sub(r"(?ms)^```.*?^```$", "", page.read_text()).splitlines()
+
+
+def anchors(page: Path) -> set[str]:
+    """What ``#...`` can name in a page: its headings, as GitHub spells them, and marks."""
+    headings = [line.lstrip("# ") for line in prose(page) if line.startswith("#")]
+    slugs = {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', page.read_text()))
+
+
+def rows(page: str, header: str) -> list[str]:
+    table = [line for line in (DOCS / page).read_text().splitlines() if line[:1] == "|"]
+    return [row for row in table if not row.startswith((f"| {header}", "|---"))]
+
+
+def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
+    stale = [str(path) for path, text in files() if path.read_text() != text]
+    assert stale == [], "run scripts/docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for text, link in LINK.findall("\n".join(prose(page))):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+        if text.startswith("test_"):
+            assert f"def {text}(" in target.read_text(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped(page: Path) -> None:
+    long = [
+        line
+        for line in prose(page)
+        if len(line) > 100 and not line.startswith(("|", "[")) and " " in line.strip("-* ")
     ]
-    assert missing == []
+    assert long == []
 
 
 def test_every_failure_has_a_test() -> None:
-    rows = [line for line in (DOCS / "failures.md").read_text().splitlines() if line[:1] == "|"]
-    failures = [row for row in rows if not row.startswith(("| What goes", "|---"))]
+    failures = rows("failures.md", "What goes")
     assert len(failures) >= 29
-    assert [row for row in failures if not NAMED.search(row)] == []
+    assert [row for row in failures if not NAMED.search(row) and "](../tests/" not in row] == []
 
 
 def test_every_scenario_of_the_spark_source_has_a_test() -> None:
-    rows = [line for line in (DOCS / "scenarios.md").read_text().splitlines() if line[:1] == "|"]
-    scenarios = [row for row in rows if not row.startswith(("| What a user", "|---"))]
+    scenarios = rows("scenarios.md", "What a user")
     assert len(scenarios) > 40
-    assert [row for row in scenarios if "tests/integration/" not in row] == []
+    assert [row for row in scenarios if not NAMED.search(row) and "](../tests/" not in row] == []
