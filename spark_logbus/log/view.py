@@ -28,6 +28,7 @@ class LogSlice:
     file: File
     position: int
     length: int
+    bytes_after: int = 0  # of the same segment, that a larger read would have got too
 
     def read(self) -> bytes:
         """All of the slice, for those who cannot ``sendfile``. Raises OSError."""
@@ -124,7 +125,7 @@ def read(stretch: VisibleSegment, offset: int, max_bytes: int, end: int | None) 
         stop = lookup.slice_end(start, limit=limit, max_bytes=max_bytes)
     except DamageFoundError:
         raise DamagedError(stretch) from None
-    return LogSlice(lookup.file, start.position, stop - start.position)
+    return LogSlice(lookup.file, start.position, stop - start.position, bytes_after=limit - stop)
 
 
 def offset_at(view: LogView, timestamp_us: int) -> int | None:

@@ -152,7 +152,10 @@ class FetchHandler:
     def _file_instead(self, request: FetchRequest, found: PartitionRead) -> FileHandover | None:
         """The response with a file in place of its bytes, if the client takes that."""
         max_bytes = min(request.max_bytes_by_descriptor, self._max_fetch_bytes)
-        if max_bytes < LEAST_PASSED_BYTES or found.log is None:
+        piece = found.piece
+        if found.log is None or piece is None:
+            return None
+        if min(max_bytes, piece.length + piece.bytes_after) < LEAST_PASSED_BYTES:
             return None
         wanted = request.partitions[0]
         try:
@@ -177,10 +180,8 @@ class FetchHandler:
             if room > 0 or first:
                 max_bytes = max(1, min(wanted.max_bytes, room))
                 piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
-                if piece is not None and piece.length < enough:
-                    # Less than the client waits for: is more there that max_bytes keeps out?
-                    more = log.read(wanted.offset, max_bytes=enough, end=wanted.end)
-                    settled = more is not None and more.length > piece.length
+                # Less than the client waits for, because max_bytes keeps out what is there.
+                settled = piece is not None and piece.length < enough and piece.bytes_after > 0
             if piece is not None and piece.length > room and not first:
                 piece = None  # does not fit behind what others got; its turn comes next time
             ends = log.ends()

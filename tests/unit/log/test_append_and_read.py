@@ -122,6 +122,9 @@ def test_where_a_slice_begins_and_ends(
     found = broker.log().read(offset, max_bytes=max_bytes, end=end)
     assert found is not None
     assert [h.base_offset for h, _ in split(found.read(), allow_tail=False)] == base_offsets
+    whole = broker.log().read(offset, max_bytes=10_000, end=end)
+    assert whole is not None
+    assert (found.length + found.bytes_after, whole.bytes_after) == (whole.length, 0)
 
 
 def test_a_slice_ends_with_its_segment(broker: Broker) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetche
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, Response
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
-from spark_logbus.log import LogConfig, LogEnds, PartitionLog
+from spark_logbus.log import LogConfig, LogEnds, LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -180,6 +181,27 @@ def test_min_bytes_that_max_bytes_exclude_are_not_waited_for(fetching: Fetching)
     assert results(answer)[0].length == BATCH
     answer = fetching.fetch(part(), min_bytes=10**12, max_bytes=2 * BATCH)
     assert results(answer)[0].length == 2 * BATCH
+
+
+def test_a_batch_that_max_bytes_cuts_off_is_not_waited_for(fetching: Fetching) -> None:
+    fetching.append(count=2)
+    most = 2 * BATCH - 1
+    assert results(fetching.fetch(part(max_bytes=most), min_bytes=most))[0].length == BATCH
+
+
+def test_a_fetch_reads_each_log_once(fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[TopicPartition] = []
+    read = PartitionLog.read
+
+    def counted(log: PartitionLog, offset: int, **limits: Any) -> LogSlice | None:
+        reads.append(log.topic_partition)
+        return read(log, offset, **limits)
+
+    fetching.append(count=4)
+    monkeypatch.setattr(PartitionLog, "read", counted)
+    results(fetching.fetch(part(max_bytes=BATCH), part(T1), min_bytes=3 * BATCH))
+    ask_for_file(fetching, part())
+    assert reads == [T0, T1, T0]
 
 
 @pytest.mark.parametrize("max_bytes", [-1, 0, 1])
