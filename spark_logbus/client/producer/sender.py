@@ -6,11 +6,8 @@ leader that has room, and sleeps until a socket, the front, or a timer has somet
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import selectors
-import socket
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +18,7 @@ from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Completion, failing
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
+from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest
@@ -56,14 +54,9 @@ class Sender:
         self._lock = lock
         self._settler = Completion(cluster, config, accumulator, lock=lock, settled=settled)
         self._links = LeaderConnections(cluster, wake=self.wake)
-        self._selector = selectors.DefaultSelector()
-        self._wake_end, self._wake_in = socket.socketpair()
-        self._wake_end.setblocking(False)
-        self._wake_in.setblocking(False)
-        self._selector.register(self._wake_end, selectors.EVENT_READ, None)
+        self._poller: Poller[Link] = Poller()
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
         self._look_around_at = 0.0
-        self._awake = False
         self._stopping = False
         self.stopped = False
         self._thread = threading.Thread(target=self._run, name="logbus-producer", daemon=True)
@@ -73,16 +66,11 @@ class Sender:
 
     def wake(self) -> None:
         """Have the loop look at its queues soon."""
-        if self._awake or self.stopped:
-            return
-        self._awake = True
-        with contextlib.suppress(OSError):  # full: it wakes anyway; closed: nothing is left to do
-            self._wake_in.send(b"\0")
+        self._poller.wake()
 
     def stop(self, timeout_s: float) -> None:
         """End the thread; what is not acknowledged by then fails with ProducerClosedError."""
         self._stopping = True
-        self._awake = False
         self.wake()
         self._thread.join(timeout_s)
 
@@ -105,7 +93,7 @@ class Sender:
         now = self._cluster.clock.monotonic()
         for link in self._links.connected(now):
             assert link.connection is not None
-            self._selector.register(link.connection, selectors.EVENT_READ, link)
+            self._poller.add(link.connection, link)
         for topic, unknown in self._links.unknown_topics(now):
             with self._lock:
                 lost = self._accumulator.remove_topic(topic)
@@ -116,11 +104,8 @@ class Sender:
         self._time_out(now)
         self._go_around_leaders_away(now)
         self._fill_requests(now)
-        for key, _ in self._selector.select(self._sleep_s(now)):
-            if key.data is None:
-                self._drain_wakes()
-            else:
-                self._progress(key.data)
+        for link in self._poller.wait(self._sleep_s(now)):
+            self._progress(link)
 
     def _sleep_s(self, turn_began: float) -> float:
         with self._lock:
@@ -130,15 +115,6 @@ class Sender:
         soonest = min((at for at in events if at > turn_began), default=math.inf)
         left_s = soonest - self._cluster.clock.monotonic()
         return min(max(0.0, left_s), _LONGEST_SLEEP_S)
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wake_end.recv(4096):
-                pass
-        # After the last byte is gone, not before: or a wake in between would lose its byte and
-        # leave the flag set, and no later one would get through. What a wake skipped here has
-        # announced is seen in the turn that follows.
-        self._awake = False
 
     # -- leaders that are away ------------------------------------------------------------
 
@@ -281,11 +257,7 @@ class Sender:
         if connection.failure is not None:
             self._link_down(link, connection.failure, now)
             return
-        events = selectors.EVENT_READ
-        if connection.wants_to_write:
-            events |= selectors.EVENT_WRITE
-        if self._selector.get_key(connection).events != events:
-            self._selector.modify(connection, events, link)
+        self._poller.update(connection)
 
     def _time_out(self, now: float) -> None:
         for link in self._links:
@@ -301,9 +273,7 @@ class Sender:
 
     def _link_down(self, link: Link, error: LogbusError, now: float) -> None:
         if link.connection is not None:
-            registered = [key for key in self._selector.get_map().values() if key.data is link]
-            for key in registered:
-                self._selector.unregister(key.fileobj)
+            self._poller.remove(link)
         for lost in self._links.down(link, error, now):
             if lost.pending.done and lost.pending.error is None:
                 self._settler.answered(link, lost, now)
@@ -315,7 +285,5 @@ class Sender:
         with self._lock:
             left = self._accumulator.remove_all()
         self._links.close()
-        self._selector.close()
-        self._wake_end.close()
-        self._wake_in.close()
+        self._poller.close()
         self._settler.finish([failing(batch, why) for batch in left])
