@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from spark_logbus.client import Cluster
-from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
 from spark_logbus.record.arrow import encode
@@ -37,7 +37,7 @@ class Appender:
         self._request = AppendRequest(acks, _TIMEOUT_MS, [AppendPartition(topic, 0, len(data))])
         deadline = cluster.deadline_ms(_TIMEOUT_MS)
         leader = cluster.leader(TopicPartition(topic, 0), deadline)
-        self._connection: Connection = cluster.pool.take(leader, deadline)
+        self._connection: BrokerConnection = cluster.pool.take(leader, deadline)
 
     def __enter__(self) -> Self:
         return self

@@ -24,7 +24,7 @@ from rich.table import Table
 from bench.appender import Appender, record_batch
 from bench.harness import ROOT, cluster, console
 from spark_logbus.client import Admin, ClientConfig, Cluster
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
@@ -47,7 +47,7 @@ def fetch_of(offset: int, max_bytes: int) -> FetchRequest:
     return FetchRequest(0, 1, max_bytes, [FetchPartition("old", 0, offset, max_bytes)])
 
 
-def leader_connections(client: Cluster, stack: ExitStack, count: int) -> list[Connection]:
+def leader_connections(client: Cluster, stack: ExitStack, count: int) -> list[BrokerConnection]:
     deadline = client.deadline_ms(120_000)
     leader = client.leader(TopicPartition("old", 0), deadline)
     return [stack.enter_context(client.pool.lease(leader, deadline)) for _ in range(count)]

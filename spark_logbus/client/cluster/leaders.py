@@ -7,7 +7,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.topic_identity import require_topic
-from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, NotLeaderError, ProtocolError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, ErrorInfo, Message
@@ -108,7 +108,7 @@ class LeaderCall(Generic[P, R, M]):
                 by_leader.setdefault(leader, []).append(number)
         deadline = deadline.sooner_ms(self._cluster.config.request_timeout_ms)
         sent: list[tuple[BrokerAddress, list[int], PendingResponse]] = []
-        leased: list[Connection] = []
+        leased: list[BrokerConnection] = []
         try:
             others = len(by_leader)
             for leader, numbers in by_leader.items():

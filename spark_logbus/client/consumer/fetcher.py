@@ -12,7 +12,7 @@ from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.fetch.partition_failures import Troubles
-from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     LogbusError,
     OffsetOutOfRangeError,
@@ -50,7 +50,7 @@ class Fetched:
 class _Waiting:
     """One request under way to one leader."""
 
-    connection: Connection
+    connection: BrokerConnection
     pending: PendingResponse
     positions: dict[TopicPartition, Position]
     sent_at: float

@@ -17,7 +17,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
-from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     ConfigError,
     CorruptRecordBatchError,
@@ -77,7 +77,7 @@ class RangeReader:
         self._max_mapped_bytes = min(_MAX_MAPPED_BYTES, cluster.config.max_response_bytes)
         self._position = offset_range.start  # where the next fetch begins
         self._received: deque[EncodedBatch] = deque()
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
         self._closed = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.transport.connection import Connection, PendingResponse
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Deadline
@@ -34,8 +34,8 @@ class Link:
     """The way to one leader."""
 
     address: BrokerAddress
-    connection: Connection | None = None
-    dialing: Future[Connection] | None = None
+    connection: BrokerConnection | None = None
+    dialing: Future[BrokerConnection] | None = None
     in_flight: deque[InFlight] = field(default_factory=deque)
     failures: int = 0
     not_before: float = 0.0

@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 from spark_logbus.client.config import ClientConfig
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LimitExceededError,
@@ -26,7 +26,7 @@ _LOCAL_BUFFER_BYTES: Final = 4 << 20  # cut by the kernel to net.core.wmem_max
 _SOFTWARE: Final = "logbus-python"
 
 
-def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> Connection:
+def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) -> BrokerConnection:
     """A connection that has shaken hands with the broker ``address`` names.
 
     A broker on this machine that does not let it in over its UNIX socket may have room for it over
@@ -48,8 +48,8 @@ def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) ->
 
 def _greeted(
     sock: socket.socket, address: BrokerAddress, config: ClientConfig, deadline: Deadline
-) -> Connection:
-    connection = Connection(sock, address, max_response_bytes=config.max_response_bytes)
+) -> BrokerConnection:
+    connection = BrokerConnection(sock, address, max_response_bytes=config.max_response_bytes)
     try:
         _shake_hands(connection, config, deadline)
     except LogbusError as error:
@@ -91,7 +91,7 @@ def _connect(address: BrokerAddress, deadline: Deadline) -> socket.socket:
     return sock
 
 
-def _shake_hands(connection: Connection, config: ClientConfig, deadline: Deadline) -> None:
+def _shake_hands(connection: BrokerConnection, config: ClientConfig, deadline: Deadline) -> None:
     request = HandshakeRequest(client_id=config.client_id, software=_SOFTWARE)
     answer = connection.send(Api.HANDSHAKE, request).result(HandshakeResponse, deadline)
     address = connection.address

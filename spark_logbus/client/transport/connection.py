@@ -60,7 +60,7 @@ class PendingResponse:
         "_connection", "_message", "api", "correlation", "done", "error", "file", "payload"
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, api: Api, correlation: int) -> None:
+    def __init__(self, connection: BrokerConnection, api: Api, correlation: int) -> None:
         self._connection = connection
         self._message: Message | None = None
         self.api = api
@@ -98,7 +98,7 @@ class PendingResponse:
         self.done = True
 
 
-class Connection:
+class BrokerConnection:
     """A connected, non-blocking socket. Not thread-safe: one user at a time (see ``pool``)."""
 
     def __init__(

@@ -7,7 +7,7 @@ import selectors
 import socket
 from typing import Generic, TypeVar
 
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 
 T = TypeVar("T")
 
@@ -24,11 +24,11 @@ class Poller(Generic[T]):
         self._selector.register(self._wake_end, selectors.EVENT_READ, None)
         self._awake = False
 
-    def add(self, connection: Connection, owner: T) -> None:
+    def add(self, connection: BrokerConnection, owner: T) -> None:
         """Report ``owner`` when ``connection`` can be read."""
         self._selector.register(connection, selectors.EVENT_READ, owner)
 
-    def update(self, connection: Connection) -> None:
+    def update(self, connection: BrokerConnection) -> None:
         """Report when it can be written to as well, as long as it wants to write."""
         events = selectors.EVENT_READ
         if connection.wants_to_write:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.transport.connect import connect
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
@@ -24,7 +24,7 @@ class ConnectionPool:
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._idle: dict[BrokerAddress, list[Connection]] = {}
+        self._idle: dict[BrokerAddress, list[BrokerConnection]] = {}
         self._closed = False
         self._max_record_batch_bytes: int | None = None
 
@@ -33,7 +33,7 @@ class ConnectionPool:
         """The smallest limit of the brokers met so far; None before the first handshake."""
         return self._max_record_batch_bytes
 
-    def take(self, address: BrokerAddress, deadline: Deadline) -> Connection:
+    def take(self, address: BrokerAddress, deadline: Deadline) -> BrokerConnection:
         """An idle connection that still looks alive, or a new one."""
         while True:
             with self._lock:
@@ -53,7 +53,7 @@ class ConnectionPool:
             self._max_record_batch_bytes = limit if known is None else min(known, limit)
         return connection
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: BrokerConnection) -> None:
         """Keep the connection for the next caller, if nothing is under way on it."""
         with self._lock:
             if connection.idle and not self._closed:
@@ -64,7 +64,7 @@ class ConnectionPool:
         connection.close()
 
     @contextmanager
-    def lease(self, address: BrokerAddress, deadline: Deadline) -> Iterator[Connection]:
+    def lease(self, address: BrokerAddress, deadline: Deadline) -> Iterator[BrokerConnection]:
         connection = self.take(address, deadline)
         try:
             yield connection

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client.transport.connect import connect as dial
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.client.transport.pool import ConnectionPool
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import (
@@ -42,10 +42,10 @@ def soon(milliseconds: float = 5_000) -> Deadline:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair() -> Iterator[tuple[BrokerConnection, socket.socket]]:
     """A connection and the bare socket at its other end."""
     ours, theirs = socket.socketpair()
-    connection = Connection(ours, HERE, max_response_bytes=1 << 20)
+    connection = BrokerConnection(ours, HERE, max_response_bytes=1 << 20)
     yield connection, theirs
     connection.close()
     theirs.close()
@@ -74,7 +74,7 @@ def pass_over(sock: socket.socket, data: bytes, path: Path) -> None:
 
 
 def test_responses_come_in_the_order_of_the_requests(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, theirs = pair
     pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(3)]
@@ -88,7 +88,7 @@ def test_responses_come_in_the_order_of_the_requests(
 
 
 def test_a_payload_is_received_into_aligned_arrow_memory(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     import pyarrow as pa
 
@@ -101,7 +101,7 @@ def test_a_payload_is_received_into_aligned_arrow_memory(
 
 
 def test_a_file_belongs_to_the_response_that_it_came_with(
-    pair: tuple[Connection, socket.socket], segment: Path
+    pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
@@ -125,7 +125,7 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
 
 
 def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
-    pair: tuple[Connection, socket.socket], segment: Path
+    pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
@@ -139,7 +139,7 @@ def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
 
 
 def test_files_that_nobody_receives_leave_no_descriptor(
-    pair: tuple[Connection, socket.socket], segment: Path
+    pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
     connection, theirs = pair
@@ -152,7 +152,7 @@ def test_files_that_nobody_receives_leave_no_descriptor(
 
 
 def test_a_response_out_of_order_ends_the_connection(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, theirs = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
@@ -164,7 +164,7 @@ def test_a_response_out_of_order_ends_the_connection(
 
 
 def test_a_frame_above_the_limit_is_refused_before_it_is_read(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, theirs = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
@@ -174,7 +174,7 @@ def test_a_frame_above_the_limit_is_refused_before_it_is_read(
 
 
 def test_no_answer_in_time_closes_the_connection(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, _ = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
@@ -185,7 +185,7 @@ def test_no_answer_in_time_closes_the_connection(
         later.result(MetadataResponse, soon())
 
 
-def test_the_other_end_hangs_up(pair: tuple[Connection, socket.socket]) -> None:
+def test_the_other_end_hangs_up(pair: tuple[BrokerConnection, socket.socket]) -> None:
     connection, theirs = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
     theirs.close()
@@ -194,7 +194,7 @@ def test_the_other_end_hangs_up(pair: tuple[Connection, socket.socket]) -> None:
 
 
 def test_a_large_request_is_written_as_the_socket_takes_it(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, theirs = pair
     theirs.setblocking(False)
@@ -218,7 +218,7 @@ def test_a_large_request_is_written_as_the_socket_takes_it(
 
 
 def test_a_request_above_the_brokers_limit_is_not_sent(
-    pair: tuple[Connection, socket.socket],
+    pair: tuple[BrokerConnection, socket.socket],
 ) -> None:
     connection, _ = pair
     connection.take_limits(max_request_bytes=100, max_record_batch_bytes=50)

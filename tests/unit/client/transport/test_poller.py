@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.client.transport.connection import Connection
+from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, AppendRequest
@@ -22,9 +22,9 @@ def poller() -> Iterator[Poller[str]]:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Connection, socket.socket]]:
+def ends() -> Iterator[tuple[BrokerConnection, socket.socket]]:
     ours, theirs = socket.socketpair()
-    connection = Connection(ours, BrokerAddress(1, "h", 1), max_response_bytes=1 << 20)
+    connection = BrokerConnection(ours, BrokerAddress(1, "h", 1), max_response_bytes=1 << 20)
     yield connection, theirs
     connection.close()
     theirs.close()
@@ -52,7 +52,7 @@ def test_a_wake_of_a_closed_poller_does_nothing(poller: Poller[str]) -> None:
 
 
 def test_owners_of_readable_connections_are_reported(
-    poller: Poller[str], ends: tuple[Connection, socket.socket]
+    poller: Poller[str], ends: tuple[BrokerConnection, socket.socket]
 ) -> None:
     connection, theirs = ends
     poller.add(connection, "one")
@@ -62,7 +62,7 @@ def test_owners_of_readable_connections_are_reported(
 
 
 def test_writes_are_waited_for_while_there_are_any(
-    poller: Poller[str], ends: tuple[Connection, socket.socket]
+    poller: Poller[str], ends: tuple[BrokerConnection, socket.socket]
 ) -> None:
     connection, theirs = ends
     poller.add(connection, "one")
@@ -80,7 +80,7 @@ def test_writes_are_waited_for_while_there_are_any(
 
 
 def test_a_closed_connection_can_be_removed(
-    poller: Poller[str], ends: tuple[Connection, socket.socket]
+    poller: Poller[str], ends: tuple[BrokerConnection, socket.socket]
 ) -> None:
     connection, theirs = ends
     poller.add(connection, "one")
