@@ -216,10 +216,8 @@ def test_a_consumer_waits_for_new_records_of_several_leaders(cluster: Cluster, t
 def test_a_group_resumes_and_follows_a_rewind(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
-    topic_partition = TopicPartition(topic, 0)
-    with Producer(cluster) as producer:
-        for number in range(100):
-            producer.send(topic, b"%d" % number, partition=0)
+    topic_partition, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    fill(cluster, topic, b"", 100)
     group = f"g-{topic}"
     config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Consumer(cluster, config) as consumer:
@@ -227,7 +225,12 @@ def test_a_group_resumes_and_follows_a_rewind(
         assert [record.offset for record in islice(consumer, 30)] == list(range(30))
         consumer.commit()
     with Consumer(cluster, config) as consumer:
-        consumer.assign([topic_partition])
+        consumer.assign([topic_partition, other])
+        assert consumer.position(topic_partition) == 30
+        assert consumer.position(other) == 0
+        assert consumer.committed([topic_partition, other]) == {topic_partition: 30}
+        consumer.commit({other: 5})
+        assert consumer.committed([other]) == {other: 5}
         assert next(consumer).offset == 30
         with Session(brokers.zookeeper, client_name="operator") as session:
             GroupRewinds(session).record(group, {topic_partition: 10}, why="test", by="operator")
@@ -324,6 +327,22 @@ def test_a_position_does_not_outlive_its_topic(
         assert [next(reader).value for _ in range(3)] == [b"new0", b"new1", b"new2"]
         reader.commit()
         assert reader.committed([topic_partition]) == {topic_partition: 3}
+
+
+def test_offsets_of_an_earlier_topic_are_not_taken_up(
+    brokers: EmbeddedCluster, cluster: Cluster, admin: Admin, topic: str
+) -> None:
+    topic_partition = TopicPartition(topic, 0)
+    config = ConsumerConfig(group=f"g-{topic}", zookeeper=brokers.zookeeper, max_wait_ms=50)
+    fill(cluster, topic, b"old", 20)
+    with Consumer(cluster, config) as consumer:
+        consumer.assign([topic_partition])
+        assert [record.offset for record in islice(consumer, 5)] == list(range(5))
+        consumer.commit()
+    make_anew(admin, topic)
+    with Consumer(cluster, config) as consumer:
+        consumer.assign([topic_partition])
+        assert consumer.position(topic_partition) == 0
 
 
 def test_out_of_range_says_where_to_go_on_in_the_new_topic(

@@ -6,24 +6,27 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.admin.admin import Admin
 from spark_logbus.client.arguments import as_offset_spec, as_topic, as_topic_partitions
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.fetcher import Fetched, Fetcher, Position
-from spark_logbus.client.consumer.group import ConsumerGroup, GroupStore
 from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
 from spark_logbus.client.fetch.partition_failures import Troubles
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.errors import (
+    ConfigError,
     CorruptRecordBatchError,
     InvalidRequestError,
     LogbusError,
     TopicRecreatedError,
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+
+if TYPE_CHECKING:
+    from spark_logbus.client.consumer.group import ConsumerGroup
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +46,13 @@ class Consumer:
     nothing is read or committed at the old position in the new topic.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        config: ConsumerConfig | None = None,
-        *,
-        group_store: GroupStore | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, config: ConsumerConfig | None = None) -> None:
         self._cluster = cluster
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
         self._troubles = Troubles(cluster)
         self._fetcher = Fetcher(cluster, self._config, self._troubles)
-        self._group = ConsumerGroup(cluster, self._config, group_store)
+        self._group: ConsumerGroup | None = None
         self._assigned: dict[TopicPartition, None] = {}  # in the order of the next request
         self._positions: dict[TopicPartition, Position] = {}
         self._fetch_from: dict[TopicPartition, Position] = {}  # positions, and what is received
@@ -154,9 +151,10 @@ class Consumer:
         if self._config.group is None:
             return {}, dict.fromkeys(topic_partitions, self._config.start)
         topic_ids = self._topic_ids(topic_partitions)
+        starts = self._opened_group().starting_offsets(topic_partitions, topic_ids)
         committed = {
             topic_partition: Position(offset, topic_ids[topic_partition.topic])
-            for topic_partition, offset in self._group.begin(topic_partitions, topic_ids).items()
+            for topic_partition, offset in starts.items()
         }
         return committed, {
             topic_partition: self._config.start
@@ -380,25 +378,39 @@ class Consumer:
             for topic_partition in offsets
             if topic_partition in self._positions
         }
-        self._group.commit(offsets, known)
+        self._opened_group().commit_offsets(offsets, known)
 
     def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""
-        return self._group.committed(list(topic_partitions))
+        return self._opened_group().committed_offsets(list(topic_partitions))
 
     def resume_from_committed(self) -> None:
         """Forget the positions and take up the group's committed offsets, rewinds included."""
-        self._group.follow_rewinds()
+        self._opened_group().follow_rewinds()
         for topic_partition in self._assigned:
             self._drop(topic_partition)
         self._positions.clear()
+
+    def _opened_group(self) -> ConsumerGroup:
+        if self._config.group is None:
+            raise ConfigError("This consumer has no group; set group in its ConsumerConfig.")
+        if self._group is None:
+            # Imported here: most users of this package never talk to ZooKeeper.
+            from spark_logbus.client.consumer.group import ConsumerGroup
+
+            client_id = self._cluster.config.client_id
+            self._group = ConsumerGroup(
+                self._config.zookeeper, self._config.group, client_id=client_id
+            )
+        return self._group
 
     # -- the end --------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop reading. Nothing is committed by itself."""
         self._fetcher.close()
-        self._group.close()
+        if self._group is not None:
+            self._group.close()
 
     def __enter__(self) -> Consumer:
         return self

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
-from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -17,14 +15,12 @@ from spark_logbus.errors import (
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
-    StaleOwnerError,
     UnknownTopicError,
 )
 from spark_logbus.model import (
     AtTimestamp,
     Earliest,
     Latest,
-    RewindMark,
     TimestampType,
     TopicPartition,
 )
@@ -34,51 +30,6 @@ from tests.fakes.broker import FakeCluster, FaultKind
 from tests.helpers import wait_until
 
 QUICK_POLL = ConsumerConfig(max_wait_ms=20)
-
-
-class MemoryGroup:
-    """A group's offsets, without ZooKeeper."""
-
-    def __init__(self, fake: FakeCluster) -> None:
-        self.fake = fake
-        self.offsets: dict[TopicPartition, CommittedOffset] = {}
-        self.rewinds = 0
-        self.closed = False
-
-    def mark(self) -> RewindMark:
-        return RewindMark(self.rewinds)
-
-    def committed(
-        self, topic_partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return {
-            topic_partition: self.offsets[topic_partition]
-            for topic_partition in topic_partitions
-            if topic_partition in self.offsets
-        }
-
-    def require_unclaimed(self, topics: Iterable[str]) -> None:
-        """No query runs here."""
-
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return {name: self.fake.topics[name].topic_id for name in topics}
-
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        topic_ids: Mapping[str, str],
-        mark: RewindMark,
-    ) -> None:
-        if mark.generation != self.rewinds:
-            raise StaleOwnerError("rewound")
-        for topic_partition, offset in offsets.items():
-            self.offsets[topic_partition] = CommittedOffset(
-                offset, 1, "test", topic_ids[topic_partition.topic]
-            )
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def fill(
@@ -283,59 +234,6 @@ def test_errors_that_no_retry_mends(fake: FakeCluster, cluster: Cluster) -> None
         consumer.assign([TopicPartition("none", 0)])
         with pytest.raises(UnknownTopicError):
             consumer.poll_arrow(1)
-
-
-def test_committed_offsets_are_taken_up(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.create("t", partitions=2)
-    fill(fake, T0, 2)
-    fill(fake, T1, 2)
-    group = MemoryGroup(fake)
-    config = ConsumerConfig(group="g", max_wait_ms=20)
-    with Consumer(cluster, config, group_store=group) as consumer:
-        consumer.assign([T0])
-        assert [record.offset for record in islice(consumer, 7)] == list(range(7))
-        consumer.commit()
-    assert group.closed
-    assert group.offsets[T0].offset == 7
-    assert group.offsets[T0].topic_id == "id-t"
-    with Consumer(cluster, config, group_store=group) as consumer:
-        consumer.assign([T0, T1])
-        assert consumer.position(T0) == 7
-        assert consumer.position(T1) == 0
-        assert consumer.committed([T0, T1]) == {T0: 7}
-        consumer.commit({T1: 5})
-        assert consumer.committed([T1]) == {T1: 5}
-
-
-def test_an_offset_of_an_earlier_topic_of_that_name_is_not_taken_up(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
-    fake.create("t")
-    group = MemoryGroup(fake)
-    group.offsets[T0] = CommittedOffset(5, 1, "test", "id-of-another")
-    with Consumer(cluster, ConsumerConfig(group="g"), group_store=group) as consumer:
-        consumer.assign([T0])
-        assert consumer.position(T0) == 0
-
-
-def test_a_rewind_is_not_committed_over(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.create("t")
-    fill(fake, T0, 2)
-    group = MemoryGroup(fake)
-    config = ConsumerConfig(group="g", max_wait_ms=20)
-    with Consumer(cluster, config, group_store=group) as consumer:
-        consumer.assign([T0])
-        assert [record.offset for record in islice(consumer, 12)] == list(range(12))
-        consumer.commit()
-        group.rewinds += 1
-        group.offsets[T0] = CommittedOffset(3, 1, "operator", "id-t")
-        assert next(consumer).offset == 12
-        with pytest.raises(StaleOwnerError):
-            consumer.commit()
-        consumer.resume_from_committed()
-        assert next(consumer).offset == 3
-        consumer.commit()
-        assert group.offsets[T0].offset == 4
 
 
 def test_without_a_group_there_is_nothing_to_commit(fake: FakeCluster, cluster: Cluster) -> None:
