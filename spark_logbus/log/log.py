@@ -22,7 +22,7 @@ from spark_logbus.log.config import LogConfig
 from spark_logbus.log.environment import AppendTotals, LogEnvironment
 from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.producers.states import ProducerStateManager
-from spark_logbus.log.retention import SegmentFacts, expired_segments
+from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment, save_index
 from spark_logbus.log.state import LogState
 from spark_logbus.log.view import LogSlice, LogView
@@ -286,13 +286,8 @@ class PartitionLog:
 
     def _expire(self, now_us: int) -> bool:
         tail, view, config = self._writer.tail, self._state.view, self.config
-        summaries = [segment.summary for segment in view.segments]
-        facts = [
-            SegmentFacts(summary.size_bytes, summary.max_timestamp_us, summary.last_append_us)
-            for summary in summaries
-        ]
         count = expired_segments(
-            facts,
+            [segment.summary for segment in view.segments],
             now_us=now_us,
             retention_ms=config.retention_ms if config.deletes else None,
             retention_bytes=config.retention_bytes if config.deletes else None,

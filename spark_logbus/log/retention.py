@@ -1,22 +1,15 @@
-"""Which segments of a log are to be deleted: a pure decision."""
+"""Decides how many segments of a log have expired. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from spark_logbus.log.segment.index import Summary
 from spark_logbus.log.segment.metadata import NOTHING_APPENDED
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    size_bytes: int
-    max_timestamp_us: int
-    last_append_us: int
-
-
 def expired_segments(
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[Summary],
     *,
     now_us: int,
     retention_ms: int | None,
@@ -35,9 +28,7 @@ def expired_segments(
     return max(by_time, by_size)
 
 
-def _expired_by_time(
-    segments: Sequence[SegmentFacts], now_us: int, retention_ms: int | None
-) -> int:
+def _expired_by_time(segments: Sequence[Summary], now_us: int, retention_ms: int | None) -> int:
     if retention_ms is None:
         return 0
     keep_from_us = now_us - retention_ms * 1000
@@ -53,7 +44,7 @@ def _expired_by_time(
     return count
 
 
-def _young_from_us(segment: SegmentFacts, now_us: int) -> int:
+def _young_from_us(segment: Summary, now_us: int) -> int:
     """The time from which the age of the segment's newest record counts: its last append.
 
     A record's own time may lengthen that, and never shortens it: records of the past that are
@@ -65,7 +56,7 @@ def _young_from_us(segment: SegmentFacts, now_us: int) -> int:
     return segment.last_append_us
 
 
-def _expired_by_size(segments: Sequence[SegmentFacts], retention_bytes: int | None) -> int:
+def _expired_by_size(segments: Sequence[Summary], retention_bytes: int | None) -> int:
     if retention_bytes is None:
         return 0
     excess = sum(segment.size_bytes for segment in segments) - retention_bytes

@@ -18,7 +18,6 @@ from spark_logbus.log import names
 from spark_logbus.log.compaction import swap as swaps
 from spark_logbus.log.compaction.plan import (
     CleanedUpTo,
-    SealedFacts,
     Selection,
     delete_horizon,
     group,
@@ -116,11 +115,12 @@ class LogCompaction:
         if found.dirty_ratio < config.min_cleanable_dirty_ratio and not found.overdue:
             return None
         segments = view.sealed[: found.count]
+        summaries = [segment.summary for segment in segments]
         with storage_errors("prepare a compaction in", self._directory):
             swaps.remove_cleaned(self._files, self._directory)
         groups = tuple(
             self._group(segments[run.start : run.stop], config)
-            for run in group(_facts(segments), segment_bytes=config.segment_bytes)
+            for run in group(summaries, segment_bytes=config.segment_bytes)
         )
         return CompactionPlan(
             groups,
@@ -140,7 +140,7 @@ class LogCompaction:
         if not view.sealed or self._is_damaged(view):
             return None
         return select(
-            _facts(view.sealed),
+            [segment.summary for segment in view.sealed],
             first_dirty_offset=self._first_dirty_offset(),
             now_us=now_us,
             min_lag_ms=config.min_compaction_lag_ms,
@@ -298,16 +298,3 @@ class LogCompaction:
             if self._state.offline is None:
                 with storage_errors("tidy up after a compaction in", self._directory):
                     swaps.remove_cleaned(self._files, self._directory)
-
-
-def _facts(segments: tuple[SealedSegment, ...]) -> list[SealedFacts]:
-    return [
-        SealedFacts(
-            segment.base_offset,
-            segment.summary.end_offset,
-            segment.summary.size_bytes,
-            segment.summary.first_append_us,
-            segment.summary.last_append_us,
-        )
-        for segment in segments
-    ]

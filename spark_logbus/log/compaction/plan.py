@@ -1,4 +1,4 @@
-"""What compaction does to which segments: pure decisions over plain facts.
+"""Decides which segments a compaction takes, and which tombstones may go. Pure.
 
 The sealed segments of a log are clean up to the *first dirty offset*: there, no key has two
 records. What lies behind it came since. A compaction reads the dirty part, learns the newest
@@ -11,18 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from spark_logbus.log.segment.index import Summary
+
 # Offsets in a record batch of a rewritten segment are 32-bit differences.
 _MAX_SPAN: Final = (1 << 31) - 1
 # Of the time that tombstones are kept; finer, they would go a little sooner and the history grow.
 _HISTORY_STEPS: Final = 16
-
-
-class SealedFacts(NamedTuple):
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    first_append_us: int
-    last_append_us: int
 
 
 class CleanedUpTo(NamedTuple):
@@ -48,7 +42,7 @@ class Selection:
 
 
 def select(
-    segments: Sequence[SealedFacts],
+    segments: Sequence[Summary],
     *,
     first_dirty_offset: int,
     now_us: int,
@@ -75,7 +69,7 @@ def select(
     return Selection(count, clean_bytes, dirty_bytes, overdue)
 
 
-def group(segments: Sequence[SealedFacts], *, segment_bytes: int) -> list[range]:
+def group(segments: Sequence[Summary], *, segment_bytes: int) -> list[range]:
     """Runs of consecutive segments, by number, each of which becomes one new segment.
 
     What goes in is bounded, so that what comes out is: it holds no more records.

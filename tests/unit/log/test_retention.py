@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.log.retention import SegmentFacts, expired_segments
-from spark_logbus.log.segment.index import NO_TIMESTAMP
+from spark_logbus.log.retention import expired_segments
+from spark_logbus.log.segment.index import NO_TIMESTAMP, Summary
 from spark_logbus.log.segment.metadata import NOTHING_APPENDED
 from spark_logbus.log.steady_time import JumpGuardedClock
 from tests.fakes.clock import NOW_US, SECOND, ManualClock
@@ -13,10 +13,15 @@ FUTURE = NOW * 100
 UNKNOWN = NO_TIMESTAMP
 
 
-def facts(*segments: tuple[int, int, int]) -> list[SegmentFacts]:
+def summary(size_bytes: int, max_timestamp_us: int, last_append_us: int) -> Summary:
+    """Offsets and the first append are nothing to retention."""
+    return Summary(0, 1, size_bytes, max_timestamp_us, last_append_us, last_append_us)
+
+
+def summaries(*segments: tuple[int, int, int]) -> list[Summary]:
     """Size, age of the newest record and age of the last append, both in ms."""
     return [
-        SegmentFacts(
+        summary(
             size,
             age if age in (FUTURE, UNKNOWN) else NOW - age * 1000,
             NOTHING_APPENDED if age == UNKNOWN else NOW - appended * 1000,
@@ -51,7 +56,9 @@ def facts(*segments: tuple[int, int, int]) -> list[SegmentFacts]:
     ],
 )
 def test_by_time(segments: list[tuple[int, int, int]], expired: int) -> None:
-    found = expired_segments(facts(*segments), now_us=NOW, retention_ms=100, retention_bytes=None)
+    found = expired_segments(
+        summaries(*segments), now_us=NOW, retention_ms=100, retention_bytes=None
+    )
     assert found == expired
 
 
@@ -70,13 +77,13 @@ def test_by_time(segments: list[tuple[int, int, int]], expired: int) -> None:
     ],
 )
 def test_by_size(sizes: list[int], limit: int, expired: int) -> None:
-    segments = [SegmentFacts(size, NOW, NOW) for size in sizes]
+    segments = [summary(size, NOW, NOW) for size in sizes]
     found = expired_segments(segments, now_us=NOW, retention_ms=None, retention_bytes=limit)
     assert found == expired
 
 
 def test_without_limits_nothing_goes() -> None:
-    segments = facts((10, 10**6, 10**6), (10, 0, 0))
+    segments = summaries((10, 10**6, 10**6), (10, 0, 0))
     assert not expired_segments(segments, now_us=NOW, retention_ms=None, retention_bytes=None)
 
 

@@ -10,19 +10,21 @@ from spark_logbus.log import OS_FILES, LogConfig
 from spark_logbus.log.checkpoint import read_cleanings, write_cleanings
 from spark_logbus.log.compaction.plan import (
     CleanedUpTo,
-    SealedFacts,
     delete_horizon,
     group,
     record_cleaning,
     select,
 )
+from spark_logbus.log.segment.index import Summary
 
 NOW_MS = 1_000_000
 
 
-def segment(base: int, size: int, *, first: int = 500, last: int = 400) -> SealedFacts:
+def segment(base: int, size: int, *, first: int = 500, last: int = 400) -> Summary:
     """Ten offsets; ages of the first and the last append in ms."""
-    return SealedFacts(base, base + 10, size, (NOW_MS - first) * 1000, (NOW_MS - last) * 1000)
+    return Summary(
+        base, base + 10, size, NOW_MS * 1000, (NOW_MS - first) * 1000, (NOW_MS - last) * 1000
+    )
 
 
 THREE = [segment(0, 100), segment(10, 200), segment(20, 300, first=300, last=200)]
@@ -85,7 +87,7 @@ def test_groups_are_no_larger_than_a_segment(sizes: list[int], expected: list[li
 
 def test_groups_fit_the_offset_deltas() -> None:
     ends = [0, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 31) + 10]
-    segments = [SealedFacts(a, b, 1, 0, 0) for a, b in pairwise(ends)]
+    segments = [Summary(a, b, 1, 0, 0, 0) for a, b in pairwise(ends)]
     assert [list(run) for run in group(segments, segment_bytes=1000)] == [[0, 1], [2, 3]]
 
 
