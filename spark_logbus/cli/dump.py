@@ -125,7 +125,8 @@ def index(
     """The entries of an index, its summary, and whether it agrees with its segment."""
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspect.index_check import compare_index, read_index
+    from spark_logbus.log.inspect.index_check import compare_index
+    from spark_logbus.log.segment.index_file import read_index
 
     try:
         found = read_index(OS_FILES, index_file)

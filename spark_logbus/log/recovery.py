@@ -29,16 +29,10 @@ from typing import Final
 from spark_logbus.clock import Clock
 from spark_logbus.log import flush_failure, names
 from spark_logbus.log.compaction.swap import complete as complete_swaps
-from spark_logbus.log.filesystem import File, FileSystem, read_whole
+from spark_logbus.log.filesystem import File, FileSystem
 from spark_logbus.log.missing import EndsTooEarlyError
-from spark_logbus.log.segment.index import (
-    ENTRY_SIZE,
-    HEADER_SIZE,
-    MAX_ENTRIES,
-    Index,
-    Summary,
-    decode_summary,
-)
+from spark_logbus.log.segment.index import Summary
+from spark_logbus.log.segment.index_file import index_path, read_index, read_summary, save_index
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
 from spark_logbus.log.segment.scan import ScanResult
@@ -48,9 +42,7 @@ from spark_logbus.log.segment.segment import (
     SealedSegment,
     create_segment,
     delete_segment,
-    index_path,
     log_damage,
-    save_index,
     tail_hole,
 )
 from spark_logbus.log.view import LogView, make_view
@@ -153,11 +145,12 @@ class LogRecovery:
     def _open_sealed(self, base_offset: int, end_offset: int) -> SealedSegment:
         path = self.directory / names.segment(base_offset)
         file = self.files.open_read_only(path)
-        summary = self._trusted_summary(path, file)
+        summary = read_summary(self.files, index_path(path))
         if (
             summary is not None
-            and summary.base_offset == base_offset
-            and summary.end_offset == end_offset
+            and summary.is_of(
+                base_offset=base_offset, end_offset=end_offset, size_bytes=file.size()
+            )
             and (self.clean or end_offset <= self.recovery_point)
         ):
             return self._sealed(path, summary, None)
@@ -276,32 +269,18 @@ class LogRecovery:
             file.pwrite(file.pread(length, position), position)
             position += length
 
-    def _trusted_summary(self, segment_path: Path, file: File) -> Summary | None:
-        """What the index file says of the segment, if it is whole and not stale."""
-        try:
-            data = read_whole(self.files, index_path(segment_path), limit_bytes=HEADER_SIZE)
-        except FileNotFoundError:
-            return None
-        summary = decode_summary(data)
-        if summary is None or summary.size_bytes != file.size():
-            return None
-        return summary
-
     def _trusted_contents(self, path: Path, file: File, base_offset: int) -> SegmentMetadata | None:
         if file.size() == 0 and base_offset == self.recovery_point:
             return SegmentMetadata(
                 base_offset=base_offset, index_interval_bytes=self.index_interval_bytes
             )
-        summary = self._trusted_summary(path, file)
-        if summary is None or (summary.base_offset, summary.end_offset) != (
-            base_offset,
-            self.recovery_point,
+        found = read_index(self.files, index_path(path))
+        if found is None or found.summary is None or found.index is None:
+            return None
+        if not found.summary.is_of(
+            base_offset=base_offset, end_offset=self.recovery_point, size_bytes=file.size()
         ):
             return None
-        limit = HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE
-        index = Index.decode(read_whole(self.files, index_path(path), limit_bytes=limit), summary)
-        if index is None:
-            return None
         return SegmentMetadata.resume(
-            summary, index, index_interval_bytes=self.index_interval_bytes
+            found.summary, found.index, index_interval_bytes=self.index_interval_bytes
         )

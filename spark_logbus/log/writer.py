@@ -32,13 +32,9 @@ from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, sto
 from spark_logbus.log.flush_schedule import FlushSchedule
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
+from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.metadata import RollTimer
-from spark_logbus.log.segment.segment import (
-    ActiveSegment,
-    SealedSegment,
-    create_segment,
-    save_index,
-)
+from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, create_segment
 from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.log.watermark import OnFlushed

@@ -26,8 +26,9 @@ from spark_logbus.log.compaction.plan import (
 )
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
+from spark_logbus.log.segment.index_file import index_path
 from spark_logbus.log.segment.lookup import Lookup
-from spark_logbus.log.segment.segment import OpenSegments, SealedSegment, index_path
+from spark_logbus.log.segment.segment import OpenSegments, SealedSegment
 from spark_logbus.log.state import LogState
 from spark_logbus.log.view import LogView
 

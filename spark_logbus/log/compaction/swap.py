@@ -15,20 +15,16 @@ that it replaces.
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from spark_logbus.log import names
-from spark_logbus.log.filesystem import File, FileSystem, read_whole
-from spark_logbus.log.segment.index import (
-    ENTRY_SIZE,
-    HEADER_SIZE,
-    MAX_ENTRIES,
-    Index,
-    Summary,
-    decode_summary,
-)
+from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.segment.index import MAX_ENTRIES, Index, Summary
+from spark_logbus.log.segment.index_file import index_path, read_index, write_index
 from spark_logbus.log.segment.metadata import scan_contents
-from spark_logbus.log.segment.segment import SealedSegment, delete_segment, index_path
+from spark_logbus.log.segment.segment import SealedSegment, delete_segment
 
 
 def index_cleaned(
@@ -52,9 +48,7 @@ def index_cleaned(
         return None
     if files.exists(index):
         files.remove(index)
-    summary = contents.summary()
-    files.open(index, create=True).pwrite(contents.index.encode(summary), 0)
-    return summary
+    return write_index(files, index, contents)
 
 
 def load_cleaned(
@@ -64,16 +58,17 @@ def load_cleaned(
 
     Raises OSError.
     """
-    data = read_whole(files, index, limit_bytes=HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE)
-    summary = decode_summary(data)
-    if summary is None or (summary.base_offset, summary.end_offset, summary.size_bytes) != (
-        base_offset,
-        end_offset,
-        file.size(),
+    found = read_index(files, index)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(index))
+    if found.summary is None or found.index is None:
+        return None
+    size_bytes = file.size()
+    if not found.summary.is_of(
+        base_offset=base_offset, end_offset=end_offset, size_bytes=size_bytes
     ):
         return None
-    decoded = Index.decode(data, summary)
-    return None if decoded is None else (summary, decoded)
+    return found.summary, found.index
 
 
 def commit(files: FileSystem, *, cleaned: Path, cleaned_index: Path, swap: Path) -> None:

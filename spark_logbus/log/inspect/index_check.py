@@ -6,43 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.log import names
-from spark_logbus.log.filesystem import FileSystem, read_whole
+from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.inspect.listing import walk_headers
-from spark_logbus.log.segment.index import (
-    ENTRY_SIZE,
-    HEADER_SIZE,
-    MAX_ENTRIES,
-    Index,
-    decode_summary,
-)
+from spark_logbus.log.segment.index_file import IndexFile
 from spark_logbus.log.segment.metadata import SegmentMetadata
 from spark_logbus.record import RecordBatchHeader
 
-_LIMIT_BYTES: Final = HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE
 _NO_ENTRIES: Final = 1 << 62  # an index interval that no segment reaches
-
-
-class IndexFile:
-    """An index file as it stands on disk; ``problem`` says what is wrong with it by itself."""
-
-    def __init__(self, data: bytes) -> None:
-        self.summary = decode_summary(data)
-        self.index: Index | None = None
-        self.problem: str | None = None
-        if self.summary is None:
-            self.problem = "its header is damaged or cut off"
-            return
-        self.index = Index.decode(data, self.summary)
-        if self.index is None:
-            self.problem = "its entries are damaged or cut off"
-
-
-def read_index(files: FileSystem, path: Path) -> IndexFile | None:
-    """None when there is no such file. Raises other OSErrors."""
-    try:
-        return IndexFile(read_whole(files, path, limit_bytes=_LIMIT_BYTES + 1))
-    except FileNotFoundError:
-        return None
 
 
 class IndexComparison:

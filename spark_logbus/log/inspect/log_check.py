@@ -11,8 +11,9 @@ from typing import Final
 from spark_logbus.log import names
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.filesystem import FileSystem
-from spark_logbus.log.inspect.index_check import IndexComparison, read_index
+from spark_logbus.log.inspect.index_check import IndexComparison
 from spark_logbus.log.inspect.listing import LogListing, list_log, problem_at, read_text_file
+from spark_logbus.log.segment.index_file import read_index
 from spark_logbus.log.segment.scan import OnProgress, scan
 from spark_logbus.record import RecordBatchHeader
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from spark_logbus.log import names
 from spark_logbus.log.filesystem import FileSystem
-from spark_logbus.log.inspect.index_check import IndexComparison, read_index
+from spark_logbus.log.inspect.index_check import IndexComparison
 from spark_logbus.log.inspect.listing import problem_at, walk_headers
+from spark_logbus.log.segment.index_file import read_index
 
 
 @dataclass(frozen=True, slots=True)

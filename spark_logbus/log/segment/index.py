@@ -39,7 +39,7 @@ MAX_ENTRIES: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a segment's index knows of the segment as a whole.
+    """Facts of a segment as a whole, as its index file holds them.
 
     ``size_bytes`` is where the last valid record batch ends; a file of another size has been
     written to since, so its index is stale.
@@ -51,6 +51,11 @@ class Summary:
     max_timestamp_us: int
     first_append_us: int
     last_append_us: int
+
+    def is_of(self, *, base_offset: int, end_offset: int, size_bytes: int) -> bool:
+        """Whether this is the summary of such a segment; if not, its index is stale."""
+        there = (self.base_offset, self.end_offset, self.size_bytes)
+        return there == (base_offset, end_offset, size_bytes)
 
 
 class Index:

@@ -16,23 +16,14 @@ import threading
 from pathlib import Path
 
 from spark_logbus.log import names
-from spark_logbus.log.filesystem import (
-    File,
-    FileSystem,
-    read_whole,
-    remove_if_possible,
-    storage_error,
-)
-from spark_logbus.log.segment.index import ENTRY_SIZE, HEADER_SIZE, MAX_ENTRIES, Index, Summary
+from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.segment.index import Index, Summary
+from spark_logbus.log.segment.index_file import index_path, read_index, save_index
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
 from spark_logbus.log.segment.scan import DamagedRange, ScanResult
 
 logger = logging.getLogger(__name__)
-
-
-def index_path(segment_path: Path) -> Path:
-    return segment_path.with_suffix(".index")
 
 
 def tail_hole(result: ScanResult, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
@@ -198,14 +189,11 @@ class SealedSegment:
 
     def _load_index(self) -> Index | None:
         path = index_path(self.path)
-        try:
-            data = read_whole(self._files, path, limit_bytes=HEADER_SIZE + MAX_ENTRIES * ENTRY_SIZE)
-        except FileNotFoundError:
-            data = b""
-        index = Index.decode(data, self.summary)
-        if index is None:
+        found = read_index(self._files, path)
+        if found is None or found.index is None or found.summary != self.summary:
             logger.warning("The index %s is missing or damaged and is rebuilt.", path)
-        return index
+            return None
+        return found.index
 
     def _scanned(self, file: File) -> Lookup:
         summary = self.summary
@@ -253,33 +241,6 @@ class OpenSegments:
 
 
 Segment = ActiveSegment | SealedSegment
-
-
-def save_index(
-    files: FileSystem,
-    segment_path: Path,
-    contents: SegmentMetadata,
-    holes: tuple[DamagedRange, ...] = (),
-) -> None:
-    """Write the index file. A failure costs a scan at the next start, nothing else.
-
-    A damaged segment gets none, so that each start scans it and knows of the damage. That it has
-    none must last, or a crash would bring back the index of when the segment was whole.
-    """
-    path = index_path(segment_path)
-    try:
-        if files.exists(path):
-            files.remove(path)
-            if holes:
-                files.sync_directory(path.parent)
-        if not holes:
-            files.open(path, create=True).pwrite(contents.index.encode(contents.summary()), 0)
-    except OSError as error:
-        remove_if_possible(files, path)
-        logger.warning(
-            "%s The index will be rebuilt from its segment when that is opened next.",
-            storage_error("write the index", path, error),
-        )
 
 
 def create_segment(
