@@ -23,6 +23,8 @@ from typing import Final
 
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 
+__all__ = ["Frame", "FrameLimits", "FrameReader", "frame_head"]
+
 PRELUDE: Final = struct.Struct("<IHHII")
 PRELUDE_SIZE: Final = PRELUDE.size  # 16
 _LENGTH_SIZE: Final = 4

@@ -22,8 +22,7 @@ from kazoo.exceptions import NoNodeError
 from spark_logbus.client import Cluster
 from spark_logbus.coordination import paths
 from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.protocol import MetadataRequest, MetadataResponse
-from spark_logbus.protocol.messages import Api
+from spark_logbus.protocol import Api, MetadataRequest, MetadataResponse
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import NOTHING, RandomSurvival
 from tests.fault.crash_load import (

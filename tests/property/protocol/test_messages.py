@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_logbus.errors import InvalidRequestError, LogbusError, ProtocolError
 from spark_logbus.protocol import (
+    APIS,
     Api,
     Message,
     decode_request,
@@ -19,7 +20,6 @@ from spark_logbus.protocol import (
     encode_request,
     encode_response,
 )
-from spark_logbus.protocol.messages import REQUESTS, RESPONSES
 
 DEFAULT = settings(deadline=None, max_examples=25)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -29,7 +29,10 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     type(None): st.none(),
 }
-PAIRS = [(api, kinds[api]) for kinds in (REQUESTS, RESPONSES) for api in Api]
+PAIRS = [
+    *((api, declared.request) for api, declared in APIS.items()),
+    *((api, declared.response) for api, declared in APIS.items()),
+]
 
 
 def any_value(kind: Any) -> st.SearchStrategy[Any]:
@@ -62,7 +65,7 @@ def any_message(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 def send(api: Api, message: Message) -> Message:
-    if type(message) is REQUESTS[api]:
+    if type(message) is APIS[api].request:
         return decode_request(api, encode_request(message))
     return decode_response(api, encode_response(message))
 
@@ -82,7 +85,7 @@ def test_unknown_fields_are_ignored(api: Api, kind: type[Message], data: st.Data
     message = data.draw(any_message(kind))
     newer = msgspec.to_builtins(message) | {"a field of tomorrow": [1, {"x": None}]}
     header = msgspec.msgpack.encode(newer)
-    if kind is REQUESTS[api]:
+    if kind is APIS[api].request:
         assert decode_request(api, header) == message
     else:
         assert decode_response(api, b"\x00" + header) == message
@@ -107,7 +110,7 @@ def test_missing_fields_are_typed_errors(
 
 
 def _decode(api: Api, kind: type[Message], header: bytes) -> Message:
-    if kind is REQUESTS[api]:
+    if kind is APIS[api].request:
         return decode_request(api, header)
     return decode_response(api, b"\x00" + header)
 
@@ -125,7 +128,7 @@ def test_garbage_is_a_typed_error(api: Api, garbage: bytes) -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(Api), st.data())
 def test_damaged_messages_are_typed_errors(api: Api, data: st.DataObject) -> None:
-    header = bytearray(encode_request(data.draw(any_message(REQUESTS[api]))))
+    header = bytearray(encode_request(data.draw(any_message(APIS[api].request))))
     for _ in range(data.draw(st.integers(1, 3))):
         header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(InvalidRequestError):

@@ -16,6 +16,7 @@ from spark_logbus.errors import (
     UnsupportedVersionError,
 )
 from spark_logbus.protocol import (
+    APIS,
     PROTOCOL_VERSION,
     Api,
     CreateTopicRequest,
@@ -26,6 +27,8 @@ from spark_logbus.protocol import (
     HandshakeRequest,
     MetadataRequest,
     MetadataResponse,
+    Operation,
+    Resource,
     check_api,
     decode_request,
     decode_response,
@@ -34,7 +37,7 @@ from spark_logbus.protocol import (
     encode_response,
     error_info,
 )
-from spark_logbus.protocol.messages import MAX_ERROR_MESSAGE_CHARS, REQUESTS, RESPONSES
+from spark_logbus.protocol.messages.error import MAX_ERROR_MESSAGE_CHARS
 
 pack = msgspec.msgpack.encode
 OK, ERROR = b"\x00", b"\x01"
@@ -52,7 +55,36 @@ def test_api_numbers_never_change() -> None:
         "SPLIT_RANGE": 8,
         "ALTER_TOPIC": 9,
     }
-    assert set(REQUESTS) == set(RESPONSES) == set(Api)
+    assert set(APIS) == set(Api)
+
+
+def test_every_api_but_the_handshake_needs_a_right() -> None:
+    rights = {api: (declared.operation, declared.resource) for api, declared in APIS.items()}
+    assert rights == {
+        Api.HANDSHAKE: (None, None),
+        Api.METADATA: (Operation.DESCRIBE, Resource.TOPIC),
+        Api.APPEND: (Operation.WRITE, Resource.TOPIC),
+        Api.FETCH: (Operation.READ, Resource.TOPIC),
+        Api.LIST_OFFSETS: (Operation.DESCRIBE, Resource.TOPIC),
+        Api.CREATE_TOPIC: (Operation.CREATE, Resource.CLUSTER),
+        Api.DELETE_TOPIC: (Operation.DELETE, Resource.TOPIC),
+        Api.SPLIT_RANGE: (Operation.DESCRIBE, Resource.TOPIC),
+        Api.ALTER_TOPIC: (Operation.ALTER, Resource.TOPIC),
+    }
+
+
+def test_what_a_request_lists_is_declared_as_its_entries() -> None:
+    listing = {}
+    for api, declared in APIS.items():
+        fields = msgspec.structs.fields(declared.request)
+        listing[api] = declared.entries(
+            declared.request(**{field.name: field.name for field in fields})
+        )
+    assert listing == {
+        **dict.fromkeys(Api),
+        Api.METADATA: "topics",
+        **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
+    }
 
 
 def test_check_api() -> None:

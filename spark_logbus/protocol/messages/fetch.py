@@ -1,0 +1,70 @@
+"""Fetches of record batches from partitions."""
+
+from __future__ import annotations
+
+from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.error import ErrorInfo
+
+__all__ = [
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchResult",
+]
+
+
+class FetchPartition(Message):
+    """Records from ``offset`` on; no record batch that starts at or after ``end``, if given.
+
+    ``topic_id``, if given, is of the topic that is meant, and of no later one of its name.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    end: int | None = None
+    topic_id: str | None = None
+
+
+class FetchRequest(Message):
+    """Waits up to ``max_wait_ms`` until ``min_bytes`` are there; at most ``max_bytes`` come back,
+    except that the first record batch comes whole however large it is.
+
+    ``max_bytes_by_descriptor``: over a UNIX socket and for one partition, the file that holds the
+    records may come in place of the payload, for so many bytes of it; 0: it may not.
+    """
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: list[FetchPartition]
+    max_bytes_by_descriptor: int = 0
+
+
+class FetchResult(Message):
+    """``length`` bytes of the payload: record batches, the first of which holds the offset asked
+    for (it may begin before it), the last of which may be cut off."""
+
+    topic: str
+    partition: int
+    length: int = 0
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    error: ErrorInfo | None = None
+
+
+class FetchResponse(Message):
+    """``position`` -1: the payload follows. Otherwise it does not: it is what the file whose
+    descriptor came with this frame (``SCM_RIGHTS``) holds from ``position`` on, as many bytes as
+    the only result says."""
+
+    results: list[FetchResult]
+    position: int = -1
+
+
+declare(
+    Api.FETCH, FetchRequest, FetchResponse,
+    operation=Operation.READ, resource=Resource.TOPIC,
+    entries=lambda request: request.partitions,
+)  # fmt: skip

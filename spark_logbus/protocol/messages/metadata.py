@@ -1,0 +1,63 @@
+"""Brokers, topics, and the leaders of their partitions."""
+
+from __future__ import annotations
+
+from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+
+__all__ = [
+    "BrokerInfo",
+    "MetadataRequest",
+    "MetadataResponse",
+    "PartitionEnds",
+    "PartitionInfo",
+    "TopicInfo",
+]
+
+
+class MetadataRequest(Message):
+    """``topics`` None asks for all topics; ``ends`` asks for offsets and sizes as well."""
+
+    topics: list[str] | None = None
+    ends: bool = False
+
+
+class BrokerInfo(Message):
+    broker_id: int
+    host: str
+    port: int
+    local_socket: str | None = None
+
+
+class PartitionEnds(Message):
+    """Offsets and size of one partition, known to its leader only."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+class PartitionInfo(Message):
+    partition: int
+    leader: int
+    leader_epoch: int
+    ends: PartitionEnds | None = None
+
+
+class TopicInfo(Message):
+    name: str
+    topic_id: str
+    partitions: list[PartitionInfo]
+    config: dict[str, str] = {}
+
+
+class MetadataResponse(Message):
+    brokers: list[BrokerInfo]
+    topics: list[TopicInfo]
+
+
+declare(
+    Api.METADATA, MetadataRequest, MetadataResponse,
+    operation=Operation.DESCRIBE, resource=Resource.TOPIC,
+    entries=lambda request: request.topics,
+)  # fmt: skip

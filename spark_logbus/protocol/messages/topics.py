@@ -1,0 +1,68 @@
+"""Topics made, altered and deleted."""
+
+from __future__ import annotations
+
+from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+
+__all__ = [
+    "AlterTopicRequest",
+    "AlterTopicResponse",
+    "CreateTopicRequest",
+    "CreateTopicResponse",
+    "DeleteTopicRequest",
+    "DeleteTopicResponse",
+]
+
+
+class CreateTopicRequest(Message):
+    name: str
+    partitions: int
+    config: dict[str, str] = {}
+
+
+class CreateTopicResponse(Message):
+    topic_id: str
+
+
+declare(
+    Api.CREATE_TOPIC, CreateTopicRequest, CreateTopicResponse,
+    operation=Operation.CREATE, resource=Resource.CLUSTER,
+)  # fmt: skip
+
+
+class AlterTopicRequest(Message):
+    """``set`` and ``unset`` keys of the configuration; ``partitions``: have so many from now on."""
+
+    name: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+    partitions: int | None = None
+
+
+class AlterTopicResponse(Message):
+    """What the topic sets itself (not the brokers' defaults), and how many partitions it has."""
+
+    config_before: dict[str, str]
+    config: dict[str, str]
+    partitions_before: int
+    partitions: int
+
+
+declare(
+    Api.ALTER_TOPIC, AlterTopicRequest, AlterTopicResponse,
+    operation=Operation.ALTER, resource=Resource.TOPIC,
+)  # fmt: skip
+
+
+class DeleteTopicRequest(Message):
+    name: str
+
+
+class DeleteTopicResponse(Message):
+    pass
+
+
+declare(
+    Api.DELETE_TOPIC, DeleteTopicRequest, DeleteTopicResponse,
+    operation=Operation.DELETE, resource=Resource.TOPIC,
+)  # fmt: skip
