@@ -10,12 +10,12 @@ from spark_logbus.record.header import (
     checksum,
     parse_header,
     peek_size,
-    split,
     stamp,
     stamp_producer,
     verify,
     verify_against,
 )
+from spark_logbus.record.walk import read_headers, split
 
 __all__ = [
     "HEADER_SIZE",
@@ -25,6 +25,7 @@ __all__ = [
     "checksum",
     "parse_header",
     "peek_size",
+    "read_headers",
     "split",
     "stamp",
     "stamp_producer",

@@ -1,11 +1,10 @@
-"""The header of a record batch: parse, check, stamp, and walk a run of record batches.
+"""The header of a record batch: parse, check and stamp.
 
 Pure functions over bytes, without Arrow: this is all that the log and the broker need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -178,28 +177,6 @@ def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
             f"Record batch at offset {header.base_offset}: checksum {actual:#010x}, "
             f"expected {header.crc:#010x}."
         )
-
-
-def split(data: Buffer, *, allow_tail: bool) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
-    """Walk a run of record batches, verified one by one, each with a view of its bytes.
-
-    With ``allow_tail`` a record batch that is cut off at the end is left out silently (a fetch
-    ends where its byte limit falls); otherwise it raises CorruptRecordBatchError.
-    """
-    view = memoryview(data)
-    position = 0
-    while position < len(view):
-        size = peek_size(view, position)
-        if size is None or position + size > len(view):
-            if allow_tail:
-                return
-            raise CorruptRecordBatchError(
-                f"The last record batch is cut off: {len(view) - position} bytes at "
-                f"position {position}, expected {size if size is not None else 'a header'}."
-            )
-        batch = view[position : position + size]
-        yield verify(batch), batch
-        position += size
 
 
 def stamp(

@@ -1,12 +1,13 @@
-"""What a fetch brought: from payload bytes to arrow batches with offsets. Pure.
+"""Turns the bytes of a fetch into arrow batches with offsets. Pure.
 
-Two steps, so that a reader can ask for more between them: ``walk`` reads only the headers and
-tells where the next fetch begins; ``decoded`` verifies the checksum and decodes.
+Two steps, so that a reader can ask for more between them: ``walk`` reads only the headers, which
+say where the next fetch begins; ``decoded`` verifies the checksum and decodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.record import RecordBatchHeader, parse_header, peek_size, verify_against
+from spark_logbus.record import RecordBatchHeader, split, verify_against
 from spark_logbus.record.arrow import decode
 from spark_logbus.record.plain import integers, scalar
 
@@ -63,44 +64,33 @@ def walk(
 ) -> Iterator[EncodedBatch]:
     """The whole record batches of a fetch at ``position``; one that is cut off is left out.
 
-    It ends before a damaged one, so that those in front of it are read; at the start, where the
-    next fetch then begins, that raises CorruptRecordBatchError or UnsupportedVersionError.
+    Checksums are left for ``decoded``. It ends before a damaged header, so that the record batches
+    in front of it are read; at the start, where the next fetch then begins, that raises
+    CorruptRecordBatchError or UnsupportedVersionError.
     """
-    at = 0
-    first = True
-    while True:
-        size = peek_size(data, at)
-        if size is None or at + size > len(data):
-            return
-        try:
-            header = _following_header(topic_partition, data, at, position=position, first=first)
-        except (CorruptRecordBatchError, UnsupportedVersionError):
-            if first:
-                raise
-            return
-        yield EncodedBatch(header, data[at : at + size])
-        at += size
-        position = header.next_offset
-        first = False
-
-
-def _following_header(
-    topic_partition: TopicPartition, data: memoryview, at: int, *, position: int, first: bool
-) -> RecordBatchHeader:
+    found = split(data, allow_tail=True, verified=False)
     try:
-        header = parse_header(data, at)
+        first = next(found, None)
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"
         ) from error
-    reaches = header.base_offset <= position < header.next_offset
-    if not (reaches if first else header.base_offset == position):
+    if first is None:
+        return
+    header, record_batch = first
+    if not header.base_offset <= position < header.next_offset:
         raise CorruptRecordBatchError(
-            f"{topic_partition}: expected a record batch {'with' if first else 'at'} offset "
-            f"{position}, "
+            f"{topic_partition}: expected a record batch with offset {position}, "
             f"got the offsets {header.base_offset} to {header.last_offset}."
         )
-    return header
+    yield EncodedBatch(header, record_batch)
+    with suppress(CorruptRecordBatchError, UnsupportedVersionError):
+        position = header.next_offset
+        for header, record_batch in found:
+            if header.base_offset != position:
+                return
+            yield EncodedBatch(header, record_batch)
+            position = header.next_offset
 
 
 def decoded(

@@ -7,10 +7,9 @@ from typing import Final
 
 from spark_logbus.log import names
 from spark_logbus.log.filesystem import FileSystem
-from spark_logbus.log.inspect.listing import walk_headers
 from spark_logbus.log.segment.index_file import IndexFile
 from spark_logbus.log.segment.metadata import SegmentMetadata
-from spark_logbus.record import RecordBatchHeader
+from spark_logbus.record import RecordBatchHeader, read_headers
 
 _NO_ENTRIES: Final = 1 << 62  # an index interval that no segment reaches
 
@@ -77,6 +76,6 @@ def compare_index(files: FileSystem, segment: Path, index_file: IndexFile) -> st
     file = files.open_read_only(segment)
     size = file.size()
     comparison = IndexComparison(index_file, base_offset=base_offset)
-    for position, header in walk_headers(file, size):
+    for position, header in read_headers(file.pread, size):
         comparison.see(header, position)
     return comparison.unusable(size_bytes=size) or comparison.wrong()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,6 @@ from spark_logbus.record import HEADER_SIZE as RECORD_BATCH_HEADER_SIZE
 from spark_logbus.record import RecordBatchHeader, parse_header, verify
 
 _TEXT_LIMIT_BYTES: Final = 256 << 20
-_WALK_BYTES: Final = 4096
 _TEXT_FILES: Final = (
     names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA, names.COMPACTION,
     names.TOPIC_CONFIG, names.CLOCK, names.CLOCK_ACCEPTED,
@@ -148,28 +147,6 @@ def is_text_file(name: str) -> bool:
 
 
 # -- record batches -------------------------------------------------------------------------
-
-
-def walk_headers(file: File, limit: int) -> Iterator[tuple[int, RecordBatchHeader]]:
-    """Position and header of record batch after record batch, up to ``limit`` bytes.
-
-    Payloads are not read and checksums not checked. Ends where no header is or a record batch is
-    cut off: compare the last one's end with the size of the file. Raises OSError.
-    """
-    position, expected = 0, None
-    chunk, chunk_at = b"", 0
-    while position + RECORD_BATCH_HEADER_SIZE <= limit:
-        at = position - chunk_at
-        if at + RECORD_BATCH_HEADER_SIZE > len(chunk):
-            chunk, chunk_at, at = file.pread(_WALK_BYTES, position), position, 0
-        try:
-            header = parse_header(chunk, at)
-        except LogbusError:
-            return
-        if position + header.size > limit or expected not in (None, header.base_offset):
-            return
-        yield position, header
-        position, expected = position + header.size, header.next_offset
 
 
 OnHole = Callable[[DamagedRange], None]

@@ -8,8 +8,9 @@ from pathlib import Path
 from spark_logbus.log import names
 from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.inspect.index_check import IndexComparison
-from spark_logbus.log.inspect.listing import problem_at, walk_headers
+from spark_logbus.log.inspect.listing import problem_at
 from spark_logbus.log.segment.index_file import read_index
+from spark_logbus.record import read_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def overview(
     end, end_position, count, records = base_offset, 0, 0, 0
     oldest: int | None = None
     newest: int | None = None
-    for position, header in walk_headers(file, size):
+    for position, header in read_headers(file.pread, size):
         if header.base_offset != end:
             break
         comparison.see(header, position)

@@ -17,7 +17,6 @@ from spark_logbus.record import (
     checksum,
     parse_header,
     peek_size,
-    split,
     stamp,
     verify,
 )
@@ -195,55 +194,3 @@ def test_verify_wants_exactly_one_record_batch(extra: int) -> None:
     data = data[:extra] if extra < 0 else data + bytes(extra)
     with pytest.raises(CorruptRecordBatchError, match="expected"):
         verify(data)
-
-
-class TestSplit:
-    RUN = bytes(encoded(1) + encoded(60) + encoded(3))
-    COUNTS = (1, 60, 3)
-
-    def test_yields_each_with_a_view_of_its_bytes(self) -> None:
-        pieces = list(split(self.RUN, allow_tail=False))
-        assert tuple(header.record_count for header, _ in pieces) == self.COUNTS
-        assert b"".join(view for _, view in pieces) == self.RUN
-        assert all(view.obj is self.RUN for _, view in pieces)
-
-    def test_nothing_is_a_run_of_none(self) -> None:
-        assert list(split(b"", allow_tail=False)) == []
-
-    def test_a_tail_is_left_out_or_refused(self) -> None:
-        whole = len(encoded(1)) + len(encoded(60))
-        for end in range(whole + 1, len(self.RUN)):
-            tailed = memoryview(self.RUN)[:end]
-            assert len(list(split(tailed, allow_tail=True))) == 2
-            with pytest.raises(CorruptRecordBatchError, match="cut off"):
-                list(split(tailed, allow_tail=False))
-
-    def test_damage_is_met_only_where_it_is(self) -> None:
-        damaged = bytearray(self.RUN)
-        damaged[len(encoded(1)) + 200] ^= 1
-        pieces = split(damaged, allow_tail=True)
-        assert next(pieces)[0].record_count == 1
-        with pytest.raises(CorruptRecordBatchError, match="checksum"):
-            next(pieces)
-
-    @pytest.mark.parametrize("length", [0, 1, 56, 67])
-    def test_a_length_below_a_header_ends_the_walk(self, length: int) -> None:
-        data = bytearray(self.RUN)
-        put(data, "batch_length", length)
-        with pytest.raises(CorruptRecordBatchError):
-            list(split(data, allow_tail=True))
-
-    def test_a_length_that_swallows_the_next_record_batch_fails_its_checksum(self) -> None:
-        data = bytearray(self.RUN)
-        both = len(encoded(1)) + len(encoded(60))
-        put(data, "batch_length", both - LENGTH_FIELD_END)
-        with pytest.raises(CorruptRecordBatchError, match="checksum"):
-            list(split(data, allow_tail=True))
-
-    def test_a_length_past_the_end_looks_like_a_tail(self) -> None:
-        # By design: only a caller that knows where the data ends can tell the two apart.
-        data = bytearray(self.RUN)
-        put(data, "batch_length", len(self.RUN))
-        assert list(split(data, allow_tail=True)) == []
-        with pytest.raises(CorruptRecordBatchError, match="cut off"):
-            list(split(data, allow_tail=False))
