@@ -102,8 +102,8 @@ class OffsetOutOfRangeError(InvalidRequestError):
     code = 11
 
 
-class StaleOwnerError(InvalidRequestError):
-    """A group member that lost its partition tries to commit for it."""
+class GroupRewoundError(InvalidRequestError):
+    """A commit of positions from before the group's last rewind."""
 
     code = 12
 
@@ -140,7 +140,7 @@ class DuplicateSequenceError(InvalidRequestError):
     code = 17
 
 
-class ClaimLostError(StaleOwnerError):
+class ClaimLostError(InvalidRequestError):
     """A query whose group was taken over by another one goes on as if it still held it."""
 
     code = 18

@@ -129,19 +129,19 @@ OffsetSpec = Earliest | Latest | AtOffset | AtTimestamp
 
 @dataclass(frozen=True, slots=True)
 class RewindMark:
-    """A group's last rewind: the how-manieth it is, and its token, which no other rewind has.
+    """A group's last rewind: its epoch (1 for the first), and its token, which no other rewind has.
     The token is empty where it is not known: an earlier release gave none."""
 
-    generation: int = 0
+    epoch: int = 0
     token: str = ""
 
     def may_be(self, other: RewindMark) -> bool:
         """Whether both are the same rewind, as far as is known."""
         known = self.token and other.token
-        return self.generation == other.generation and (not known or self.token == other.token)
+        return self.epoch == other.epoch and (not known or self.token == other.token)
 
     def __str__(self) -> str:
-        return f"{self.generation} ({self.token[:8]})" if self.token else str(self.generation)
+        return f"{self.epoch} ({self.token[:8]})" if self.token else str(self.epoch)
 
 
 NEVER_REWOUND: Final = RewindMark()

@@ -103,7 +103,7 @@ def rewind(
             out.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
             return
         done = apply(plan, rewinds=GroupRewinds(session), by=_user(), why=why)
-        out.print(f"Rewind {done.generation} of group {group} is recorded: {total}")
+        out.print(f"Rewind {done.epoch} of group {group} is recorded: {total}")
 
 
 @app.command("forget")
@@ -284,7 +284,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
             try:
                 committed = offsets.committed(group)
                 holders = offsets.holders(group)
-                generation = rewinds.generation(group)
+                epoch = rewinds.epoch(group)
             except CorruptNodeError as failure:
                 console(stderr=True).print(f"Group {group} is left out. {failure.message}")
                 continue
@@ -295,7 +295,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
                     "group": group,
                     "topics": topics,
                     "partitions": len(committed),
-                    "rewinds": generation,
+                    "rewinds": epoch,
                     "last_commit_us": last,
                     "holders": _holders_json(holders),
                 }
@@ -304,7 +304,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
                 group,
                 ", ".join(topics),
                 str(len(committed)),
-                str(generation),
+                str(epoch),
                 utc(last) if last is not None else "-",
                 ", ".join(sorted({f"{h.pid} on {h.host}" for h in holders.values()})) or "-",
             )
@@ -413,7 +413,7 @@ def _told(rewind: Rewind) -> str:
         for topic_partition, offset in sorted(rewind.positions.items())
     )
     return (
-        f"Rewind {rewind.generation} by {rewind.by} at {utc(rewind.when_us)} UTC: "
+        f"Rewind {rewind.epoch} by {rewind.by} at {utc(rewind.when_us)} UTC: "
         f"{what or 'for no given reason'}; {to}."
     )
 
@@ -437,13 +437,13 @@ def _as_json(
                 "state": position.state,
                 "by": position.committed.by,
                 "committed_at_us": position.committed.committed_at_us,
-                "generation": position.committed.generation,
+                "rewind_epoch": position.committed.rewind_epoch,
             }
             for position in positions
         ],
         "rewinds": [
             {
-                "generation": rewind.generation,
+                "rewind_epoch": rewind.epoch,
                 "what": rewind.what,
                 "why": rewind.why,
                 "by": rewind.by,

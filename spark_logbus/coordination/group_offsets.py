@@ -1,7 +1,7 @@
 """Committed offsets of consumer groups.
 
 A commit reads the nodes it is about to write and writes on the condition that they are
-unchanged, all in one transaction with a check of the group's rewind generation. So a commit
+unchanged, all in one transaction with a check of the group's rewind epoch. So a commit
 never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
 adds a check of its claims (see ``claims``), so that none slips past a successor either.
 """
@@ -16,8 +16,8 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.group_owners import GroupClaims, Holder, Unclaimed, read_holders
-from spark_logbus.coordination.payloads import GenerationPayload, OffsetPayload, decode, encode
-from spark_logbus.errors import InvalidRequestError, StaleOwnerError
+from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload, decode, encode
+from spark_logbus.errors import GroupRewoundError, InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of, own_names
@@ -30,13 +30,13 @@ NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """``offset`` is the next to read. ``topic_id`` tells the topic from a later one of the same
-    name; ``generation`` is the group's rewind generation at the time of the commit."""
+    name; ``rewind_epoch`` counts the group's rewinds at the time of the commit."""
 
     offset: int
     committed_at_us: int
     by: str
     topic_id: str | None
-    generation: int = 0
+    rewind_epoch: int = 0
 
 
 class GroupOffsets:
@@ -83,20 +83,18 @@ class GroupOffsets:
         by: str,
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
-        expected_generation: int | None = None,
-        expected_token: str = "",
+        expected_mark: RewindMark | None = None,
         claims: GroupClaims | Unclaimed | None = None,
     ) -> None:
         """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
 
         With ``allow_backward=False`` an already larger committed offset is left alone, unless
         it was of an earlier topic of the same name (``topic_ids`` differ). With
-        ``expected_generation``, StaleOwnerError when the group was rewound since, be it to the
-        same number in a group that was made anew (``expected_token`` differs); with
-        ``claims``, ClaimLostError when another query has claimed one of the topics, or
-        GroupHeldError when any has and the claims are ``Unclaimed``. More
-        partitions than one ZooKeeper transaction holds (some thousands) go in several, each
-        whole and each checked.
+        ``expected_mark``, GroupRewoundError when the group was rewound since, be it to the same
+        epoch in a group that was made anew (the token differs); with ``claims``, ClaimLostError
+        when another query has claimed one of the topics, or GroupHeldError when any has and the
+        claims are ``Unclaimed``. More partitions than one ZooKeeper transaction holds (some
+        thousands) go in several, each whole and each checked.
         """
         check_offsets(group, offsets)
         now_us = self._clock.now_us()
@@ -106,16 +104,12 @@ class GroupOffsets:
                 committed_at_us=now_us,
                 by=by,
                 topic_id=topic_ids.get(topic_partition.topic),
-                generation=expected_generation or 0,
             )
             for topic_partition, offset in offsets.items()
         }
         topics = {topic_partition.topic for topic_partition in offsets}
         done: set[str] = set()
         tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
-        expected = None
-        if expected_generation is not None:
-            expected = RewindMark(expected_generation, expected_token)
         what = f"commit offsets of the group {group}"
         fence = paths.rewinds(group)
 
@@ -123,13 +117,13 @@ class GroupOffsets:
             missing = [path for path in wanted if path not in done]
             checks = [] if claims is None else claims.checks(topics, deadline=deadline)
             nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
-            check, generation = _fence(group, nodes[fence], expected)
+            check, epoch = _fence(group, nodes[fence], expected_mark)
             if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
                 done.update(tried)  # one of a transaction's writes is there, so all were made
             tried.clear()
             writes: list[Operation] = []
             for path in missing:
-                payload = msgspec.structs.replace(wanted[path], generation=generation)
+                payload = msgspec.structs.replace(wanted[path], rewind_epoch=epoch)
                 node = nodes.get(path)
                 if path not in done and not _stays(path, node, payload, allow_backward):
                     writes.append(_write_of(path, node, encode(payload)))
@@ -248,18 +242,18 @@ def _fence(group: str, node: Node, expected: RewindMark | None) -> tuple[Operati
     path = paths.rewinds(group)
     mark = mark_of(node, path=path)
     if expected is not None and not mark.may_be(expected):
-        raise StaleOwnerError(
-            f"The group {group!r} was rewound: this commit is of rewind generation {expected}, "
+        raise GroupRewoundError(
+            f"The group {group!r} was rewound: this commit is of rewind epoch {expected}, "
             f"the group is at {mark}. Start again from its committed offsets."
         )
-    return Check(path, node.version), mark.generation
+    return Check(path, node.version), mark.epoch
 
 
 def mark_of(node: Node, *, path: str) -> RewindMark:
     if not node.data:
         return NEVER_REWOUND  # the node was made for a commit
-    payload = decode(GenerationPayload, node.data, path=path)
-    return RewindMark(payload.generation, payload.token)
+    payload = decode(RewindEpochPayload, node.data, path=path)
+    return RewindMark(payload.rewind_epoch, payload.token)
 
 
 def _write_of(path: str, node: Node | None, data: bytes) -> Operation:
@@ -290,5 +284,5 @@ def _committed(payload: OffsetPayload) -> CommittedOffset:
         committed_at_us=payload.committed_at_us,
         by=payload.by,
         topic_id=payload.topic_id,
-        generation=payload.generation,
+        rewind_epoch=payload.rewind_epoch,
     )

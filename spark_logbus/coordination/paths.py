@@ -18,11 +18,11 @@ SCHEMAS = "/schemas"
 TRANSACTIONS = "/transactions"
 LOCKS = "/locks"
 
-_GENERATION_DIGITS = 10  # so that names sort as numbers do
+_EPOCH_DIGITS = 10  # so that names sort as numbers do
 
 
 def number_of(name: str) -> int | None:
-    """The broker id, partition or generation that a node's name stands for, or None."""
+    """The broker id, partition or rewind epoch that a node's name stands for, or None."""
     return int(name) if name.isascii() and name.isdigit() else None
 
 
@@ -98,8 +98,8 @@ def rewinds(group_name: str) -> str:
     return f"{group(group_name)}/rewinds"
 
 
-def rewind(group_name: str, generation: int) -> str:
-    return f"{rewinds(group_name)}/{generation:0{_GENERATION_DIGITS}d}"
+def rewind(group_name: str, epoch: int) -> str:
+    return f"{rewinds(group_name)}/{epoch:0{_EPOCH_DIGITS}d}"
 
 
 def _partition(topic_partition: TopicPartition) -> int:

@@ -45,7 +45,11 @@ class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True):
     committed_at_us: int
     by: str
     topic_id: str | None = None
-    generation: NonNegative = 0
+    rewind_epoch: NonNegative = 0
+    generation: NonNegative | msgspec.UnsetType = msgspec.UNSET  # read of earlier releases only
+
+    def __post_init__(self) -> None:
+        _take_old_name(self)
 
 
 class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +69,22 @@ class ClaimPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     process: str = ""  # whose session it is, as ``living`` tells; earlier releases did not say
 
 
-class GenerationPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
 
-    generation: NonNegative = 0
+    rewind_epoch: NonNegative = 0
     token: str = ""  # of the last rewind; empty: of a release that gave none
+    generation: NonNegative | msgspec.UnsetType = msgspec.UNSET  # read of earlier releases only
+
+    def __post_init__(self) -> None:
+        _take_old_name(self)
+
+
+def _take_old_name(payload: OffsetPayload | RewindEpochPayload) -> None:
+    """Earlier releases wrote the rewind epoch as ``generation``; it is never written again."""
+    if payload.generation is not msgspec.UNSET:
+        msgspec.structs.force_setattr(payload, "rewind_epoch", payload.generation)
+        msgspec.structs.force_setattr(payload, "generation", msgspec.UNSET)
 
 
 class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

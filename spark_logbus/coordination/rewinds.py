@@ -1,11 +1,11 @@
 """Rewinds of consumer groups: committed offsets set back, on the record.
 
-Every rewind begins a new generation. The new generation, its reason and the offsets it sets
-are one transaction, so whoever sees the generation also sees the offsets, and a commit that
-expects the generation before is refused (see ``groups``).
+Every rewind begins a new rewind epoch. The new epoch, its reason and the offsets it sets are one
+transaction, so whoever sees the epoch also sees the offsets, and a commit that expects the epoch
+before is refused (see ``group_offsets``).
 
-Generations are counted anew when a group is deleted and rewound again. So a rewind also has a
-token of its own: two rewinds are the same if number and token are.
+Epochs are counted anew when a group is deleted and rewound again. So a rewind also has a token of
+its own: two rewinds are the same if epoch and token are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.group_offsets import NO_TOPIC_IDS, check_offsets, mark_of, read_group
 from spark_logbus.coordination.payloads import (
-    GenerationPayload,
     OffsetPayload,
+    RewindEpochPayload,
     RewindPayload,
     decode,
     encode,
@@ -39,7 +39,7 @@ class Rewind:
     """``positions`` are the committed offsets that the rewind set; ``what`` says in words where
     to, and ``why`` for which reason, as far as they were given."""
 
-    generation: int
+    epoch: int
     positions: dict[TopicPartition, int]
     why: str
     when_us: int
@@ -49,7 +49,7 @@ class Rewind:
 
     @property
     def mark(self) -> RewindMark:
-        return RewindMark(self.generation, self.token)
+        return RewindMark(self.epoch, self.token)
 
 
 class GroupRewinds:
@@ -59,9 +59,9 @@ class GroupRewinds:
         self._tree = Nodes(session)
         self._clock = session.clock
 
-    def generation(self, group: str) -> int:
+    def epoch(self, group: str) -> int:
         """How often the group was rewound; 0 for never, and for an unknown group."""
-        return self.mark(group).generation
+        return self.mark(group).epoch
 
     def mark(self, group: str) -> RewindMark:
         """The group's last rewind."""
@@ -81,7 +81,7 @@ class GroupRewinds:
         what: str = "",
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> Rewind:
-        """Begin a new generation and commit ``positions`` for the group, in one transaction.
+        """Begin a new rewind epoch and commit ``positions`` for the group, in one transaction.
 
         ``topic_ids`` are of the topics that the positions were looked up in; without them the
         positions are taken to be of the topics that were committed before.
@@ -121,12 +121,12 @@ class GroupRewinds:
             for done in attempted:
                 if self._holds(group, done, payload, deadline):
                     return done  # by an attempt whose reply was lost
-            new = mark_of(fence, path=paths.rewinds(group)).generation + 1
-            generation = GenerationPayload(generation=new, token=payload.token)
+            new = mark_of(fence, path=paths.rewinds(group)).epoch + 1
+            begun = RewindEpochPayload(rewind_epoch=new, token=payload.token)
             operations: list[Operation] = [
-                SetData(paths.rewinds(group), encode(generation), fence.version),
+                SetData(paths.rewinds(group), encode(begun), fence.version),
                 Create(paths.rewind(group, new), encode(payload)),
-                *_offset_writes(by_path, nodes, payload, generation=new),
+                *_offset_writes(by_path, nodes, payload, epoch=new),
                 *self._forgotten(group, new, deadline),
             ]
             attempted.append(new)
@@ -152,10 +152,8 @@ class GroupRewinds:
                 found.append(_rewind(number, decode(RewindPayload, node.data, path=path)))
         return found
 
-    def _holds(
-        self, group: str, generation: int, payload: RewindPayload, deadline: Deadline
-    ) -> bool:
-        node = self._tree.get(paths.rewind(group, generation), deadline=deadline)
+    def _holds(self, group: str, epoch: int, payload: RewindPayload, deadline: Deadline) -> bool:
+        node = self._tree.get(paths.rewind(group, epoch), deadline=deadline)
         return node is not None and node.data == encode(payload)
 
     def _forgotten(self, group: str, new: int, deadline: Deadline) -> list[Operation]:
@@ -170,7 +168,7 @@ def _offset_writes(
     nodes: Mapping[str, Node],
     rewind: RewindPayload,
     *,
-    generation: int,
+    epoch: int,
 ) -> list[Operation]:
     writes: list[Operation] = []
     for path, (offset, topic_id) in positions.items():
@@ -183,7 +181,7 @@ def _offset_writes(
                 committed_at_us=rewind.when_us,
                 by=rewind.by,
                 topic_id=topic_id,
-                generation=generation,
+                rewind_epoch=epoch,
             )
         )
         # Whatever version: a rewind wins over commits that run at the same time.
@@ -198,9 +196,9 @@ def _nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]
     return dict(nested)
 
 
-def _rewind(generation: int, payload: RewindPayload) -> Rewind:
+def _rewind(epoch: int, payload: RewindPayload) -> Rewind:
     return Rewind(
-        generation=generation,
+        epoch=epoch,
         positions={
             TopicPartition(topic, partition): offset
             for topic, by_partition in payload.positions.items()

@@ -2,16 +2,17 @@
 
 ::
 
-    {"version": 1,
+    {"version": 2,
      "from":   {"orders": {"0": 100, "1": 90}},    where this micro-batch starts
      "to":     {"orders": {"0": 120, "1": 95}},    where it ends, and the next one starts
      "topics": {"orders": "5f0c..."},              ids: a recreated topic is another topic
      "group": "loader",                            only with a group
-     "generation": 1,                              rewinds of the group that are followed
+     "rewind_epoch": 1,                            rewinds of the group that are followed
      "rewind": "9a41..."}                          the last one's token; only where it is known
 
-The offset before the first micro-batch is ``{"version": 1, "unresolved": true}``: where a query
+The offset before the first micro-batch is ``{"version": 2, "unresolved": true}``: where a query
 starts is looked up when its first micro-batch is planned, and stands in that one's ``from``.
+Version 1 is the same with ``generation`` for ``rewind_epoch``.
 
 An end offset carries its own start. Spark tells a source a start too, but asks ``initialOffset``
 anew for a first micro-batch that failed, and "latest" has moved by then; and a rewind moves the
@@ -32,7 +33,7 @@ from typing import Any
 from spark_logbus.errors import InvalidRequestError, UnsupportedVersionError
 from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class StreamOffset:
             "to": nest(self.to),
             "topics": dict(sorted(self.topic_ids.items())),
             **({} if self.group is None else {"group": self.group}),
-            "generation": self.mark.generation,
+            "rewind_epoch": self.mark.epoch,
             **({"rewind": self.mark.token} if self.mark.token else {}),
         }
 
@@ -100,13 +101,14 @@ class StreamOffset:
             )
         if value.get("unresolved") is True:
             return UNRESOLVED
+        epoch = "generation" if version == 1 else "rewind_epoch"
         try:
             offset = cls(
                 start=flatten(value["from"]),
                 to=flatten(value["to"]),
                 topic_ids={str(topic): str(id_) for topic, id_ in value["topics"].items()},
                 group=value.get("group"),
-                mark=RewindMark(int(value["generation"]), str(value.get("rewind", ""))),
+                mark=RewindMark(int(value[epoch]), str(value.get("rewind", ""))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidRequestError(

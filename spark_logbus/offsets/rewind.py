@@ -230,7 +230,7 @@ def require_rows(rewind_plan: RewindPlan) -> None:
 
 
 def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str, why: str = "") -> Rewind:
-    """Record the rewind: a new generation of the group, and its offsets set, in one transaction."""
+    """Record the rewind: a new rewind epoch and the offsets that it sets, in one transaction."""
     require_rows(rewind_plan)
     return rewinds.record(
         rewind_plan.group,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from spark_logbus.errors import ClaimLostError, StaleOwnerError
+from spark_logbus.errors import GroupRewoundError
 from spark_logbus.model import RewindMark, TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
@@ -54,14 +54,14 @@ class GroupCommitter:
     def rewound(self, *, after: RewindMark, up_to: RewindMark) -> dict[TopicPartition, int]:
         """Where the rewinds behind ``after`` up to ``up_to`` set the group, the latest for each
         partition. When the group was deleted since ``after``, all that it had are behind it."""
-        history = sorted(self._rewinds.history(self._group), key=lambda r: r.generation)
-        first = after.generation + 1
-        known = [each.mark for each in history if each.generation == after.generation]
-        if after.generation > up_to.generation or any(not each.may_be(after) for each in known):
+        history = sorted(self._rewinds.history(self._group), key=lambda r: r.epoch)
+        first = after.epoch + 1
+        known = [each.mark for each in history if each.epoch == after.epoch]
+        if after.epoch > up_to.epoch or any(not each.may_be(after) for each in known):
             first = 1
         positions: dict[TopicPartition, int] = {}
         for rewind in history:
-            if first <= rewind.generation <= up_to.generation:
+            if first <= rewind.epoch <= up_to.epoch:
                 positions.update(rewind.positions)
         return positions
 
@@ -95,13 +95,10 @@ class GroupCommitter:
                 by=self._by,
                 topic_ids=topic_ids,
                 allow_backward=False,
-                expected_generation=mark.generation,
-                expected_token=mark.token,
+                expected_mark=mark,
                 claims=self._claims,
             )
-        except ClaimLostError:
-            raise
-        except StaleOwnerError:
+        except GroupRewoundError:
             logger.info(
                 "Group %s was rewound while its records were processed; the committed offsets "
                 "stay as the rewind set them.",

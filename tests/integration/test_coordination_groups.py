@@ -11,7 +11,7 @@ import pytest
 
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.rewinds import GroupRewinds
-from spark_logbus.errors import InvalidNameError, InvalidRequestError, StaleOwnerError
+from spark_logbus.errors import GroupRewoundError, InvalidNameError, InvalidRequestError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.zookeeper import CorruptNodeError, Session
@@ -56,7 +56,7 @@ class TestCommit:
         assert found[A0].by == "query-1"
         assert found[A0].topic_id == "id-a"
         assert found[B0].topic_id is None
-        assert found[A0].generation == 0
+        assert found[A0].rewind_epoch == 0
         assert found[A0].committed_at_us == found[B0].committed_at_us > 0
         assert offsets.committed("g", [A1, TopicPartition("c", 3)]) == {A1: found[A1]}
         assert offsets.committed("other") == {}
@@ -115,7 +115,7 @@ class TestCommit:
         many = {TopicPartition("wide", p): 7 for p in range(100)}
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             proxy.lose_reply(MULTI)
-            GroupOffsets(unlucky).commit("g", many, by="x", expected_generation=0)
+            GroupOffsets(unlucky).commit("g", many, by="x", expected_mark=RewindMark(0))
             assert proxy.lost == 1
             tree = Nodes(unlucky)
             nodes = tree.get_many(f"/consumers/g/offsets/wide/{p}" for p in range(100))
@@ -193,7 +193,7 @@ class TestCommit:
         offsets.delete("g")
         assert offsets.groups() == []
         assert offsets.committed("g") == {}
-        assert rewinds.generation("g") == 0
+        assert rewinds.epoch("g") == 0
         assert Nodes(opened).children("/consumers") == []
         offsets.delete("g")
 
@@ -210,8 +210,8 @@ class TestCommit:
         assert offsets.forget("g", "a")
         assert not offsets.forget("g", "a")
         assert plain(offsets) == {B0: 3}
-        assert rewinds.generation("g") == 1
-        offsets.commit("g", {A0: 4}, by="q", expected_generation=1)
+        assert rewinds.epoch("g") == 1
+        offsets.commit("g", {A0: 4}, by="q", expected_mark=RewindMark(1))
         assert plain(offsets) == {A0: 4, B0: 3}
 
 
@@ -220,44 +220,44 @@ class TestRewinds:
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
         offsets.commit("g", {A0: 50, A1: 60}, by="q", topic_ids={"a": "id-a"})
-        assert rewinds.generation("g") == 0
+        assert rewinds.epoch("g") == 0
         assert rewinds.history("g") == []
         first = rewinds.record("g", {A0: 10, B0: 3}, why="bad deploy", by="ann")
-        assert (first.generation, first.why, first.by) == (1, "bad deploy", "ann")
+        assert (first.epoch, first.why, first.by) == (1, "bad deploy", "ann")
         assert first.positions == {A0: 10, B0: 3}
         assert plain(offsets) == {A0: 10, A1: 60, B0: 3}
         found = offsets.committed("g")
-        assert (found[A0].generation, found[A0].by, found[A0].topic_id) == (1, "ann", "id-a")
-        assert found[A1].generation == 0
+        assert (found[A0].rewind_epoch, found[A0].by, found[A0].topic_id) == (1, "ann", "id-a")
+        assert found[A1].rewind_epoch == 0
         second = rewinds.record("g", {A0: 0}, why="again", by="ann")
-        assert rewinds.generation("g") == 2
+        assert rewinds.epoch("g") == 2
         assert rewinds.history("g") == [first, second]
 
-    def test_a_commit_of_an_earlier_generation_is_refused(
+    def test_a_commit_of_an_earlier_rewind_epoch_is_refused(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
-        offsets.commit("g", {A0: 50}, by="q", expected_generation=0)
+        offsets.commit("g", {A0: 50}, by="q", expected_mark=RewindMark(0))
         rewinds.record("g", {A0: 10}, why="w", by="ann")
-        with pytest.raises(StaleOwnerError, match="generation 0, the group is at 1"):
-            offsets.commit("g", {A0: 60}, by="q", expected_generation=0)
+        with pytest.raises(GroupRewoundError, match="rewind epoch 0, the group is at 1"):
+            offsets.commit("g", {A0: 60}, by="q", expected_mark=RewindMark(0))
         assert plain(offsets) == {A0: 10}
-        offsets.commit("g", {A0: 20}, by="q", expected_generation=1)
+        offsets.commit("g", {A0: 20}, by="q", expected_mark=RewindMark(1))
         offsets.commit("g", {A1: 1}, by="q")
-        assert {c.generation for c in offsets.committed("g").values()} == {1}
+        assert {c.rewind_epoch for c in offsets.committed("g").values()} == {1}
 
     def test_a_rewind_of_the_same_number_is_another_one_when_the_group_was_made_anew(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
         first = rewinds.record("g", {A0: 10}, why="w", by="ann").mark
         assert rewinds.mark("g") == first
-        offsets.commit("g", {A0: 50}, by="q", expected_generation=1, expected_token=first.token)
+        offsets.commit("g", {A0: 50}, by="q", expected_mark=RewindMark(1, first.token))
         offsets.delete("g")
         second = rewinds.record("g", {A0: 7}, why="w", by="ann").mark
-        assert second.generation == first.generation == 1
-        with pytest.raises(StaleOwnerError, match="was rewound"):
-            offsets.commit("g", {A0: 60}, by="q", expected_generation=1, expected_token=first.token)
+        assert second.epoch == first.epoch == 1
+        with pytest.raises(GroupRewoundError, match="was rewound"):
+            offsets.commit("g", {A0: 60}, by="q", expected_mark=RewindMark(1, first.token))
         assert plain(offsets) == {A0: 7}
-        offsets.commit("g", {A0: 8}, by="q", expected_generation=1)  # of an earlier release
+        offsets.commit("g", {A0: 8}, by="q", expected_mark=RewindMark(1))  # of an earlier release
 
     def test_a_rewind_of_an_earlier_release_has_no_token(
         self, offsets: GroupOffsets, rewinds: GroupRewinds, chroot: str
@@ -270,7 +270,7 @@ class TestRewinds:
         )
         assert rewinds.mark("g") == RewindMark(1)
         assert [each.mark for each in rewinds.history("g")] == [RewindMark(1)]
-        offsets.commit("g", {A0: 5}, by="q", expected_generation=1)
+        offsets.commit("g", {A0: 5}, by="q", expected_mark=RewindMark(1))
         assert rewinds.record("g", {A0: 1}, why="w", by="ann").mark.token
 
     def test_no_commit_slips_past_a_rewind(self, offsets: GroupOffsets, chroot: str) -> None:
@@ -283,8 +283,8 @@ class TestRewinds:
                 mine = GroupOffsets(other)
                 for offset in range(1_000_000):
                     try:
-                        mine.commit("g", {A0: 1_000 + offset}, by="q", expected_generation=0)
-                    except StaleOwnerError:
+                        mine.commit("g", {A0: 1_000 + offset}, by="q", expected_mark=RewindMark(0))
+                    except GroupRewoundError:
                         return offset
                     if offset == 20:
                         began.set()
@@ -311,8 +311,8 @@ class TestRewinds:
             original(tree, what, *rest, **options)
 
         monkeypatch.setattr(Nodes, "transact", rewind_first)
-        with pytest.raises(StaleOwnerError):
-            offsets.commit("g", {B0: 6, A1: 6}, by="q", expected_generation=0)
+        with pytest.raises(GroupRewoundError):
+            offsets.commit("g", {B0: 6, A1: 6}, by="q", expected_mark=RewindMark(0))
         assert plain(offsets) == {A0: 10, B0: 5}
 
     def test_a_rewind_is_seen_whole_or_not_at_all(self, offsets: GroupOffsets, chroot: str) -> None:
@@ -333,16 +333,16 @@ class TestRewinds:
             running.result()
         assert set(plain(offsets).values()) == {39}
 
-    def test_concurrent_rewinds_get_a_generation_each(
+    def test_concurrent_rewinds_get_an_epoch_each(
         self, rewinds: GroupRewinds, offsets: GroupOffsets
     ) -> None:
         with ThreadPoolExecutor(4) as pool:
             made = list(
                 pool.map(lambda i: rewinds.record("g", {A0: i}, why=str(i), by="x"), range(12))
             )
-        assert sorted(rewind.generation for rewind in made) == list(range(1, 13))
+        assert sorted(rewind.epoch for rewind in made) == list(range(1, 13))
         history = rewinds.history("g")
-        assert [rewind.generation for rewind in history] == list(range(1, 13))
+        assert [rewind.epoch for rewind in history] == list(range(1, 13))
         assert plain(offsets) == {A0: history[-1].positions[A0]}
 
     def test_a_rewind_whose_reply_was_lost_is_done_once(
@@ -355,7 +355,7 @@ class TestRewinds:
             proxy.lose_reply(MULTI, before_cut=meanwhile)
             mine = GroupRewinds(unlucky).record("g", {A0: 2}, why="mine", by="ann")
             assert proxy.lost == 1
-        assert mine.generation == 1
+        assert mine.epoch == 1
         assert [r.why for r in rewinds.history("g")] == ["mine", "another"]
 
     def test_only_the_last_rewinds_are_kept(
@@ -364,7 +364,7 @@ class TestRewinds:
         monkeypatch.setattr("spark_logbus.coordination.rewinds.MAX_HISTORY", 3)
         for i in range(5):
             rewinds.record("g", {A0: i}, why="w", by="x")
-        assert [rewind.generation for rewind in rewinds.history("g")] == [3, 4, 5]
+        assert [rewind.epoch for rewind in rewinds.history("g")] == [3, 4, 5]
 
     def test_bad_arguments(self, rewinds: GroupRewinds) -> None:
         with pytest.raises(InvalidRequestError, match="at least one partition"):
@@ -380,5 +380,5 @@ class TestRewinds:
         rewinds.record("g", fitting, why="w", by="x")
         with pytest.raises(InvalidRequestError, match=r"holds 20000 bytes.*smaller parts"):
             rewinds.record("g", {TopicPartition("wide", p): 9 for p in range(200)}, why="", by="")
-        assert rewinds.generation("g") == 1
+        assert rewinds.epoch("g") == 1
         assert plain(offsets) == fitting

@@ -105,7 +105,7 @@ def test_a_running_query_follows_at_once(
         wait_until(done, message="the commit after the replay")
     progress = [one for one in query.recentProgress if one["numInputRows"]][-1]
     end = json.loads(progress["sources"][0]["endOffset"])
-    assert (end["from"], end["to"], end["generation"]) == (
+    assert (end["from"], end["to"], end["rewind_epoch"]) == (
         {topic: {"0": 0}},
         {topic: {"0": 10}},
         len(targets),
@@ -121,13 +121,13 @@ def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_ane
     assert len(streams.run(**options)) == 10
     rewind(logbus, group, topic, ToOffset(4))
     assert len(streams.run(**options)) == 6
-    assert offsets_of(streams)[-1]["generation"] == 1
+    assert offsets_of(streams)[-1]["rewind_epoch"] == 1
     with Session(logbus.zookeeper, client_name="test") as session:
         wait_until(lambda: not GroupOffsets(session).holders(group))
         GroupOffsets(session).delete(group)
     rewind(logbus, group, topic, ToOffset(7))
     assert len(streams.run(**options)) == 3
-    assert offsets_of(streams)[-1]["generation"] == 1
+    assert offsets_of(streams)[-1]["rewind_epoch"] == 1
     assert streams.run(**options) == [], "it is followed once"
 
 

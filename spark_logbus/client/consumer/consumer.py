@@ -361,7 +361,7 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Store the positions (or ``offsets``, each the next to read) for the group.
 
-        StaleOwnerError when the group was rewound since this consumer read its offsets; then
+        GroupRewoundError when the group was rewound since this consumer read its offsets; then
         ``resume_from_committed`` goes where the rewind says. TopicRecreatedError, and nothing is
         stored, when a topic was deleted and created again since its position was found.
         GroupHeldError, with the holder's name, while a query or a load holds the group.

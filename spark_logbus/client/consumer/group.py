@@ -78,8 +78,7 @@ class ConsumerGroup:
                 topic_partition.topic: _meant(topic_partition, known.get(topic_partition), current)
                 for topic_partition in offsets
             },
-            expected_generation=mark.generation,
-            expected_token=mark.token,
+            expected_mark=mark,
             claims=self._unclaimed,
         )
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
     ClaimPayload,
-    GenerationPayload,
     LockPayload,
     OffsetPayload,
+    RewindEpochPayload,
     RewindPayload,
     StatePayload,
     TopicPayload,
@@ -54,9 +54,9 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         OffsetPayload(offset=42, committed_at_us=1751000000000000, by="q", topic_id="5f0c"),
         b'{"offset":42,"committed_at_us":1751000000000000,"by":"q","topic_id":"5f0c",'
-        b'"generation":0}',
+        b'"rewind_epoch":0}',
     ),
-    (GenerationPayload(generation=2), b'{"generation":2}'),
+    (RewindEpochPayload(rewind_epoch=2), b'{"rewind_epoch":2}'),
     (
         RewindPayload(positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann"),
         b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann"}',
@@ -100,6 +100,25 @@ def test_each_payload_has_its_bytes(payload: msgspec.Struct, data: bytes) -> Non
 
 
 @pytest.mark.parametrize(
+    ("payload", "data"),
+    [
+        (
+            OffsetPayload(offset=42, committed_at_us=7, by="q", topic_id="5f0c", rewind_epoch=3),
+            b'{"offset":42,"committed_at_us":7,"by":"q","topic_id":"5f0c","generation":3}',
+        ),
+        (RewindEpochPayload(rewind_epoch=2, token="9a41"), b'{"generation":2,"token":"9a41"}'),
+    ],
+)
+def test_the_old_name_of_the_rewind_epoch_is_read_and_not_written(
+    payload: msgspec.Struct, data: bytes
+) -> None:
+    found = decode(type(payload), data, path="/p")
+    assert found == payload
+    assert encode(found) == encode(payload)
+    assert b"generation" not in encode(found)
+
+
+@pytest.mark.parametrize(
     ("kind", "data"),
     [
         (TopicPayload, b""),
@@ -109,6 +128,7 @@ def test_each_payload_has_its_bytes(payload: msgspec.Struct, data: bytes) -> Non
         (TopicPayload, b'{"id":"x","partitions":{"a":[1]},"config":{}}'),
         (OffsetPayload, b'{"offset":-1,"committed_at_us":0,"by":""}'),
         (OffsetPayload, b'{"offset":9223372036854775808,"committed_at_us":0,"by":""}'),
+        (OffsetPayload, b'{"offset":1,"committed_at_us":0,"by":"","generation":-1}'),
         (BrokerPayload, b'{"host":"h","port":0,"started_us":1,"version":""}'),
         (StatePayload, b"\xff\xfe"),
         (StatePayload, b'{"x":' + b"[" * 100_000),

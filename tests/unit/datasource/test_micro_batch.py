@@ -19,9 +19,9 @@ IDS = {"t": "id"}
 
 
 def last(
-    to: dict[TopicPartition, int], ids: dict[str, str] | None = None, generation: int = 0
+    to: dict[TopicPartition, int], ids: dict[str, str] | None = None, epoch: int = 0
 ) -> StreamOffset:
-    return StreamOffset(start=to, to=to, topic_ids=ids or IDS, mark=RewindMark(generation))
+    return StreamOffset(start=to, to=to, topic_ids=ids or IDS, mark=RewindMark(epoch))
 
 
 def snapshot(

@@ -194,7 +194,7 @@ def test_a_rewind_is_followed_and_replayed_after_a_restart() -> None:
     world = World(two_partitions(4, 4))
     query = Query(world, startingOffsets="earliest", group="g")
     end = query.latest(query.driver.initial())
-    world.group_generation, world.rewinds = 1, {T0: 1}
+    world.group_epoch, world.rewinds = 1, {T0: 1}
     world.commits.clear()
     rewound = query.latest(end)
     assert world.commits == []  # nothing is committed over the rewind
@@ -211,7 +211,7 @@ def test_available_now_follows_a_rewind_that_skips_past_its_end() -> None:
     query.driver.prepare_available_now()
     end = query.latest(query.driver.initial())
     world.topics = two_partitions(9, 9)
-    world.group_generation, world.rewinds = 1, {T0: 7}
+    world.group_epoch, world.rewinds = 1, {T0: 7}
     skipped = query.latest(end)
     assert query.read(end, skipped) == []
     assert query.latest(skipped) == skipped
@@ -221,16 +221,16 @@ def test_available_now_follows_a_rewind_that_skips_past_its_end() -> None:
 
 
 def test_rewinds_of_a_group_that_was_deleted_meanwhile() -> None:
-    world = World(two_partitions(4, 4), group_generation=5)
+    world = World(two_partitions(4, 4), group_epoch=5)
     end = Query(world, startingOffsets="earliest", group="g").latest(UNRESOLVED.to_json())
-    world.group_generation, world.rewinds = 1, {T0: 3}
+    world.group_epoch, world.rewinds = 1, {T0: 3}
     again = Query(world, group="g")
     assert again.read(end, again.latest(end)) == ["t-0[3, 4)"]
     assert world.asked_rewinds == [(RewindMark(5), RewindMark(1))]
 
 
 def test_a_rewind_of_the_same_number_in_a_group_that_was_made_anew_is_followed() -> None:
-    world = World(two_partitions(4, 4), group_generation=1, group_token="first")
+    world = World(two_partitions(4, 4), group_epoch=1, group_token="first")
     query = Query(world, startingOffsets="earliest", group="g")
     end = query.latest(query.driver.initial())
     world.group_token, world.rewinds = "second", {T0: 3}
@@ -244,7 +244,7 @@ def test_a_rewind_of_the_same_number_in_a_group_that_was_made_anew_is_followed()
 
 
 def test_a_checkpoint_of_a_release_without_tokens_goes_by_the_number() -> None:
-    world = World(two_partitions(4, 4), group_generation=1)
+    world = World(two_partitions(4, 4), group_epoch=1)
     query = Query(world, startingOffsets="earliest", group="g")
     end = query.latest(query.driver.initial())
     assert "rewind" not in end
@@ -271,12 +271,12 @@ def test_the_group_is_held_before_anything_is_read_for_it() -> None:
 
 
 def test_rewinds_from_before_the_stream_joined_the_group_are_past() -> None:
-    world = World(two_partitions(4, 4), group_generation=7, rewinds={T0: 0})
+    world = World(two_partitions(4, 4), group_epoch=7, rewinds={T0: 0})
     query = Query(world, group="g")
     end = query.latest(query.driver.initial())
     assert query.latest(end) == end
     other = Query(world, group="h")
-    world.group_generation = 9
+    world.group_epoch = 9
     assert other.latest(end) == end
 
 

@@ -95,4 +95,4 @@ def test_a_replayed_micro_batch_of_a_recreated_topic() -> None:
 
 def test_a_checkpoint_of_a_newer_release() -> None:
     with pytest.raises(UnsupportedVersionError):
-        Query(World(two_partitions(1))).latest({"version": 2})
+        Query(World(two_partitions(1))).latest({"version": 3})

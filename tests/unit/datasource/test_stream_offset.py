@@ -13,11 +13,16 @@ from spark_logbus.model import OffsetRange, RewindMark, TopicPartition
 
 B0, A2, A10 = TopicPartition("b", 0), TopicPartition("a", 2), TopicPartition("a", 10)
 
-# Written by version 1; must be readable for ever.
+# Both must be readable for ever.
 STORED = (
+    '{"version": 2, "from": {"a": {"2": 1, "10": 0}, "b": {"0": 5}}, '
+    '"to": {"a": {"2": 4, "10": 0}, "b": {"0": 9}}, '
+    '"topics": {"a": "id-a", "b": "id-b"}, "rewind_epoch": 0}'
+)
+STORED_BY_VERSION_1 = (
     '{"version": 1, "from": {"a": {"2": 1, "10": 0}, "b": {"0": 5}}, '
     '"to": {"a": {"2": 4, "10": 0}, "b": {"0": 9}}, '
-    '"topics": {"a": "id-a", "b": "id-b"}, "generation": 0}'
+    '"topics": {"a": "id-a", "b": "id-b"}, "group": "g", "generation": 3, "rewind": "9a41"}'
 )
 
 
@@ -40,6 +45,13 @@ def test_stored_text_reads_back_and_stays_the_same() -> None:
     assert json.dumps(StreamOffset.from_json(stored).to_json()) == STORED
 
 
+def test_what_version_1_stored_means_the_same() -> None:
+    assert StreamOffset.from_json(json.loads(STORED_BY_VERSION_1)) == offset(
+        group="g", mark=RewindMark(3, "9a41")
+    )
+    assert StreamOffset.from_json({"version": 1, "unresolved": True}) is UNRESOLVED
+
+
 @pytest.mark.parametrize("mark", [RewindMark(3, "9a41"), RewindMark(3)])
 def test_group_and_rewind_round_trip(mark: RewindMark) -> None:
     made = offset(group="g", mark=mark)
@@ -48,8 +60,8 @@ def test_group_and_rewind_round_trip(mark: RewindMark) -> None:
 
 
 def test_the_unresolved_start() -> None:
-    assert UNRESOLVED.to_json() == {"version": 1, "unresolved": True}
-    assert StreamOffset.from_json({"version": 1, "unresolved": True}) is UNRESOLVED
+    assert UNRESOLVED.to_json() == {"version": 2, "unresolved": True}
+    assert StreamOffset.from_json({"version": 2, "unresolved": True}) is UNRESOLVED
 
 
 def test_ranges_are_from_the_offset_alone_and_not_empty() -> None:
@@ -57,8 +69,8 @@ def test_ranges_are_from_the_offset_alone_and_not_empty() -> None:
 
 
 def test_a_newer_version_is_refused() -> None:
-    with pytest.raises(UnsupportedVersionError, match="version 2, this release reads up to 1"):
-        StreamOffset.from_json({"version": 2, "whatever": 1})
+    with pytest.raises(UnsupportedVersionError, match="version 3, this release reads up to 2"):
+        StreamOffset.from_json({"version": 3, "whatever": 1})
 
 
 @pytest.mark.parametrize(
@@ -71,6 +83,8 @@ def test_a_newer_version_is_refused() -> None:
         {"version": 1, "from": {"a": 1}, "to": {}, "topics": {}, "generation": 0},
         {"version": 1, "from": {}, "to": {"a": {"0": 5}}, "topics": {}, "generation": 0},
         {"version": 1, "from": {}, "to": {"a": {"x": 5}}, "topics": {}, "generation": 0},
+        {"version": 1, "from": {}, "to": {}, "topics": {}, "rewind_epoch": 0},
+        {"version": 2, "from": {}, "to": {}, "topics": {}, "generation": 0},
     ],
 )
 def test_what_is_no_offset_of_ours_is_refused(value: dict[str, Any]) -> None:

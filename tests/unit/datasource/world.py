@@ -31,7 +31,7 @@ class World:
 
     topics: dict[str, tuple[str, list[tuple[int, int]]]] = field(default_factory=dict)
     group_positions: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    group_generation: int = 0
+    group_epoch: int = 0
     group_token: str = ""
     rewinds: dict[TopicPartition, int] = field(default_factory=dict)
     commits: list[dict[TopicPartition, int]] = field(default_factory=list)
@@ -95,7 +95,7 @@ class World:
         self.held.append(set(topics))
 
     def mark(self) -> RewindMark:
-        return RewindMark(self.group_generation, self.group_token)
+        return RewindMark(self.group_epoch, self.group_token)
 
     def rewound(self, *, after: RewindMark, up_to: RewindMark) -> dict[TopicPartition, int]:
         self.asked_rewinds.append((after, up_to))

@@ -23,7 +23,7 @@ CODES = {
     "LogbusError": 1, "InvalidRequestError": 2, "FrameTooLargeError": 3,
     "UnsupportedVersionError": 4, "InvalidNameError": 5, "ConfigError": 6,
     "InvalidOptionError": 7, "RecordBatchTooLargeError": 8, "TopicExistsError": 9,
-    "UnknownTopicError": 10, "OffsetOutOfRangeError": 11, "StaleOwnerError": 12,
+    "UnknownTopicError": 10, "OffsetOutOfRangeError": 11, "GroupRewoundError": 12,
     "LimitExceededError": 13, "CorruptRecordBatchError": 20, "DataLossError": 21,
     "StorageError": 30, "PartitionOfflineError": 31, "NotLeaderError": 32,
     "BrokerShuttingDownError": 33, "DataDirectoryLockedError": 34, "LogMissingError": 35,

@@ -10,7 +10,7 @@ import pytest
 from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
 from spark_logbus.coordination.group_owners import GroupClaims
 from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
-from spark_logbus.errors import ClaimLostError, StaleOwnerError
+from spark_logbus.errors import ClaimLostError, GroupRewoundError
 from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics
 from spark_logbus.spark.group import GroupCommitter
@@ -21,14 +21,14 @@ T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 class FakeOffsets:
     def __init__(self) -> None:
         self.commits: list[tuple[Mapping[TopicPartition, int], dict[str, Any]]] = []
-        self.generation = 0
+        self.epoch = 0
         self.taken_over = False
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], **how: Any) -> None:
         if self.taken_over:
             raise ClaimLostError("taken over")
-        if how["expected_generation"] != self.generation:
-            raise StaleOwnerError("rewound")
+        if how["expected_mark"].epoch != self.epoch:
+            raise GroupRewoundError("rewound")
         self.commits.append((offsets, how))
 
 
@@ -73,7 +73,7 @@ def test_what_is_committed_already_is_not_written_again() -> None:
 def test_a_rewound_group_keeps_its_rewind() -> None:
     offsets = FakeOffsets()
     group = progress(offsets)
-    offsets.generation = 1
+    offsets.epoch = 1
     assert not group.commit({T0: 3}, topic_ids={}, mark=RewindMark(0))
     assert group.commit({T0: 3}, topic_ids={}, mark=RewindMark(1))
 
