@@ -35,9 +35,14 @@ class KnownEnds:
     """``start`` and ``stop`` are called once each."""
 
     def __init__(
-        self, partitions: ReplicaManager, topics: TopicRegistry, session: Session, *, clock: Clock
+        self,
+        replica_manager: ReplicaManager,
+        topics: TopicRegistry,
+        session: Session,
+        *,
+        clock: Clock,
     ) -> None:
-        self._partitions = partitions
+        self._replica_manager = replica_manager
         self._topics = topics
         self._session = session
         self._clock = clock
@@ -60,7 +65,7 @@ class KnownEnds:
             began = self._clock.monotonic()
             self._note_or_warn()
             pause_s = max(_PASS_EVERY_S, (self._clock.monotonic() - began) / _MAX_SHARE)
-        for led in self._partitions.led().values():
+        for led in self._replica_manager.led().values():
             led.log.flush()
         self._note_or_warn()
 
@@ -78,7 +83,7 @@ class KnownEnds:
         """One pass. Raises CoordinationError; what was noted until then counts."""
         now = {
             topic_partition: Reached(led.log.topic_id, led.leader_epoch, led.log.flushed_end)
-            for topic_partition, led in self._partitions.led().items()
+            for topic_partition, led in self._replica_manager.led().items()
         }
         self._noted = {
             topic_partition: at

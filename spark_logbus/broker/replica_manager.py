@@ -1,4 +1,4 @@
-"""The partitions that this broker leads: taken, kept and given up as ZooKeeper says."""
+"""Leads the partitions that ZooKeeper assigns to this broker, and lets go of the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import (
@@ -20,15 +20,16 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff
 from spark_logbus.zookeeper import CorruptNodeError
 
 logger = logging.getLogger(__name__)
 
 _State = PartitionState | CorruptNodeError | None
 
-_FIRST_RETRY_S = 1.0
-_LAST_RETRY_S = 30.0
+_RETRY = Backoff(first_ms=1_000, max_ms=30_000)
 _SHOWN = 10  # partitions that one line of the log names
+# Between looks at refused partitions: whoever gives one up waits for that.
 _REFUSED_RETRY_S = 2.0
 _REFUSED_LOOK_S = 0.002  # to look at 10,000 of them takes ZooKeeper about a second
 
@@ -42,8 +43,8 @@ class LeaderPartition:
 
 
 def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
-    """UnknownTopicError if ``topic_id`` is given and is of another topic of that name than the
-    one that is led here."""
+    """Raise UnknownTopicError if ``topic_id`` is given and is of another topic of that name than
+    the one that is led here."""
     if topic_id not in (None, led.log.topic_id):
         raise UnknownTopicError(
             f"The topic {topic} that is meant has the id {topic_id}, the one of that name here "
@@ -53,21 +54,14 @@ def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A partition of this broker's that is not served, because its log is missing or too short."""
+    """A partition that is not served, because its log here is missing or too short."""
 
     topic_id: str
     error: StorageError
 
 
-class _Wanted(NamedTuple):
-    """The topics as ZooKeeper told in one of its sessions."""
-
-    topics: Mapping[str, TopicRecord]
-    session_id: int
-
-
 class ReplicaManager:
-    """Follows the topics in ZooKeeper with its own thread; lookups are lock-free and thread-safe.
+    """Applies each image of the topics on a thread of its own; lookups are lock-free. Thread-safe.
 
     A partition is served as soon as its leadership stands in ZooKeeper, and goes on being served
     while ZooKeeper is away. One whose log is not there, though it was led before, or ends before
@@ -79,8 +73,10 @@ class ReplicaManager:
     topic whose node disappears when it could not be read: nobody deleted the topic, somebody
     cleared the node away.
 
-    A broker that lost its id steps back: it leads nothing, follows nothing and so deletes nothing
+    A broker that lost its id resigns: it leads nothing, applies nothing and so deletes nothing
     until it leads again, then in new leader epochs.
+
+    ``partition_changed`` is called when a partition has new records, or is led here no longer.
     """
 
     def __init__(
@@ -89,33 +85,29 @@ class ReplicaManager:
         *,
         logs: LogDirectory,
         topics: TopicRegistry,
-        session_id: Callable[[], int],
-        moved: Callable[[TopicPartition], None],
+        partition_changed: Callable[[TopicPartition], None],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._topics = topics
-        self._session_id = session_id
-        self._moved = moved
+        self._notify = partition_changed
         self._led: dict[TopicPartition, LeaderPartition] = {}
-        self._resigned: dict[
-            TopicPartition, LeaderPartition
-        ] = {}  # what was led before the id was lost
-        self._stepped_back = False
+        # Led before the id was lost:
+        self._led_before: dict[TopicPartition, LeaderPartition] = {}
+        self._resigned = False
         self._refused: dict[TopicPartition, Refused] = {}
-        self._to_remove: dict[TopicPartition, str] = {}  # of deleted topics, by id; refused so far
-        self._seen: Mapping[str, TopicRecord] = {}
-        self._seen_in = 0  # the session in which they were seen
-        self._said_held: list[TopicPartition] = []
-        self._wanted: _Wanted | None = None
-        self._newest: _Wanted | None = None
+        # Of deleted topics, with the topic's id, while the disk does not let them go:
+        self._to_remove: dict[TopicPartition, str] = {}
+        self._applied = TopicsImage({}, session_id=0)
+        self._newest: TopicsImage | None = None
+        self._pending: TopicsImage | None = None  # the newest, when it is to be applied (again)
+        self._logged_held: list[TopicPartition] = []
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._follow, name="partitions", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="replica-manager", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-        self._topics.watch(self._topics_changed)
 
     def stop(self) -> None:
         with self._changed:
@@ -124,15 +116,21 @@ class ReplicaManager:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
-    def step_back(self) -> None:
+    def update(self, image: TopicsImage) -> None:
+        """Bring the partitions in line with ``image``, soon and on another thread."""
+        with self._changed:
+            self._pending = self._newest = image
+            self._changed.notify()
+
+    def resign(self) -> None:
         """Lead nothing from now on: another broker has the id."""
         with self._changed:
-            self._stepped_back = True
-            resigned, self._led = self._led, {}
-            self._resigned.update(resigned)
+            self._resigned = True
+            led, self._led = self._led, {}
+            self._led_before.update(led)
             self._changed.notify()
-        for topic_partition in resigned:
-            self._moved(topic_partition)  # who waits for its records learns of it now
+        for topic_partition in led:
+            self._notify(topic_partition)
 
     def check_epochs(self) -> None:
         """Lead those partitions anew that another broker has led since, which had the id for a
@@ -155,11 +153,11 @@ class ReplicaManager:
         if led is None or led.leader_epoch == newest:
             return
         if led.log.flushed_end < (state.end or 0):
-            # The other's log has come further: this one is looked at anew, and refused.
+            # The other broker's log has come further: this one is opened anew, and refused.
             with self._changed:
                 if self._led.get(topic_partition) is led:
                     del self._led[topic_partition]
-                self._wanted = self._newest
+                self._pending = self._newest
                 self._changed.notify()
             return
         epoch = self._topics.lead(
@@ -179,13 +177,16 @@ class ReplicaManager:
     def lead_again(self) -> None:
         """The id is this broker's again: take the partitions in new leader epochs."""
         with self._changed:
-            self._stepped_back = False
-            self._wanted = self._newest
+            self._resigned = False
+            self._pending = self._newest
             self._changed.notify()
 
     def leader_of(self, topic_partition: TopicPartition) -> LeaderPartition:
-        """The log and epoch of a partition that is led here, else NotLeaderError, or what keeps
-        this broker from leading it: LogMissingError, PartitionOfflineError."""
+        """The log and epoch of a partition that is led here.
+
+        Raises NotLeaderError, or the reason why this broker does not lead a partition of its own:
+        LogMissingError, PartitionOfflineError.
+        """
         led = self._led.get(topic_partition)
         if led is None:
             refused = self._refused.get(topic_partition)
@@ -209,82 +210,74 @@ class ReplicaManager:
         return dict(self._led)
 
     def refused(self) -> dict[TopicPartition, StorageError]:
-        """The partitions that would be led here if their logs were whole, and why they are not."""
+        """Partitions that would be led here if their logs were whole, and the error of each."""
         return {
             topic_partition: refused.error
             for topic_partition, refused in self._refused.copy().items()
         }
 
-    # -- following ZooKeeper --------------------------------------------------------------
+    # -- applying images ------------------------------------------------------------------
 
-    def _topics_changed(self, topics: dict[str, TopicRecord]) -> None:
-        with self._changed:
-            self._wanted = self._newest = _Wanted(topics, self._session_id())
-            self._changed.notify()
-
-    def _follow(self) -> None:
-        unfinished: _Wanted | None = None
-        pause_s = _FIRST_RETRY_S
+    def _run(self) -> None:
+        unfinished: TopicsImage | None = None
+        tries = 0
         while True:
             with self._changed:
-                if self._wanted is None and not self._stopping:
-                    self._changed.wait(pause_s if unfinished is not None else None)
+                if self._pending is None and not self._stopping:
+                    self._changed.wait(None if unfinished is None else self._pause_s(tries))
                 if self._stopping:
                     return
-                news, self._wanted = self._wanted, None
-            wanted = news or unfinished
-            if self._stepped_back:
+                news, self._pending = self._pending, None
+            image = news or unfinished
+            if self._resigned:
                 self._hold_all()
-            if wanted is None or self._stepped_back:
+            if image is None or self._resigned:
                 unfinished = None
                 continue
-            pause_s = _FIRST_RETRY_S if news else min(2 * pause_s, self._longest_pause_s())
+            tries = 1 if news else tries + 1
             try:
-                unfinished = None if self._apply(wanted) else wanted
+                unfinished = None if self._apply(image) else image
             except Exception:
                 logger.exception("The partitions could not be brought in line with ZooKeeper.")
-                unfinished = wanted
+                unfinished = image
 
-    def _longest_pause_s(self) -> float:
-        """A refused partition is looked at often, for whoever gives it up waits for that."""
-        refused = len(self._refused)
+    def _pause_s(self, tries: int) -> float:
+        pause_s, refused = _RETRY.pause_s(tries), len(self._refused)
         if not refused:
-            return _LAST_RETRY_S
-        return min(_REFUSED_RETRY_S + refused * _REFUSED_LOOK_S, _LAST_RETRY_S)
+            return pause_s
+        return min(pause_s, _REFUSED_RETRY_S + refused * _REFUSED_LOOK_S)
 
-    def _apply(self, wanted: _Wanted) -> bool:
-        """Bring the logs in line with ``wanted``; False when something is to be tried again."""
-        for name, record in self._seen.items():
-            now = wanted.topics.get(name)
-            if now is None or now.topic_id != record.topic_id:
-                self._give_up(record, kept=self._why_kept(record, wanted))
-        self._seen, self._seen_in = wanted.topics, wanted.session_id
-        done = self._remove_deleted(wanted.topics)
+    def _apply(self, image: TopicsImage) -> bool:
+        """Bring the logs in line with ``image``; False when something is to be tried again."""
+        for record in image.removed_since(self._applied):
+            self._let_go(record, kept=self._why_kept(record, image))
+        self._applied = image
+        done = self._remove_deleted(image.topics)
         try:
-            states = self._states(wanted.topics.values())
-            for record in wanted.topics.values():
+            states = self._states(image.topics.values())
+            for record in image.topics.values():
                 for topic_partition in self._ours(record):
-                    if self._stopping or self._stepped_back:
+                    if self._stopping or self._resigned:
                         return False
                     state = states.get(topic_partition)
-                    done = self._take(topic_partition, record, state) and done
+                    done = self._make_leader(topic_partition, record, state) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
-        self._tell_what_is_held()
+        self._log_held()
         return done
 
     def _hold_all(self) -> None:
         for each in self._logs.logs():
             self._logs.hold(each.topic_partition, topic_id=each.topic_id)
 
-    def _tell_what_is_held(self) -> None:
+    def _log_held(self) -> None:
         held = sorted(
             each.topic_partition
             for each in self._logs.logs()
             if each.held and each.topic_partition not in self._refused
         )
-        if held and held != self._said_held:
+        if held and held != self._logged_held:
             logger.warning(
                 "ZooKeeper has no topic, or none with a configuration that can be used, for %d of "
                 "the logs here (%s%s): all their records are kept. If ZooKeeper has lost its data, "
@@ -292,7 +285,7 @@ class ReplicaManager:
                 "directories while it is stopped.",
                 len(held), ", ".join(map(str, held[:_SHOWN])), ", ..." * (len(held) > _SHOWN),
             )  # fmt: skip
-        self._said_held = held
+        self._logged_held = held
 
     def _ours(self, record: TopicRecord) -> list[TopicPartition]:
         return [
@@ -302,7 +295,7 @@ class ReplicaManager:
         ]
 
     def _states(self, records: Iterable[TopicRecord]) -> dict[TopicPartition, _State]:
-        """What ZooKeeper says of the partitions that are ours and not led yet."""
+        """The states in ZooKeeper of the partitions that are ours and not led yet."""
         return self._topics.states_of(
             topic_partition
             for record in records
@@ -311,7 +304,9 @@ class ReplicaManager:
             or led.log.topic_id != record.topic_id
         )
 
-    def _take(self, topic_partition: TopicPartition, record: TopicRecord, state: _State) -> bool:
+    def _make_leader(
+        self, topic_partition: TopicPartition, record: TopicRecord, state: _State
+    ) -> bool:
         """Lead the partition; False when that failed. Raises CoordinationError."""
         led = self._led.get(topic_partition)
         try:
@@ -344,13 +339,13 @@ class ReplicaManager:
             return False
         led = LeaderPartition(partition_log, state.leader_epoch)
         with self._changed:
-            if self._stepped_back:
+            if self._resigned:
                 return False
             self._led[topic_partition] = led
             self._refused.pop(topic_partition, None)
-            before = self._resigned.pop(topic_partition, None)
+            before = self._led_before.pop(topic_partition, None)
         if before is None or before.log is not partition_log:
-            partition_log.add_listener(lambda: self._moved(topic_partition))
+            partition_log.add_listener(lambda: self._notify(topic_partition))
         logger.info(
             "Leading %s in epoch %d.",
             topic_partition, state.leader_epoch, extra=_about(topic_partition),
@@ -381,10 +376,9 @@ class ReplicaManager:
     def _refuse(
         self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError
     ) -> None:
-        """Say once, here and in ZooKeeper, that the partition is not served."""
+        """Report once, in the log and in ZooKeeper, that the partition is not served."""
         known = self._refused.get(topic_partition)
-        said = known and (known.topic_id, known.error.message)
-        if said == (record.topic_id, error.message):
+        if known and (known.topic_id, known.error.message) == (record.topic_id, error.message):
             return
         try:
             self._topics.refuse(
@@ -397,21 +391,21 @@ class ReplicaManager:
         except UnknownTopicError:
             return  # deleted just now; the news of it is under way
         self._refused[topic_partition] = Refused(record.topic_id, error.again())
-        self._moved(topic_partition)
+        self._notify(topic_partition)
         logger.error("%s", error, extra=_about(topic_partition))
 
-    def _why_kept(self, record: TopicRecord, wanted: _Wanted) -> str | None:
-        """Why the logs of a topic that is gone may be wanted still; None if it was deleted."""
-        if wanted.session_id != self._seen_in:
+    def _why_kept(self, record: TopicRecord, image: TopicsImage) -> str | None:
+        """The reason to keep the logs of a topic that is gone; None if it was deleted."""
+        if image.session_id != self._applied.session_id:
             return "since its session was lost"
         return None if record.readable else "where its topic's node could not be read any more"
 
-    def _give_up(self, record: TopicRecord, *, kept: str | None) -> None:
+    def _let_go(self, record: TopicRecord, *, kept: str | None) -> None:
         for topic_partition in self._ours(record):
             with self._changed:  # or ``check_epochs`` could put it back
                 self._led.pop(topic_partition, None)
             self._refused.pop(topic_partition, None)
-            self._moved(topic_partition)  # who waits for its records learns of it now
+            self._notify(topic_partition)
             if kept is not None:
                 self._logs.hold(topic_partition, topic_id=record.topic_id)
                 logger.warning(
@@ -421,7 +415,7 @@ class ReplicaManager:
                     kept,
                 )
                 continue
-            self._resigned.pop(topic_partition, None)
+            self._led_before.pop(topic_partition, None)
             self._to_remove[topic_partition] = record.topic_id
 
     def _remove_deleted(self, topics: Mapping[str, TopicRecord]) -> bool:

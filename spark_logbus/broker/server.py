@@ -1,12 +1,9 @@
-"""One broker: builds its parts, and starts and stops them in order."""
+"""The composition root of one broker: makes its parts, starts and stops them in order."""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
-from collections.abc import Callable
-from typing import TypeVar
 
 from spark_logbus import __version__
 from spark_logbus.broker.compaction.scheduler import Compactor
@@ -42,26 +39,20 @@ from spark_logbus.errors import (
     BrokerShuttingDownError,
     LogbusError,
     NotLeaderError,
-    StorageError,
 )
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
+from spark_logbus.ports import bind_port
 from spark_logbus.zookeeper import Session
 
 logger = logging.getLogger(__name__)
 
 _MAINTAIN_S = 0.5
 _DRAIN_LOOK_S = 0.02
-# Below the range (32768 and up) from which systems take the local ports of outgoing connections:
-# one of those must never sit on our port while this broker restarts.
-_FREE_PORTS = range(20_000, 32_000)
-_FREE_PORT_TRIES = 20
-
-T = TypeVar("T")
 
 
 class Broker:
-    """The composition root. ``start`` and ``stop`` are called once each, by one thread.
+    """``start`` and ``stop`` are called once each, by one thread.
 
     Start: logs are recovered, ZooKeeper is waited for, the port is bound, the broker registered,
     then requests are served. ``give_up_start`` ends that early.
@@ -76,9 +67,19 @@ class Broker:
         clock: Clock | None = None,
         files: FileSystem = OS_FILES,
     ) -> None:
-        clock = clock or SystemClock()
         self.config = config
-        self._clock = clock
+        self._clock = clock = clock or SystemClock()
+        self._session = session = Session(
+            config.zookeeper,
+            client_name=f"broker-{config.id}",
+            session_timeout_ms=config.zookeeper_session_ms,
+            connect_timeout_ms=None,
+        )
+        self._registry = BrokerRegistry(session)
+        topics = TopicRegistry(session)
+        self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=self._registry.holds)
+        session.set_state_hook(self._lease.session_is)
+
         self._logs = LogDirectory(
             config.data_dir,
             defaults=config.log,
@@ -86,92 +87,78 @@ class Broker:
             files=files,
             known_files=BROKER_FILES,
         )
-        self._session = Session(
-            config.zookeeper,
-            client_name=f"broker-{config.id}",
-            session_timeout_ms=config.zookeeper_session_ms,
-            connect_timeout_ms=None,
+        delayed_fetches = DelayedFetches()
+        self._replica_manager = ReplicaManager(
+            config.id, logs=self._logs, topics=topics, partition_changed=delayed_fetches.wake
         )
-        self._registry = BrokerRegistry(self._session)
-        self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=self._registry.holds)
-        self._session.set_state_hook(self._lease.session_is)
-        topics = TopicRegistry(self._session)
-        waiting = DelayedFetches()
-        self._partitions = ReplicaManager(
-            config.id,
-            logs=self._logs,
+        self._metadata_cache = MetadataCache(
+            session,
+            brokers=self._registry,
             topics=topics,
-            session_id=lambda: self._session.session_id,
-            moved=waiting.wake,
+            topics_changed=self._replica_manager.update,
         )
-        self._known_ends = KnownEnds(self._partitions, topics, self._session, clock=clock)
-        self._image = MetadataCache(
-            self._session,
-            brokers=BrokerRegistry(self._session),
-            topics=TopicRegistry(self._session),
-        )
+        self._known_ends = KnownEnds(self._replica_manager, topics, session, clock=clock)
+        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
+
         network = config.network
-        meters = RequestMetrics(clock)
-        self._offload = CoordinationExecutor(clock=clock, max_wait_ms=network.max_wait_ms)
+        request_metrics = RequestMetrics(clock)
+        self._executor = CoordinationExecutor(clock=clock, max_wait_ms=network.max_wait_ms)
         self._fetches = FetchHandler(
-            self._partitions,
-            waiting,
+            self._replica_manager,
+            delayed_fetches,
             clock=clock,
             max_wait_ms=network.max_wait_ms,
             max_fetch_bytes=network.max_fetch_bytes,
-            meters=meters,
+            meters=request_metrics,
         )
         self._requests = RequestHandler(
             config,
-            partitions=self._partitions,
-            image=self._image,
+            partitions=self._replica_manager,
+            image=self._metadata_cache,
             topics=topics,
             appends=AppendHandler(
-                self._partitions,
+                self._replica_manager,
                 lease=self._lease,
                 clock=clock,
                 max_wait_ms=network.max_wait_ms,
-                meters=meters,
+                meters=request_metrics,
             ),
             fetches=self._fetches,
-            offload=self._offload,
-            meters=meters,
+            offload=self._executor,
+            meters=request_metrics,
         )
-        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
         self._network: Network | None = None
+
         session_watch = SessionWatch(clock)
-        self._session.add_listener(session_watch.follow)
+        session.add_listener(session_watch.follow)
         self._health = Health(
             logs=self._logs,
-            refused=self._partitions.refused,
-            session=session_watch,
-            session_state=lambda: self._session.state,
-            session_timeout_ms=config.zookeeper_session_ms,
-            refusal=lambda: self._requests.refusal,
-            unreadable=lambda: self._session.unreadable.messages,
-            zookeeper=self._session.connect.servers,
+            replica_manager=self._replica_manager,
+            requests=self._requests,
+            session=session,
+            session_watch=session_watch,
         )
-        parts = MetricSources(
+        self._metric_sources = MetricSources(
             config=config,
-            network=lambda: self._network,
             logs=self._logs,
-            partitions=self._partitions,
-            requests=meters,
-            image=self._image,
-            session=self._session,
+            replica_manager=self._replica_manager,
+            metadata_cache=self._metadata_cache,
+            requests=request_metrics,
+            session=session,
             session_watch=session_watch,
             health=self._health,
             compaction=self.compactor.stats,
         )
-        self._pages = Pages(parts, health=self._health, clock=clock)
+        self._pages = Pages(self._metric_sources, clock=clock)
         self._http: HttpServer | None = None
+
         self._stopping = threading.Event()
         self._refusing = threading.Lock()
         self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
 
     @property
     def address(self) -> BrokerAddress:
-        """Where clients reach this broker; known after ``start``."""
+        """The address for clients; known after ``start``."""
         assert self._network is not None, "the broker has not been started"
         host = self.config.advertised_host or self.config.host
         return BrokerAddress(self.config.id, host, self._network.port, self._network.local_socket)
@@ -192,7 +179,7 @@ class Broker:
                 remember_metrics_port(config.data_dir, self._http.port)
             allow_descriptors(config.network.max_connections)
             self._session.start()
-            self._network = self._listen()
+            self._network = self._metric_sources.network = self._listen()
             remember_port(config.data_dir, self._network.port)
             self._registry.register(
                 self.address,
@@ -200,8 +187,8 @@ class Broker:
                 on_conflict=self._lost_identity,
                 on_registered=self._has_identity,
             )
-            self._image.start()
-            self._partitions.start()
+            self._replica_manager.start()
+            self._metadata_cache.start()
             self._lease.start()
             self._known_ends.start()
             self._network.start(self._requests.handle)
@@ -258,16 +245,16 @@ class Broker:
         with self._refusing:
             if not self._stopping.is_set():
                 self._requests.refusal = refusal
-        self._partitions.step_back()
+        self._replica_manager.resign()
         self._lease.end(refusal)
 
     def _has_identity(self, new_session: bool) -> None:
         """The id is ours: still, or again."""
         if new_session:
-            self._partitions.check_epochs()
+            self._replica_manager.check_epochs()
         if self._lease.refusal is not None and not self._stopping.is_set():
             logger.warning("Broker %d has its id again and goes on serving.", self.config.id)
-            self._partitions.lead_again()
+            self._replica_manager.lead_again()
             with self._refusing:
                 if not self._stopping.is_set():
                     self._requests.refusal = None
@@ -288,9 +275,9 @@ class Broker:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
-            self._known_ends.stop, self._session.close, self._lease.join, self._partitions.stop,
-            self._image.stop, self._offload.stop, self.compactor.stop, self._join_maintenance,
-            self._logs.close, self._stop_http,
+            self._known_ends.stop, self._session.close, self._lease.join,
+            self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
+            self.compactor.stop, self._join_maintenance, self._logs.close, self._stop_http,
         ]  # fmt: skip
         for step in steps:
             try:
@@ -324,16 +311,3 @@ class Broker:
                 logger.error("Maintenance of the logs failed and will be tried again: %s", error)
             except Exception:
                 logger.exception("Maintenance of the logs failed and will be tried again.")
-
-
-def bind_port(port: int, last: int | None, bind: Callable[[int], T]) -> T:
-    """Bind ``port``; 0 means the one of the last run if it is free, else any."""
-    ports = [port]
-    if port == 0:
-        ports = [*([last] if last else []), *random.sample(_FREE_PORTS, _FREE_PORT_TRIES), 0]
-    for port in ports[:-1]:
-        try:
-            return bind(port)
-        except StorageError as error:
-            logger.info("%s Trying another.", error)
-    return bind(ports[-1])

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import socket
 import subprocess
 import time
@@ -31,14 +30,11 @@ from spark_logbus.clock import SystemClock
 from spark_logbus.errors import ConfigError, DataDirectoryLockedError, EmbeddedServerError
 from spark_logbus.local.processes import spawn, stop
 from spark_logbus.local.zookeeper_command import LOG_FILE, server_command
+from spark_logbus.ports import FREE_PORTS, TRIES, random_ports
 
 __all__ = ["EmbeddedZooKeeper"]
 
 _HOST = "127.0.0.1"
-# Below the range (32768 and up) from which systems take the local ports of outgoing
-# connections: one of those must never sit on our port while the server restarts.
-_PORTS = range(20_000, 32_000)
-_PORT_ATTEMPTS = 20
 _MAXIMUM_PORT = 65_535
 _START_DEADLINE_S = 60.0  # takes about a second; a loaded machine and an old log take longer
 _STOP_GRACE_S = 10.0
@@ -145,7 +141,7 @@ class EmbeddedZooKeeper:
             self._start_on(known)
             return
         taken: _PortTakenError | None = None
-        for port in random.sample(_PORTS, _PORT_ATTEMPTS):
+        for port in random_ports():
             try:
                 self._start_on(port)
             except _PortTakenError as error:
@@ -153,7 +149,7 @@ class EmbeddedZooKeeper:
             else:
                 return
         raise EmbeddedServerError(
-            f"None of {_PORT_ATTEMPTS} ports from {_PORTS.start} to {_PORTS.stop} is free; "
+            f"None of {TRIES} ports from {FREE_PORTS.start} to {FREE_PORTS.stop} is free; "
             "choose one with the option port."
         ) from taken
 

@@ -11,9 +11,10 @@ from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.fetch import FetchHandler
+from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
-from spark_logbus.broker.metadata_cache import MetadataCache, MetadataHandler
+from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Connection, NoResponse, Response
 from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.coordination.topics import TopicRegistry

@@ -1,23 +1,25 @@
-"""Whether the broker serves, and if not, why: what ``/healthz`` and ``/livez`` answer.
+"""The health of a broker, for ``/healthz`` and ``/livez``.
 
-Two questions, because their answers lead to different deeds. "Healthy" asks for a look at the
-broker, or for traffic to be kept away; one that recovers its logs is not, and must be left alone.
-"Alive" asks whether a restart could help; that is so only when the process answers nothing.
+Two questions, because their answers lead to different deeds. A broker that is not "healthy" wants
+a look, or its traffic kept away; one that recovers its logs is not healthy, and must be left alone.
+One that is not "alive" wants a restart; that is so only when the process answers nothing.
 """
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock
-from spark_logbus.errors import LogbusError, StorageError
+from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory
 from spark_logbus.model import TopicPartition
-from spark_logbus.zookeeper import SessionState
+from spark_logbus.zookeeper import Session, SessionState
 
 _SHOWN = 10  # partitions that are named in one answer
 
@@ -51,7 +53,7 @@ class SessionWatch:
                 self._away_since = self._clock.monotonic()
 
     def away_s(self) -> float:
-        """For how many seconds there has been no connection; 0 when there is one."""
+        """Seconds since the connection was lost; 0 when there is one."""
         since = self._away_since
         return 0.0 if since is None else self._clock.monotonic() - since
 
@@ -76,28 +78,22 @@ class Health:
         self,
         *,
         logs: LogDirectory,
-        refused: Callable[[], Mapping[TopicPartition, StorageError]] = dict,
-        session: SessionWatch,
-        session_state: Callable[[], SessionState],
-        session_timeout_ms: int,
-        refusal: Callable[[], LogbusError | None],
-        unreadable: Callable[[], Mapping[str, str]] = dict,
-        zookeeper: str = "the configured address",
+        replica_manager: ReplicaManager,
+        requests: RequestHandler,
+        session: Session,
+        session_watch: SessionWatch,
     ) -> None:
         self.phase = Phase.STARTING
         self._logs = logs
-        self._refused = refused
+        self._replica_manager = replica_manager
+        self._requests = requests
         self._session = session
-        self._session_state = session_state
-        self._session_timeout_s = session_timeout_ms / 1000
-        self._refusal = refusal
-        self._unreadable = unreadable
-        self._zookeeper = zookeeper
+        self._session_watch = session_watch
 
     def report(self) -> Report:
         if self.phase is not Phase.SERVING:
             return Report(self.phase.value, (self._unfinished(),))
-        refusal = self._refusal()
+        refusal = self._requests.refusal
         reasons = [
             *([refusal.message] if refusal is not None else []),
             *self._without_zookeeper(),
@@ -105,20 +101,19 @@ class Health:
         ]
         notes = [
             *_some(self._damage(), "more damaged ranges are known"),
-            *_some(self._unreadable(), "more nodes in ZooKeeper are not readable"),
+            *_some(self._session.unreadable.messages, "more nodes in ZooKeeper are not readable"),
             *_some(self._held(), "more logs are kept whole"),
             *([problem] if (problem := self._logs.clock_problem()) is not None else []),
         ]
         return Report("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
 
     def offline(self) -> dict[TopicPartition, str]:
-        """Partitions that take no appends, or are not even served, and why."""
+        """Partitions that take no appends, or are not even served, with the reason of each."""
         found = {
             topic_partition: error.message for topic_partition, error in self._logs.failed().items()
         }
-        found.update(
-            (topic_partition, error.message) for topic_partition, error in self._refused().items()
-        )
+        for topic_partition, refused in self._replica_manager.refused().items():
+            found[topic_partition] = refused.message
         for log in self._logs.logs():
             error = log.offline
             if isinstance(error, StorageError):  # not: closed, or deleted with its topic
@@ -132,10 +127,11 @@ class Health:
                 f"The broker is recovering: {recovery.logs_done} of {recovery.logs_total} logs "
                 f"are open, {recovery.bytes_scanned // 1_000_000} MB were scanned. Let it finish."
             )
-        if self.phase is Phase.JOINING and self._session_state() is not SessionState.CONNECTED:
+        if self.phase is Phase.JOINING and self._session.state is not SessionState.CONNECTED:
             return (
                 "The broker has its logs open and is waiting for ZooKeeper at "
-                f"{self._zookeeper}, which does not answer. It goes on by itself when that does."
+                f"{self._session.connect.servers}, which does not answer. It goes on by itself "
+                "when that does."
             )
         return {
             Phase.STARTING: "The broker is starting.",
@@ -145,13 +141,12 @@ class Health:
 
     def _without_zookeeper(self) -> list[str]:
         """A connection that breaks for less than the session's timeout harms nobody."""
-        away_s = self._session.away_s()
-        lost = self._session_state() is SessionState.LOST
-        if not lost and away_s < self._session_timeout_s:
+        state, away_s = self._session.state, self._session_watch.away_s()
+        if state is not SessionState.LOST and away_s < self._session.session_timeout_ms / 1000:
             return []
         return [
             f"ZooKeeper has not answered for {away_s:.0f} seconds (the session is "
-            f"{self._session_state().value}): partitions that are led here are served, but "
+            f"{state.value}): partitions that are led here are served, but "
             "topics, leaders and brokers cannot change. Check ZooKeeper and the way to it."
         ]
 

@@ -31,16 +31,16 @@ from spark_logbus.metrics import Distribution
 from spark_logbus.zookeeper import Session, SessionState
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MetricSources:
-    """What metrics are read from."""
+    """The parts of the broker that metrics are read from."""
 
     config: BrokerConfig
-    network: Callable[[], Network | None]  # there is none before the port is bound
     logs: LogDirectory
-    partitions: ReplicaManager
+    replica_manager: ReplicaManager
+    metadata_cache: MetadataCache
     requests: RequestMetrics
-    image: MetadataCache
+    network: Network | None = None  # until the port is bound
     session: Session
     session_watch: SessionWatch
     health: Health
@@ -73,20 +73,20 @@ def _one(
     read: Callable[[MetricSources], float | Distribution],
 ) -> Callable[[MetricSources], Iterable[Sample]]:
     """A metric without labels."""
-    return lambda parts: [((), read(parts))]
+    return lambda sources: [((), read(sources))]
 
 
 def _network(read: Callable[[Network], float]) -> Callable[[MetricSources], Iterable[Sample]]:
-    def samples(parts: MetricSources) -> list[Sample]:
-        network = parts.network()
+    def samples(sources: MetricSources) -> list[Sample]:
+        network = sources.network
         return [] if network is None else [((), read(network))]
 
     return samples
 
 
 def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], float]) -> Metric:
-    def samples(parts: MetricSources) -> Iterator[Sample]:
-        for log in parts.logs.logs():
+    def samples(sources: MetricSources) -> Iterator[Sample]:
+        for log in sources.logs.logs():
             where = log.topic_partition
             yield (where.topic, str(where.partition)), read(log, log.ends())
 
@@ -94,9 +94,9 @@ def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], flo
 
 
 def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metric:
-    def samples(parts: MetricSources) -> list[Sample]:
+    def samples(sources: MetricSources) -> list[Sample]:
         sums: dict[str, int] = {}
-        for log in parts.logs.logs():
+        for log in sources.logs.logs():
             topic = log.topic_partition.topic
             sums[topic] = sums.get(topic, 0) + read(log)
         return [((topic,), count) for topic, count in sums.items()]
@@ -104,25 +104,25 @@ def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metr
     return Metric(name, Kind.COUNTER, text, ("topic",), samples)
 
 
-def _bytes_out(parts: MetricSources) -> list[Sample]:
-    topics = {log.topic_partition.topic for log in parts.logs.logs()}
-    counted = parts.requests.bytes_out(topics)
+def _bytes_out(sources: MetricSources) -> list[Sample]:
+    topics = {log.topic_partition.topic for log in sources.logs.logs()}
+    counted = sources.requests.bytes_out(topics)
     return [((topic,), counted.get(topic, 0)) for topic in topics]
 
 
-def _by_api(parts: MetricSources) -> list[tuple[Labels, Distribution]]:
-    return [((name_of(api),), taken.read()) for api, taken in parts.requests.seconds.items()]
+def _by_api(sources: MetricSources) -> list[tuple[Labels, Distribution]]:
+    return [((name_of(api),), taken.read()) for api, taken in sources.requests.seconds.items()]
 
 
-def _dirty_ratios(parts: MetricSources) -> list[Sample]:
-    ratios = parts.compaction.dirty_ratios
+def _dirty_ratios(sources: MetricSources) -> list[Sample]:
+    ratios = sources.compaction.dirty_ratios
     return [((where.topic, str(where.partition)), ratio) for where, ratio in ratios.items()]
 
 
 def _disk(free: bool) -> Callable[[MetricSources], Iterable[Sample]]:
-    def samples(parts: MetricSources) -> list[Sample]:
+    def samples(sources: MetricSources) -> list[Sample]:
         try:
-            disk = os.statvfs(parts.config.data_dir)
+            disk = os.statvfs(sources.config.data_dir)
         except OSError:
             return []
         return [((), (disk.f_bavail if free else disk.f_blocks) * disk.f_frsize)]
@@ -140,19 +140,19 @@ _GAUGE, _COUNTER, _HISTOGRAM = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 METRICS: tuple[Metric, ...] = (
     # -- the broker
     Metric("build_info", _GAUGE, "Always 1; the labels say which broker of which version it is.",
-           ("version", "broker"), lambda p: [((__version__, str(p.config.id)), 1)]),
+           ("version", "broker"), lambda s: [((__version__, str(s.config.id)), 1)]),
     Metric("healthy", _GAUGE, "1 when /healthz answers 200.", (),
-           _one(lambda p: p.health.report().healthy)),
+           _one(lambda s: s.health.report().healthy)),
     Metric("cluster_brokers", _GAUGE, "Brokers that are registered in ZooKeeper.", (),
-           _one(lambda p: len(p.image.brokers))),
+           _one(lambda s: len(s.metadata_cache.brokers))),
     Metric("partitions_led", _GAUGE, "Partitions that this broker leads.", (),
-           _one(lambda p: p.partitions.count)),
+           _one(lambda s: s.replica_manager.count)),
     Metric("partitions_offline", _GAUGE,
            "Partitions that take no appends, or whose log could not be opened.", (),
-           _one(lambda p: len(p.health.offline()))),
+           _one(lambda s: len(s.health.offline()))),
     Metric("partitions_refused", _GAUGE,
            "Partitions that are not served: their log is missing, too short or cannot be opened.",
-           (), _one(lambda p: len(p.partitions.refused()))),
+           (), _one(lambda s: len(s.replica_manager.refused()))),
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),
@@ -163,16 +163,16 @@ METRICS: tuple[Metric, ...] = (
            ("topic",), _bytes_out),
     # -- requests
     Metric("requests", _COUNTER, "Requests that were answered, or wanted no answer.", ("api",),
-           lambda p: [(labels, taken.cumulative[-1]) for labels, taken in _by_api(p)]),
+           lambda s: [(labels, taken.cumulative[-1]) for labels, taken in _by_api(s)]),
     Metric("request_errors", _COUNTER,
            "Requests, or their parts for one partition, that were answered with an error.",
-           ("api", "error"), lambda p: p.requests.errors().items()),
+           ("api", "error"), lambda s: s.requests.errors().items()),
     Metric("request_seconds", _HISTOGRAM,
            "From a request to its answer, with the wait for a flush or for records.", ("api",),
            _by_api),
     Metric("fetch_wait_seconds", _HISTOGRAM,
            "How long fetches waited that found too few records at first.", (),
-           _one(lambda p: p.requests.fetch_wait.read())),
+           _one(lambda s: s.requests.fetch_wait.read())),
     Metric("requests_in_flight", _GAUGE,
            "Requests that are not answered yet, waiting fetches among them.", (),
            _network(lambda network: network.waiting())),
@@ -180,7 +180,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("connections", _GAUGE, "Open connections of clients.", (),
            _network(lambda network: network.connection_count)),
     Metric("connections_limit", _GAUGE, "max_connections of the configuration.", (),
-           _one(lambda p: p.config.network.max_connections)),
+           _one(lambda s: s.config.network.max_connections)),
     Metric("connections_accepted", _COUNTER, "Connections that were let in.", (),
            _network(lambda network: network.accepted)),
     Metric("connections_refused", _COUNTER, "Connections that were turned away.", (),
@@ -199,28 +199,28 @@ METRICS: tuple[Metric, ...] = (
                lambda log, ends: isinstance(log.offline, StorageError)),
     Metric("logs_held", _GAUGE,
            "Logs that keep all records, for ZooKeeper has not told their topic's configuration.",
-           (), _one(lambda p: sum(log.held for log in p.logs.logs()))),
+           (), _one(lambda s: sum(log.held for log in s.logs.logs()))),
     Metric("clock_refused_seconds", _GAUGE,
            "How far the clock is ahead of the time that is expected, when it is so far off that it "
-           "is not believed; else 0.", (), _one(lambda p: _clock_refused_s(p.logs))),
+           "is not believed; else 0.", (), _one(lambda s: _clock_refused_s(s.logs))),
     Metric("damaged_ranges", _GAUGE, "Ranges of records that are known to be damaged on disk.", (),
-           _one(lambda p: sum(len(log.damaged) for log in p.logs.logs()))),
+           _one(lambda s: sum(len(log.damaged) for log in s.logs.logs()))),
     Metric("damaged_records", _GAUGE, "Offsets in those ranges.", (),
-           _one(lambda p: sum(r.count for log in p.logs.logs() for r in log.damaged))),
+           _one(lambda s: sum(r.count for log in s.logs.logs() for r in log.damaged))),
     Metric("log_flush_seconds", _HISTOGRAM, "What each flush (fdatasync) of a segment took.", (),
-           _one(lambda p: p.logs.stats.flushes.read())),
+           _one(lambda s: s.logs.stats.flushes.read())),
     Metric("retention_deleted_segments", _COUNTER, "Segments that retention took out.", (),
-           _one(lambda p: p.logs.stats.retired_segments.value)),
+           _one(lambda s: s.logs.stats.retired_segments.value)),
     Metric("retention_deleted_bytes", _COUNTER, "Their bytes.", (),
-           _one(lambda p: p.logs.stats.retired_bytes.value)),
+           _one(lambda s: s.logs.stats.retired_bytes.value)),
     Metric("compactions", _COUNTER, "Compactions of a log that were finished.", (),
-           _one(lambda p: p.compaction.runs)),
+           _one(lambda s: s.compaction.runs)),
     Metric("compaction_failures", _COUNTER, "Compactions that failed; they are tried again.", (),
-           _one(lambda p: p.compaction.failures)),
+           _one(lambda s: s.compaction.failures)),
     Metric("compaction_read_bytes", _COUNTER, "Bytes of the segments that were compacted.", (),
-           _one(lambda p: p.compaction.bytes_before)),
+           _one(lambda s: s.compaction.bytes_before)),
     Metric("compaction_written_bytes", _COUNTER, "Bytes of the segments they became.", (),
-           _one(lambda p: p.compaction.bytes_after)),
+           _one(lambda s: s.compaction.bytes_after)),
     Metric("log_dirty_ratio", _GAUGE, "The share of a compacted log that is not compacted yet.",
            ("topic", "partition"), _dirty_ratios, per_partition=True),
     Metric("disk_free_bytes", _GAUGE, "What the data directory's file system has left.", (),
@@ -228,20 +228,20 @@ METRICS: tuple[Metric, ...] = (
     Metric("disk_size_bytes", _GAUGE, "The size of that file system.", (), _disk(free=False)),
     # -- recovery
     Metric("recovery_logs", _GAUGE, "Logs that the last start found.", (),
-           _one(lambda p: p.logs.recovery.logs_total)),
+           _one(lambda s: s.logs.recovery.logs_total)),
     Metric("recovery_logs_done", _GAUGE, "Those of them that are open.", (),
-           _one(lambda p: p.logs.recovery.logs_done)),
+           _one(lambda s: s.logs.recovery.logs_done)),
     Metric("recovery_scanned_bytes", _GAUGE, "What had to be read of them.", (),
-           _one(lambda p: p.logs.recovery.bytes_scanned)),
+           _one(lambda s: s.logs.recovery.bytes_scanned)),
     # -- ZooKeeper
     Metric("zookeeper_session_state", _GAUGE, "1 for the state of the session, 0 for the others.",
            ("state",),
-           lambda p: [((s.value,), p.session.state is s) for s in SessionState]),
+           lambda s: [((each.value,), s.session.state is each) for each in SessionState]),
     Metric("zookeeper_disconnects", _COUNTER, "How often the connection to ZooKeeper broke.", (),
-           _one(lambda p: p.session_watch.disconnects)),
+           _one(lambda s: s.session_watch.disconnects)),
     Metric("zookeeper_expirations", _COUNTER, "How often the session was lost.", (),
-           _one(lambda p: p.session_watch.expirations)),
+           _one(lambda s: s.session_watch.expirations)),
     Metric("zookeeper_unreadable_nodes", _GAUGE,
            "Nodes that do not hold what logbus wrote there; /healthz names them.", (),
-           _one(lambda p: len(p.session.unreadable.messages))),
+           _one(lambda s: len(s.session.unreadable.messages))),
 )  # fmt: skip

@@ -20,7 +20,6 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from spark_logbus.broker.monitoring.health import Health
 from spark_logbus.broker.monitoring.http import Page, Routes
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, MetricSources
 from spark_logbus.clock import Clock
@@ -33,27 +32,27 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class BrokerCollector(Collector):
-    """Reads the table of metrics at each scrape. Thread-safe, as far as the parts are."""
+    """Reads the table of metrics at each scrape. Thread-safe, as far as the sources are."""
 
-    def __init__(self, parts: MetricSources) -> None:
-        self._parts = parts
-        per_partition = parts.config.metrics.partitions
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        per_partition = sources.config.metrics.partitions
         self._metrics = [m for m in METRICS if per_partition or not m.per_partition]
 
     def collect(self) -> Iterator[Family]:
         for metric in self._metrics:
-            yield _family(metric, self._parts)
+            yield _family(metric, self._sources)
 
     def describe(self) -> list[Family]:
         """For the registry, which would read all of it instead, and the broker is not started."""
         return []
 
 
-def _family(metric: Metric, parts: MetricSources) -> Family:
+def _family(metric: Metric, sources: MetricSources) -> Family:
     name = PREFIX + metric.name
     if metric.kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels)
-        for labels, value in metric.read(parts):
+        for labels, value in metric.read(sources):
             assert isinstance(value, Distribution)
             bounds = [*(repr(bound) for bound in value.bounds), "+Inf"]
             buckets = list(zip(bounds, value.cumulative, strict=True))
@@ -61,22 +60,22 @@ def _family(metric: Metric, parts: MetricSources) -> Family:
         return histogram
     kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = kind(name, metric.help, labels=metric.labels)
-    for labels, value in metric.read(parts):
+    for labels, value in metric.read(sources):
         assert not isinstance(value, Distribution)
         family.add_metric(labels, float(value))
     return family
 
 
 class Pages:
-    """What the broker's HTTP server answers. For the one thread of that server."""
+    """The pages of the broker's HTTP server. For the one thread of that server."""
 
-    def __init__(self, parts: MetricSources, *, health: Health, clock: Clock) -> None:
+    def __init__(self, sources: MetricSources, *, clock: Clock) -> None:
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
-        self._registry.register(BrokerCollector(parts))
-        self._broker_id = parts.config.id
-        self._health = health
+        self._registry.register(BrokerCollector(sources))
+        self._broker_id = sources.config.id
+        self._health = sources.health
         self._clock = clock
         self._made: Page | None = None
         self._made_at = 0.0

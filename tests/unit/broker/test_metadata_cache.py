@@ -1,133 +1,158 @@
+"""The view of the cluster, with ZooKeeper played by the test."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
-from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache, MetadataHandler
-from spark_logbus.broker.network import DelayedResponse, Response
-from spark_logbus.coordination.topic_records import TopicRecord
-from spark_logbus.errors import CoordinationError, InvalidNameError
+from spark_logbus.broker import metadata_cache as module
+from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache, TopicsImage
+from spark_logbus.coordination.brokers import BrokerRegistry
+from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.errors import CoordinationError
 from spark_logbus.model import BrokerAddress
-from spark_logbus.protocol import (
-    Api,
-    MetadataRequest,
-    MetadataResponse,
-    PartitionEnds,
-    decode_response,
-)
-from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
+from spark_logbus.retry import Backoff
+from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.helpers import wait_until
 
-
-def record(name: str, topic_id: str = TOPIC_ID) -> TopicRecord:
-    return TopicRecord(name, topic_id, {0: [1], 1: [2]}, {"retention.ms": "5"})
+OLD, NEW = "a" * 32, "b" * 32
 
 
-class Image:
-    """In the place of ``MetadataCache``."""
+def record(name: str = "t", topic_id: str = OLD) -> TopicRecord:
+    return TopicRecord(name, topic_id, {0: [1], 1: [2]}, {})
+
+
+class ZooKeeper:
+    """In the place of both registries."""
 
     def __init__(self) -> None:
-        self.brokers = [BrokerAddress(1, "h", 9192, "local")]
-        self.topics = {"t": record("t")}
-        self.in_zookeeper: dict[str, TopicRecord] | CoordinationError = {}
-        self.looked_up: list[Sequence[str]] = []
+        self.topics_changed: Callable[[dict[str, TopicRecord]], None] = lambda _: None
+        self.brokers_changed: Callable[[list[BrokerAddress]], None] = lambda _: None
+        self.leaders: dict[int, PartitionState] = {}
+        self.failure: CoordinationError | None = None
+        self.reads = 0
 
-    def look_up(self, names: Sequence[str]) -> dict[str, TopicRecord]:
-        self.looked_up.append(names)
-        if isinstance(self.in_zookeeper, CoordinationError):
-            raise self.in_zookeeper
-        return self.in_zookeeper
-
-    def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
-        return record.partitions[partition][0], UNKNOWN_EPOCH
+    def states(self, name: str) -> dict[int, PartitionState]:
+        self.reads += 1
+        if self.failure is not None:
+            raise self.failure
+        return dict(self.leaders)
 
 
-class Asking:
-    def __init__(self, logs: Logs) -> None:
-        self.logs = logs
-        self.image = Image()
-        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
-        self.handler = MetadataHandler(
-            cast(MetadataCache, self.image), logs.here.as_partitions(), self.offload
+class Subject:
+    def __init__(self) -> None:
+        self.zookeeper = zookeeper = ZooKeeper()
+        self.session = SimpleNamespace(session_id=1, state=SessionState.CONNECTED)
+        self.images: list[TopicsImage] = []
+
+        def watch_brokers(f: Callable[[list[BrokerAddress]], None]) -> None:
+            zookeeper.brokers_changed = f
+
+        def watch_topics(f: Callable[[dict[str, TopicRecord]], None]) -> None:
+            zookeeper.topics_changed = f
+
+        self.cache = MetadataCache(
+            cast(Session, self.session),
+            brokers=cast(BrokerRegistry, SimpleNamespace(watch=watch_brokers)),
+            topics=cast(
+                TopicRegistry, SimpleNamespace(watch=watch_topics, states=zookeeper.states)
+            ),
+            topics_changed=self.images.append,
         )
+        self.cache.start()
 
-    def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
-        answer = self.handler.handle(MetadataRequest(topics, ends))
-        reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
-        assert isinstance(reply, Response)
-        message = decode_response(Api.METADATA, reply.header)
-        assert isinstance(message, MetadataResponse)
-        return message
+    def topics_are(self, *records: TopicRecord) -> None:
+        self.zookeeper.topics_changed({each.name: each for each in records})
+
+    def led(self, epoch: int = 0) -> None:
+        self.zookeeper.leaders = {
+            number: PartitionState(number + 5, epoch, []) for number in range(2)
+        }
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> Iterator[Asking]:
-    with logs_in(tmp_path / "data") as logs:
-        asking = Asking(logs)
-        yield asking
-        asking.offload.stop()
+def subject(monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+    monkeypatch.setattr(module, "_REFRESH_S", 0.01)
+    monkeypatch.setattr(module, "_INCOMPLETE", Backoff(first_ms=1, max_ms=10))
+    subject = Subject()
+    yield subject
+    subject.cache.stop()
 
 
-def test_what_is_known_is_answered_without_zookeeper(asking: Asking) -> None:
-    for names in (None, ["t"]):
-        response = asking.ask(names)
-        (broker,) = response.brokers
-        assert (broker.broker_id, broker.host, broker.port, broker.local_socket) == (
-            1,
-            "h",
-            9192,
-            "local",
-        )
-        (topic,) = response.topics
-        assert (topic.name, topic.topic_id, topic.config) == ("t", TOPIC_ID, {"retention.ms": "5"})
-        assert [(p.partition, p.leader, p.leader_epoch) for p in topic.partitions] == [
-            (0, 1, UNKNOWN_EPOCH),
-            (1, 2, UNKNOWN_EPOCH),
-        ]
-    assert asking.ask([]).topics == []
-    assert not asking.image.looked_up
+def test_each_image_is_passed_on_with_its_session(subject: Subject) -> None:
+    subject.topics_are(record())
+    subject.session.session_id = 2
+    subject.topics_are()
+    assert subject.images == [TopicsImage({"t": record()}, 1), TopicsImage({}, 2)]
+    assert subject.cache.topics == {}
 
 
-def test_ends_are_those_of_the_partitions_led_here(asking: Asking) -> None:
-    asking.logs.lead(T0).append(record_batch(3), leader_epoch=0)
-    here, elsewhere = asking.ask(["t"], ends=True).topics[0].partitions
-    size = len(record_batch())
-    assert here.ends == PartitionEnds(0, 0, 3, size)
-    assert here.leader_epoch == EPOCH
-    assert elsewhere.ends is None
-    assert asking.ask(["t"]).topics[0].partitions[0].ends is None
+def test_brokers_are_those_that_are_registered(subject: Subject) -> None:
+    broker = BrokerAddress(1, "h", 9192)
+    subject.zookeeper.brokers_changed([broker])
+    assert subject.cache.brokers == [broker]
 
 
-def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> None:
-    asking.logs.lead(T0)
-    asking.image.topics["t"] = record("t", "b" * 32)
-    assert asking.ask(["t"], ends=True).topics[0].partitions[0].ends is None
+def test_the_assigned_broker_leads_until_one_has_led(subject: Subject) -> None:
+    subject.topics_are(record())
+    assert subject.cache.leader(record(), 1) == (2, UNKNOWN_EPOCH)
+    subject.led()
+    wait_until(lambda: subject.cache.leader(record(), 1) == (6, 0))
 
 
-def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
-    asking: Asking,
+def test_leaders_are_read_now_and_then(subject: Subject) -> None:
+    subject.led()
+    subject.topics_are(record())
+    wait_until(lambda: subject.cache.leader(record(), 0) == (5, 0))
+    subject.led(epoch=3)
+    wait_until(lambda: subject.cache.leader(record(), 0) == (5, 3))
+
+
+def test_leaders_of_an_earlier_topic_of_that_name_do_not_count(subject: Subject) -> None:
+    subject.led()
+    subject.topics_are(record())
+    wait_until(lambda: subject.cache.leader(record(), 0) == (5, 0))
+    assert subject.cache.leader(record(topic_id=NEW), 0) == (1, UNKNOWN_EPOCH)
+
+
+@pytest.mark.parametrize("failure", [CorruptNodeError("not ours"), CoordinationError("away")])
+def test_leaders_that_cannot_be_read_stay_as_they_were(
+    subject: Subject, failure: CoordinationError
 ) -> None:
-    asking.image.in_zookeeper = {"new": record("new", "b" * 32)}
-    answer = asking.handler.handle(MetadataRequest(["t", "new", "gone"]))
-    assert isinstance(answer, DelayedResponse)
-    wait_until(answer.poll)
-    assert asking.image.looked_up == [["new", "gone"]]
-    assert [topic.name for topic in asking.ask(["new", "gone", "t"]).topics] == ["new", "t"]
+    subject.led()
+    subject.topics_are(record())
+    wait_until(lambda: subject.cache.leader(record(), 0) == (5, 0))
+    subject.zookeeper.failure = failure
+    reads = subject.zookeeper.reads
+    wait_until(lambda: subject.zookeeper.reads > reads + 3)
+    assert subject.cache.leader(record(), 0) == (5, 0)
 
 
-def test_while_zookeeper_is_away_unknown_does_not_count_as_missing(asking: Asking) -> None:
-    asking.image.in_zookeeper = CoordinationError("ZooKeeper is away.")
-    with pytest.raises(CoordinationError):
-        asking.ask(["gone"])
-    assert len(asking.ask(["t"]).topics) == 1
+def test_nothing_is_read_without_a_connection(subject: Subject) -> None:
+    subject.session.state = SessionState.SUSPENDED
+    subject.topics_are(record())
+    assert subject.zookeeper.reads == 0
+    subject.session.state = SessionState.CONNECTED
+    wait_until(lambda: subject.zookeeper.reads)
 
 
-def test_names_that_cannot_be_are_refused(asking: Asking) -> None:
-    for name in ("..", "a/b", "x" * 10_000, ""):
-        with pytest.raises(InvalidNameError):
-            asking.ask(["t", name])
-    assert not asking.image.looked_up
+@pytest.mark.parametrize(
+    ("now", "removed"),
+    [
+        ([record("t"), record("u")], []),
+        ([record("u")], ["t"]),
+        ([record("t", NEW), record("u")], ["t"]),
+        ([record("t"), record("u"), record("v")], []),
+        ([], ["t", "u"]),
+    ],
+)
+def test_removed_since(now: list[TopicRecord], removed: list[str]) -> None:
+    before = TopicsImage({"t": record("t"), "u": record("u")}, 1)
+    after = TopicsImage({each.name: each for each in now}, 1)
+    gone = after.removed_since(before)
+    assert [each.name for each in gone] == removed
+    assert all(each.topic_id == OLD for each in gone)

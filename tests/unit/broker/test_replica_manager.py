@@ -1,4 +1,4 @@
-"""How a broker follows the topics in ZooKeeper, with ZooKeeper played by the test."""
+"""A broker follows the topics in ZooKeeper, which the test plays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.broker import replica_manager as partitions_module
+from spark_logbus.broker import replica_manager as module
+from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
@@ -26,6 +27,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log.filesystem import OSFileSystem
 from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff
 from spark_logbus.zookeeper import CorruptNodeError
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, record_batch
 from tests.helpers import wait_until
@@ -41,7 +43,6 @@ class Topics:
     """In the place of ``TopicRegistry``."""
 
     def __init__(self) -> None:
-        self.callback: Callable[[dict[str, TopicRecord]], None] = lambda _: None
         self.told: str | None = None
         self.looks = 0
         self.failures: list[LogbusError] = []
@@ -51,9 +52,6 @@ class Topics:
         self.answering = threading.Event()
         self.answering.set()
         self.known: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
-
-    def watch(self, f: Callable[[dict[str, TopicRecord]], None]) -> None:
-        self.callback = f
 
     def states(self, topic: str) -> dict[int, PartitionState]:
         return {
@@ -99,14 +97,13 @@ class Following:
         self.topics = Topics()
         self.session_id = 1
         self.moved: list[TopicPartition] = []
-        self.partitions = ReplicaManager(
+        self.replica_manager = ReplicaManager(
             1,
             logs=logs.directory,
             topics=cast(TopicRegistry, self.topics),
-            session_id=lambda: self.session_id,
-            moved=self.moved.append,
+            partition_changed=self.moved.append,
         )
-        self.partitions.start()
+        self.replica_manager.start()
 
     def tell(
         self,
@@ -122,10 +119,10 @@ class Following:
         if topic_id != self.topics.told:
             self.topics.known.clear()  # they are below the topic's node
         self.topics.told = topic_id
-        self.topics.callback({"t": record} if record else {})
+        self.replica_manager.update(TopicsImage({"t": record} if record else {}, self.session_id))
 
     def leads(self) -> bool:
-        return self.partitions.find(T0) is not None
+        return self.replica_manager.find(T0) is not None
 
     def directories(self) -> set[str]:
         names = (path.name for path in self.logs.directory._path.iterdir() if path.is_dir())
@@ -134,12 +131,12 @@ class Following:
 
 @pytest.fixture
 def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following]:
-    monkeypatch.setattr(partitions_module, "_FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr(partitions_module, "_REFUSED_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "_RETRY", Backoff(first_ms=10, max_ms=30_000))
+    monkeypatch.setattr(module, "_REFUSED_RETRY_S", 0.01)
     with logs_in(tmp_path / "data") as logs:
         following = Following(logs)
         yield following
-        following.partitions.stop()
+        following.replica_manager.stop()
 
 
 @pytest.fixture
@@ -153,18 +150,18 @@ def hasty_threads() -> Iterator[None]:
 
 def test_what_is_assigned_here_is_led(following: Following) -> None:
     with pytest.raises(NotLeaderError, match="Broker 1 does not lead t-0"):
-        following.partitions.leader_of(T0)
+        following.replica_manager.leader_of(T0)
     following.tell()
     wait_until(following.leads)
-    led = following.partitions.leader_of(T0)
+    led = following.replica_manager.leader_of(T0)
     assert (led.log.topic_id, led.leader_epoch) == (OLD, 0)
-    assert following.partitions.find(T1) is None
+    assert following.replica_manager.find(T1) is None
 
 
 def test_the_listener_is_told_of_flushed_records(following: Following) -> None:
     following.tell()
     wait_until(following.leads)
-    following.partitions.leader_of(T0).log.append(record_batch(), leader_epoch=0)
+    following.replica_manager.leader_of(T0).log.append(record_batch(), leader_epoch=0)
     following.logs.flush()
     assert following.moved == [T0]
 
@@ -173,7 +170,7 @@ def test_being_told_the_same_again_changes_nothing(following: Following) -> None
     following.tell()
     wait_until(following.leads)
     following.tell(config={"retention.ms": "7"})
-    log = following.partitions.leader_of(T0).log
+    log = following.replica_manager.leader_of(T0).log
     wait_until(lambda: log.config.retention_ms == 7)
     assert following.topics.epochs == {T0: 0}
 
@@ -211,14 +208,14 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
         logs.directory.maintain()
         assert (found.held, found.ends().log_start_offset) == (True, 0)
         following.topics.answering.set()
-        wait_until(lambda: following.partitions.find(T1))
+        wait_until(lambda: following.replica_manager.find(T1))
         logs.directory.maintain()
         assert (found.held, found.ends().log_start_offset) == (False, 0)
         following.tell(brokers=(1, 1))
         wait_until(lambda: found.config.retention_ms)
         logs.directory.maintain()
         assert found.ends().log_start_offset == 3
-        following.partitions.stop()
+        following.replica_manager.stop()
 
 
 def test_logs_that_zookeeper_does_not_know_are_told(
@@ -234,7 +231,7 @@ def test_logs_that_zookeeper_does_not_know_are_told(
                 following.tell()
                 wait_until(following.leads)
         wait_until(lambda: "for 13 of the logs here (lost-0, lost-1, " in caplog.text)
-        following.partitions.stop()
+        following.replica_manager.stop()
         assert caplog.text.count("all their records are kept") == 1
         assert all(log.held for log in logs.directory.logs() if log.topic_id == NEW)
 
@@ -279,11 +276,13 @@ def test_a_topic_that_goes_while_it_is_taken_leaves_nothing(following: Following
 def test_a_topic_that_was_created_again_is_led_anew(following: Following) -> None:
     following.tell()
     wait_until(following.leads)
-    first = following.partitions.leader_of(T0).log
+    first = following.replica_manager.leader_of(T0).log
     first.append(record_batch(), leader_epoch=0)
     following.tell(NEW)
-    wait_until(lambda: following.leads() and following.partitions.leader_of(T0).log is not first)
-    assert following.partitions.leader_of(T0).log.ends().log_end_offset == 0
+    wait_until(
+        lambda: following.leads() and following.replica_manager.leader_of(T0).log is not first
+    )
+    assert following.replica_manager.leader_of(T0).log.ends().log_end_offset == 0
     with pytest.raises(LogbusError):
         first.append(record_batch(), leader_epoch=0)
 
@@ -293,17 +292,17 @@ def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
 ) -> None:
     following.tell()
     wait_until(following.leads)
-    log = following.partitions.leader_of(T0).log
+    log = following.replica_manager.leader_of(T0).log
     following.moved.clear()
-    following.partitions.step_back()
+    following.replica_manager.resign()
     assert following.moved == [T0], "who waits for its records has to learn of it"
     with pytest.raises(NotLeaderError):
-        following.partitions.leader_of(T0)
+        following.replica_manager.leader_of(T0)
     wait_until(lambda: log.held, message="what another broker may know better to be left alone")
     following.tell(config={"retention.ms": "7"})
-    following.partitions.lead_again()
+    following.replica_manager.lead_again()
     wait_until(following.leads)
-    led = following.partitions.leader_of(T0)
+    led = following.replica_manager.leader_of(T0)
     assert not log.held
     assert (led.log, led.leader_epoch) == (log, 1)
     assert log.config.retention_ms == 7
@@ -316,12 +315,12 @@ def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
 def test_a_partition_that_was_led_by_another_meanwhile_is_led_anew(following: Following) -> None:
     following.tell()
     wait_until(following.leads)
-    log = following.partitions.leader_of(T0).log
-    following.partitions.check_epochs()
-    assert following.partitions.leader_of(T0).leader_epoch == 0
+    log = following.replica_manager.leader_of(T0).log
+    following.replica_manager.check_epochs()
+    assert following.replica_manager.leader_of(T0).leader_epoch == 0
     following.topics.epochs[T0] = 4
-    following.partitions.check_epochs()
-    led = following.partitions.leader_of(T0)
+    following.replica_manager.check_epochs()
+    led = following.replica_manager.leader_of(T0)
     assert (led.log, led.leader_epoch) == (log, 5)
 
 
@@ -332,8 +331,8 @@ def test_a_log_that_another_broker_has_brought_further_meanwhile_is_refused(
     wait_until(following.leads)
     following.topics.epochs[T0] = 4
     following.topics.known[T0] = PartitionState(1, 4, [1], end=9)
-    following.partitions.check_epochs()
-    wait_until(lambda: T0 in following.partitions.refused())
+    following.replica_manager.check_epochs()
+    wait_until(lambda: T0 in following.replica_manager.refused())
     assert not following.leads()
 
 
@@ -343,25 +342,25 @@ def test_epochs_are_checked_while_partitions_are_taken(
     """As after a start whose session expired before all were taken."""
     count = 400
     following.tell(brokers=(1,) * count)
-    while following.partitions.count < count:
-        following.partitions.check_epochs()
+    while following.replica_manager.count < count:
+        following.replica_manager.check_epochs()
 
 
 def test_an_epoch_that_is_had_after_stepping_back_is_not_used(following: Following) -> None:
-    following.topics.before_lead = following.partitions.step_back
+    following.topics.before_lead = following.replica_manager.resign
     following.tell()
     wait_until(lambda: following.topics.epochs == {T0: 0})
     following.topics.before_lead = lambda: None
-    following.partitions.lead_again()
+    following.replica_manager.lead_again()
     wait_until(following.leads)
-    assert following.partitions.leader_of(T0).leader_epoch == 1
+    assert following.replica_manager.leader_of(T0).leader_epoch == 1
 
 
 def test_a_zookeeper_that_lost_everything_costs_no_records(following: Following) -> None:
     """An empty ZooKeeper in a new session looks as if all topics had been deleted."""
     following.tell()
     wait_until(following.leads)
-    log = following.partitions.leader_of(T0).log
+    log = following.replica_manager.leader_of(T0).log
     log.append(record_batch(3), leader_epoch=0)
     following.logs.flush()
     following.session_id = 2
@@ -374,7 +373,7 @@ def test_a_zookeeper_that_lost_everything_costs_no_records(following: Following)
     assert log.ends().log_start_offset == 0, "its retention does not count either"
     following.tell()
     wait_until(following.leads)
-    assert following.partitions.leader_of(T0).log.ends().high_watermark == 3
+    assert following.replica_manager.leader_of(T0).log.ends().high_watermark == 3
     assert not log.held
 
 
@@ -384,11 +383,11 @@ def test_a_topic_whose_unreadable_node_is_cleared_away_costs_no_records(
 ) -> None:
     following.tell()
     wait_until(following.leads)
-    log = following.partitions.leader_of(T0).log
+    log = following.replica_manager.leader_of(T0).log
     log.append(record_batch(3), leader_epoch=0)
     following.logs.flush()
     following.tell(readable=False)
-    wait_until(lambda: not following.partitions._seen["t"].readable)
+    wait_until(lambda: not following.replica_manager._applied.topics["t"].readable)
     assert following.leads()
     following.tell(then)
     wait_until(lambda: log.held)
@@ -401,7 +400,7 @@ def test_a_topic_deleted_in_the_new_session_is_removed(following: Following) -> 
     wait_until(following.leads)
     following.session_id = 2
     following.tell()
-    wait_until(lambda: following.partitions._seen_in == 2)
+    wait_until(lambda: following.replica_manager._applied.session_id == 2)
     following.tell(None)
     wait_until(lambda: following.directories() == set())
 
@@ -410,8 +409,8 @@ def test_stop_does_not_wait_for_zookeeper_to_come_back(following: Following) -> 
     following.topics.failures = [CoordinationError("away")] * 1_000_000
     following.tell()
     wait_until(lambda: len(following.topics.failures) < 1_000_000)
-    following.partitions.stop()
-    assert not following.partitions._thread.is_alive()
+    following.replica_manager.stop()
+    assert not following.replica_manager._thread.is_alive()
 
 
 def test_a_log_that_was_led_and_is_not_there_is_refused_until_it_is_given_up(
@@ -420,9 +419,9 @@ def test_a_log_that_was_led_and_is_not_there_is_refused_until_it_is_given_up(
     following.topics.told = OLD
     following.topics.known[T0] = PartitionState(1, 4, [1], end=70)
     following.tell()
-    wait_until(lambda: T0 in following.partitions.refused())
+    wait_until(lambda: T0 in following.replica_manager.refused())
     with pytest.raises(LogMissingError, match="reached offset 70 at least"):
-        following.partitions.leader_of(T0)
+        following.replica_manager.leader_of(T0)
     refused = following.topics.known[T0]
     assert isinstance(refused, PartitionState)
     assert refused.refused
@@ -432,15 +431,15 @@ def test_a_log_that_was_led_and_is_not_there_is_refused_until_it_is_given_up(
     assert caplog.text.count("is not served") == 1
     following.topics.known[T0] = replace(refused, go_on_at=1_000)
     wait_until(following.leads)
-    assert following.partitions.refused() == {}
-    assert following.partitions.leader_of(T0).log.ends().log_start_offset == 1_000
+    assert following.replica_manager.refused() == {}
+    assert following.replica_manager.leader_of(T0).log.ends().log_start_offset == 1_000
 
 
 def test_a_state_that_cannot_be_read_costs_its_own_partition(following: Following) -> None:
     following.topics.told = OLD
     following.topics.known[T0] = CorruptNodeError("not ours")
     following.tell(brokers=(1, 2, 1))
-    wait_until(lambda: following.partitions.find(TopicPartition("t", 2)))
+    wait_until(lambda: following.replica_manager.find(TopicPartition("t", 2)))
     assert not following.leads()
 
 
@@ -448,8 +447,8 @@ def test_a_refused_partition_of_a_deleted_topic_is_forgotten(following: Followin
     following.topics.told = OLD
     following.topics.known[T0] = PartitionState(1, 4, [1], end=70)
     following.tell()
-    wait_until(lambda: T0 in following.partitions.refused())
+    wait_until(lambda: T0 in following.replica_manager.refused())
     following.tell(None)
-    wait_until(lambda: following.partitions.refused() == {})
+    wait_until(lambda: following.replica_manager.refused() == {})
     following.tell(NEW)
     wait_until(following.leads)

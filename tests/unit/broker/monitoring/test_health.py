@@ -1,21 +1,27 @@
-"""What ``/healthz`` says of a broker, state by state."""
+"""The health of a broker, state by state."""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from spark_logbus.broker.handlers.dispatch import RequestHandler
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
+from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.errors import (
     BrokerShuttingDownError,
-    LogbusError,
+    LogMissingError,
     NotLeaderError,
     PartitionOfflineError,
+    StorageError,
 )
 from spark_logbus.log import LogDirectory
-from spark_logbus.zookeeper import SessionState
+from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session, SessionState
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock
 from tests.fakes.disk import SimulatedDisk
@@ -28,19 +34,25 @@ class Subject:
     def __init__(self, logs: LogDirectory) -> None:
         self.clock = ManualClock()
         self.watch = SessionWatch(self.clock)
-        self.state = SessionState.CONNECTED
-        self.refusal: LogbusError | None = None
+        self.refused: dict[TopicPartition, StorageError] = {}
+        self.requests = SimpleNamespace(refusal=None)
+        self.session = SimpleNamespace(
+            state=SessionState.CONNECTED,
+            session_timeout_ms=10_000,
+            connect=SimpleNamespace(servers="zk:2181"),
+            unreadable=SimpleNamespace(messages={}),
+        )
         self.health = Health(
             logs=logs,
-            session=self.watch,
-            session_state=lambda: self.state,
-            session_timeout_ms=10_000,
-            refusal=lambda: self.refusal,
+            replica_manager=cast(ReplicaManager, SimpleNamespace(refused=lambda: self.refused)),
+            requests=cast(RequestHandler, self.requests),
+            session=cast(Session, self.session),
+            session_watch=self.watch,
         )
         self.health.phase = Phase.SERVING
 
     def session_is(self, state: SessionState) -> None:
-        self.state = state
+        self.session.state = state
         self.watch.follow(state)
 
 
@@ -97,7 +109,7 @@ def test_a_lost_session_counts_at_once(broker: Broker) -> None:
 
 def test_a_broker_whose_id_was_taken(broker: Broker) -> None:
     subject = Subject(broker.directory)
-    subject.refusal = NotLeaderError("Broker 1 serves nothing any more.")
+    subject.requests.refusal = NotLeaderError("Broker 1 serves nothing any more.")
     assert subject.health.report().reasons == ("Broker 1 serves nothing any more.",)
 
 
@@ -143,3 +155,23 @@ def test_damage_is_noted_but_does_not_stop_service(broker: Broker) -> None:
     report = Subject(broker.directory).health.report()
     assert report.healthy
     assert "flights-0[" in report.notes[0]
+
+
+def test_a_refused_partition_is_offline(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.refused[TP] = LogMissingError("Its log is missing.")
+    assert subject.health.offline() == {TP: "Its log is missing."}
+    assert not subject.health.report().healthy
+
+
+def test_joining_names_a_zookeeper_that_is_away(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.health.phase = Phase.JOINING
+    subject.session_is(SessionState.SUSPENDED)
+    assert "waiting for ZooKeeper at zk:2181" in subject.health.report().reasons[0]
+
+
+def test_unreadable_nodes_are_noted(broker: Broker) -> None:
+    subject = Subject(broker.directory)
+    subject.session.unreadable.messages["/topics/x"] = "The node /topics/x is not of logbus."
+    assert subject.health.report().notes == ("The node /topics/x is not of logbus.",)

@@ -1,0 +1,91 @@
+"""Answers metadata requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.network import Answer, Response
+from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.protocol import (
+    BrokerInfo,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionEnds,
+    PartitionInfo,
+    TopicInfo,
+    encode_response,
+)
+
+
+class MetadataHandler:
+    """Answers from the cache, and asks ZooKeeper for topics that it does not know. Thread-safe."""
+
+    def __init__(
+        self,
+        metadata_cache: MetadataCache,
+        replica_manager: ReplicaManager,
+        executor: CoordinationExecutor,
+    ) -> None:
+        self._metadata_cache = metadata_cache
+        self._replica_manager = replica_manager
+        self._executor = executor
+
+    def handle(self, request: MetadataRequest) -> Answer:
+        known = self._metadata_cache.topics
+        if request.topics is None:
+            return self._response(list(known.values()), ends=request.ends)
+        names = list(dict.fromkeys(request.topics))  # one repeated name would be a large answer
+        unknown = [name for name in names if name not in known]
+        if not unknown:
+            return self._response([known[name] for name in names], ends=request.ends)
+        for name in unknown:
+            check_name("topic", name)
+
+        def look_up() -> Response:
+            # "Not there" is final for a client, so it is not said before ZooKeeper has said it.
+            found = {**known, **self._metadata_cache.look_up(unknown)}
+            records = [found[name] for name in names if name in found]
+            return self._response(records, ends=request.ends)
+
+        return self._executor.run(look_up)
+
+    def _response(self, records: Sequence[TopicRecord], *, ends: bool) -> Response:
+        brokers = [
+            BrokerInfo(broker.broker_id, broker.host, broker.port, broker.local_socket)
+            for broker in self._metadata_cache.brokers
+        ]
+        topics = [
+            TopicInfo(
+                record.name,
+                record.topic_id,
+                [
+                    self._partition(record, partition, ends=ends)
+                    for partition in sorted(record.partitions)
+                ],
+                dict(record.config),
+            )
+            for record in records
+        ]
+        return Response(encode_response(MetadataResponse(brokers, topics)))
+
+    def _partition(self, record: TopicRecord, partition: int, *, ends: bool) -> PartitionInfo:
+        leader, epoch = self._metadata_cache.leader(record, partition)
+        led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
+        if led is None or led.log.topic_id != record.topic_id:
+            return PartitionInfo(partition, leader, epoch)
+        known = led.log.ends()
+        return PartitionInfo(
+            partition,
+            leader,
+            led.leader_epoch,
+            PartitionEnds(
+                known.log_start_offset,
+                known.high_watermark,
+                known.log_end_offset,
+                known.size_bytes,
+            ),
+        )

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache
+from spark_logbus.broker.network import DelayedResponse, Response
+from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.errors import CoordinationError, InvalidNameError
+from spark_logbus.model import BrokerAddress
+from spark_logbus.protocol import (
+    Api,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionEnds,
+    decode_response,
+)
+from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
+from tests.helpers import wait_until
+
+
+def record(name: str, topic_id: str = TOPIC_ID) -> TopicRecord:
+    return TopicRecord(name, topic_id, {0: [1], 1: [2]}, {"retention.ms": "5"})
+
+
+class Cache:
+    """In the place of ``MetadataCache``."""
+
+    def __init__(self) -> None:
+        self.brokers = [BrokerAddress(1, "h", 9192, "local")]
+        self.topics = {"t": record("t")}
+        self.in_zookeeper: dict[str, TopicRecord] | CoordinationError = {}
+        self.looked_up: list[Sequence[str]] = []
+
+    def look_up(self, names: Sequence[str]) -> dict[str, TopicRecord]:
+        self.looked_up.append(names)
+        if isinstance(self.in_zookeeper, CoordinationError):
+            raise self.in_zookeeper
+        return self.in_zookeeper
+
+    def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
+        return record.partitions[partition][0], UNKNOWN_EPOCH
+
+
+class Asking:
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self.cache = Cache()
+        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.handler = MetadataHandler(
+            cast(MetadataCache, self.cache), logs.here.as_partitions(), self.executor
+        )
+
+    def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
+        answer = self.handler.handle(MetadataRequest(topics, ends))
+        reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
+        assert isinstance(reply, Response)
+        message = decode_response(Api.METADATA, reply.header)
+        assert isinstance(message, MetadataResponse)
+        return message
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[Asking]:
+    with logs_in(tmp_path / "data") as logs:
+        asking = Asking(logs)
+        yield asking
+        asking.executor.stop()
+
+
+def test_what_is_known_is_answered_without_zookeeper(asking: Asking) -> None:
+    for names in (None, ["t"]):
+        response = asking.ask(names)
+        (broker,) = response.brokers
+        assert (broker.broker_id, broker.host, broker.port, broker.local_socket) == (
+            1,
+            "h",
+            9192,
+            "local",
+        )
+        (topic,) = response.topics
+        assert (topic.name, topic.topic_id, topic.config) == ("t", TOPIC_ID, {"retention.ms": "5"})
+        assert [(p.partition, p.leader, p.leader_epoch) for p in topic.partitions] == [
+            (0, 1, UNKNOWN_EPOCH),
+            (1, 2, UNKNOWN_EPOCH),
+        ]
+    assert asking.ask([]).topics == []
+    assert not asking.cache.looked_up
+
+
+def test_ends_are_those_of_the_partitions_led_here(asking: Asking) -> None:
+    asking.logs.lead(T0).append(record_batch(3), leader_epoch=0)
+    here, elsewhere = asking.ask(["t"], ends=True).topics[0].partitions
+    size = len(record_batch())
+    assert here.ends == PartitionEnds(0, 0, 3, size)
+    assert here.leader_epoch == EPOCH
+    assert elsewhere.ends is None
+    assert asking.ask(["t"]).topics[0].partitions[0].ends is None
+
+
+def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> None:
+    asking.logs.lead(T0)
+    asking.cache.topics["t"] = record("t", "b" * 32)
+    assert asking.ask(["t"], ends=True).topics[0].partitions[0].ends is None
+
+
+def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
+    asking: Asking,
+) -> None:
+    asking.cache.in_zookeeper = {"new": record("new", "b" * 32)}
+    answer = asking.handler.handle(MetadataRequest(["t", "new", "gone"]))
+    assert isinstance(answer, DelayedResponse)
+    wait_until(answer.poll)
+    assert asking.cache.looked_up == [["new", "gone"]]
+    assert [topic.name for topic in asking.ask(["new", "gone", "t"]).topics] == ["new", "t"]
+
+
+def test_while_zookeeper_is_away_unknown_does_not_count_as_missing(asking: Asking) -> None:
+    asking.cache.in_zookeeper = CoordinationError("ZooKeeper is away.")
+    with pytest.raises(CoordinationError):
+        asking.ask(["gone"])
+    assert len(asking.ask(["t"]).topics) == 1
+
+
+def test_names_that_cannot_be_are_refused(asking: Asking) -> None:
+    for name in ("..", "a/b", "x" * 10_000, ""):
+        with pytest.raises(InvalidNameError):
+            asking.ask(["t", name])
+    assert not asking.cache.looked_up
