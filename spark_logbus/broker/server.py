@@ -18,10 +18,14 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.handlers.connection import HandshakeHandler
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
-from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
@@ -109,23 +113,31 @@ class Broker:
             clock=clock,
             max_wait_ms=network.max_wait_ms,
             max_fetch_bytes=network.max_fetch_bytes,
-            meters=request_metrics,
+            metrics=request_metrics,
         )
-        self._requests = RequestHandler(
-            config,
-            partitions=self._replica_manager,
-            image=self._metadata_cache,
-            topics=topics,
-            appends=AppendHandler(
-                self._replica_manager,
-                lease=self._lease,
-                clock=clock,
-                max_wait_ms=network.max_wait_ms,
-                meters=request_metrics,
-            ),
-            fetches=self._fetches,
-            offload=self._executor,
-            meters=request_metrics,
+        appends = AppendHandler(
+            self._replica_manager,
+            lease=self._lease,
+            clock=clock,
+            max_wait_ms=network.max_wait_ms,
+            metrics=request_metrics,
+        )
+        self._requests = RequestDispatcher(
+            [
+                HandshakeHandler(config),
+                MetadataHandler(self._metadata_cache, self._replica_manager, self._executor),
+                appends,
+                self._fetches,
+                OffsetHandler(self._replica_manager, metrics=request_metrics),
+                TopicHandler(
+                    config,
+                    metadata_cache=self._metadata_cache,
+                    topics=topics,
+                    executor=self._executor,
+                ),
+            ],
+            max_entries=network.max_partitions_per_request,
+            metrics=request_metrics,
         )
         self._network: Network | None = None
 
@@ -191,7 +203,7 @@ class Broker:
             self._metadata_cache.start()
             self._lease.start()
             self._known_ends.start()
-            self._network.start(self._requests.handle)
+            self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self.compactor.start()
             self._health.phase = Phase.SERVING

@@ -13,25 +13,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
-from spark_logbus.broker.handlers.dispatch import RequestHandler
-from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
-from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Answer, Connection, DelayedResponse, NoResponse, NotYet
+from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.coordination.topic_records import TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, FrameLimits, FrameReader, decode_response
-from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
+from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
+from tests.fakes.handlers import Peer, dispatcher_over
 from tests.fuzz.requests import TOPIC, nearly_valid
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic
@@ -58,41 +52,23 @@ class NoZooKeeper:
     look_up = create = delete = alter = away
 
 
-class Peer:
-    """In the place of a connection."""
-
-    peer = "fuzzer"
-    handshaken = True
-    takes_descriptors = True
-
-    def handshake_done(self) -> None:
-        pass
-
-
 class Target:
     """Frames and handlers as in a broker, on real logs; no sockets."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._log = logs.lead(TopicPartition(TOPIC, 0))
-        partitions = logs.here.as_partitions()
-        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
         network = NetworkConfig()
         self._limits = FrameLimits(network.max_frame_bytes, network.max_header_bytes)
-        self._handler = RequestHandler(
-            BrokerConfig(id=1, data_dir=Path("d")),
-            partitions=partitions,
-            image=cast(MetadataCache, NoZooKeeper()),
-            topics=cast(TopicRegistry, NoZooKeeper()),
-            appends=AppendHandler(
-                partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=60_000
-            ),
-            fetches=FetchHandler(
-                partitions, DelayedFetches(), clock=logs.clock, max_wait_ms=60_000,
-                max_fetch_bytes=1 << 20,
-            ),
-            offload=self.offload,
-        )  # fmt: skip
+        self._peer = Peer(handshaken=True).as_connection()
+        self._dispatcher = dispatcher_over(
+            logs,
+            self.executor,
+            metadata_cache=NoZooKeeper(),
+            topics=NoZooKeeper(),
+            max_wait_ms=60_000,
+        )
 
     def feed(self, data: bytes) -> str:
         """What becomes of a stream of frames, in a word."""
@@ -108,7 +84,7 @@ class Target:
             except LogbusError:
                 return "no frame"
             if frame is not None:
-                answer = self._handler.handle(cast(Connection, Peer()), frame)
+                answer = self._dispatcher.dispatch(self._peer, frame)
                 outcome = self._outcome(frame.api, answer)
         return outcome
 
@@ -157,7 +133,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
     with logs_in(tmp_path / "data", config) as logs:
         target = Target(logs)
         yield target
-        target.offload.stop()
+        target.executor.stop()
 
 
 def through_the_handlers(target: Target, *, seconds: float, first: int) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 
+from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.broker.replica_manager import ReplicaManager
@@ -37,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class AppendHandler:
-    """Thread-safe; keeps nothing between requests."""
+    """Thread-safe, keeps nothing between requests."""
 
     def __init__(
         self,
@@ -46,16 +48,19 @@ class AppendHandler:
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
-        meters: RequestMetrics | None = None,
+        metrics: RequestMetrics,
     ) -> None:
         self._partitions = partitions
         self._lease = lease
-        self._meters = meters or RequestMetrics(clock)
+        self._metrics = metrics
         self._clock = clock
         self._max_wait_ms = max_wait_ms
 
-    def handle(self, request: AppendRequest, payload: memoryview) -> Answer:
-        """``payload`` is the caller's again on return."""
+    def handlers(self) -> Mapping[Api, Handle]:
+        return {Api.APPEND: self.handle}
+
+    def handle(self, request: AppendRequest, context: RequestContext) -> Answer:
+        payload = context.payload
         acks = _checked_acks(request, len(payload))
         if not self._lease.current():
             if (refusal := self._lease.refusal) is not None:
@@ -66,7 +71,7 @@ class AppendHandler:
             lease=self._lease,
             clock=self._clock,
             max_wait_ms=self._max_wait_ms,
-            meters=self._meters,
+            metrics=self._metrics,
         )
         position = 0
         for number, partition in enumerate(request.partitions):
@@ -125,7 +130,7 @@ class _PendingAppend(DelayedResponse):
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
-        meters: RequestMetrics,
+        metrics: RequestMetrics,
     ) -> None:
         wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
@@ -135,7 +140,7 @@ class _PendingAppend(DelayedResponse):
         self._lock = threading.Lock()
         self._lease = lease
         self._clock = clock
-        self._meters = meters
+        self._metrics = metrics
 
     @property
     def failures(self) -> bool:
@@ -155,7 +160,7 @@ class _PendingAppend(DelayedResponse):
 
     def _set(self, number: int, outcome: Appended | LogbusError) -> None:
         if isinstance(outcome, LogbusError):
-            self._meters.failed(Api.APPEND, outcome)
+            self._metrics.failed(Api.APPEND, outcome)
         with self._lock:
             self._outcomes[number] = outcome
             self._missing -= 1
@@ -186,7 +191,7 @@ class _PendingAppend(DelayedResponse):
             for number, outcome in enumerate(self._outcomes):
                 if isinstance(outcome, Appended):
                     self._outcomes[number] = doubt
-                    self._meters.failed(Api.APPEND, doubt)
+                    self._metrics.failed(Api.APPEND, doubt)
 
     def _result(
         self, partition: AppendPartition, outcome: Appended | LogbusError | None
@@ -204,5 +209,5 @@ class _PendingAppend(DelayedResponse):
                 "The record batch was written but not flushed within the request's timeout; "
                 "it may still become visible."
             )
-            self._meters.failed(Api.APPEND, outcome)
+            self._metrics.failed(Api.APPEND, outcome)
         return AppendResult(partition.topic, partition.partition, error=error_info(outcome))

@@ -1,5 +1,4 @@
-"""Requests that ask ZooKeeper run on threads of their own, so that a ZooKeeper that does not
-answer holds up nobody's appends and fetches."""
+"""Threads for requests that ask ZooKeeper, so that appends and fetches never wait for it."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ class _Job(DelayedResponse):
             self._outcome = self._work()
         except LogbusError as error:
             self._outcome = Response(encode_error(error))
-        except BaseException as bug:  # noqa: BLE001 - raised again where the reply is asked for
+        except BaseException as bug:  # noqa: BLE001 - raised again where the response is asked for
             self._outcome = bug
         self.wake()
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 import msgspec
 
+from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, FileHandover, Response
 from spark_logbus.broker.replica_manager import ReplicaManager, require_id
@@ -73,22 +76,18 @@ class DelayedFetches:
             fetch.wake()
 
 
-class _Attempt(Protocol):
-    def __call__(self, request: FetchRequest, *, deadline: float) -> Response | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionRead:
     """What one partition gives to a fetch; ``settled``: there is no point in waiting for more."""
 
     result: FetchResult
-    piece: LogSlice | None = None
+    slice: LogSlice | None = None
     log: PartitionLog | None = None
     settled: bool = False
 
 
 class FetchHandler:
-    """Thread-safe; keeps nothing between requests but who waits."""
+    """Thread-safe, keeps nothing between requests but those that wait."""
 
     def __init__(
         self,
@@ -98,9 +97,9 @@ class FetchHandler:
         clock: Clock,
         max_wait_ms: int,
         max_fetch_bytes: int,
-        meters: RequestMetrics | None = None,
+        metrics: RequestMetrics,
     ) -> None:
-        self._meters = meters or RequestMetrics(clock)
+        self._metrics = metrics
         self._partitions = partitions
         self._waiting = waiting
         self._clock = clock
@@ -108,24 +107,29 @@ class FetchHandler:
         self._max_fetch_bytes = max_fetch_bytes
         self._ending = False
 
-    def handle(self, request: FetchRequest) -> Answer:
+    def handlers(self) -> Mapping[Api, Handle]:
+        return {Api.FETCH: self.handle}
+
+    def handle(self, request: FetchRequest, context: RequestContext) -> Answer:
         if not request.partitions:
             raise InvalidRequestError("A fetch names no partition.")
-        reply = self.attempt(request, deadline=-math.inf if request.max_wait_ms <= 0 else math.inf)
-        return reply if reply is not None else self._long_poll(request)
+        by_file = request.max_bytes_by_descriptor if context.connection.takes_descriptors else 0
+        attempt = partial(self._attempt, request, min(by_file, self._max_fetch_bytes))
+        response = attempt(-math.inf if request.max_wait_ms <= 0 else math.inf)
+        if response is not None:
+            return response
+        wait_ms = min(request.max_wait_ms, self._max_wait_ms)
+        deadline = self._clock.monotonic() + wait_ms / 1000
+        return _LongPoll(request, attempt, self._waiting, deadline=deadline)
 
     def end_waiting(self) -> None:
         """Answer all that wait, now and from now on, with what there is."""
         self._ending = True
         self._waiting.wake_all()
 
-    def _long_poll(self, request: FetchRequest) -> DelayedResponse:
-        wait_ms = min(request.max_wait_ms, self._max_wait_ms)
-        return _LongPoll(
-            request, self.attempt, self._waiting, deadline=self._clock.monotonic() + wait_ms / 1000
-        )
-
-    def attempt(self, request: FetchRequest, *, deadline: float) -> Response | None:
+    def _attempt(
+        self, request: FetchRequest, max_file_bytes: int, deadline: float
+    ) -> Response | None:
         """The response if there is enough to send, an error to report, or no more time."""
         final = self._ending or self._clock.monotonic() >= deadline
         results: list[FetchResult] = []
@@ -136,30 +140,32 @@ class FetchHandler:
         for wanted in request.partitions:
             found = self._read(wanted, room - length, first=not slices, enough=enough)
             results.append(found.result)
-            if found.piece is not None:
-                slices.append(found.piece)
-                length += found.piece.length
+            if found.slice is not None:
+                slices.append(found.slice)
+                length += found.slice.length
             final = final or found.settled
         if not final and length < enough:
             return None
-        file = self._file_instead(request, found) if len(request.partitions) == 1 else None
+        file = None
+        if len(request.partitions) == 1:
+            file = self._file_instead(request.partitions[0], found, max_file_bytes)
         for result in results:
             if result.length:
                 sent = file.piece.length if file is not None else result.length
-                self._meters.sent(result.topic, sent)
+                self._metrics.sent(result.topic, sent)
         return Response(encode_response(FetchResponse(results)), slices, file)
 
-    def _file_instead(self, request: FetchRequest, found: PartitionRead) -> FileHandover | None:
-        """The response with a file in place of its bytes, if the client takes that."""
-        max_bytes = min(request.max_bytes_by_descriptor, self._max_fetch_bytes)
-        piece = found.piece
-        if found.log is None or piece is None:
+    def _file_instead(
+        self, wanted: FetchPartition, found: PartitionRead, max_bytes: int
+    ) -> FileHandover | None:
+        """The response with a file in place of its bytes, if it may hold so many that this pays."""
+        log, piece = found.log, found.slice
+        if log is None or piece is None:
             return None
         if min(max_bytes, piece.length + piece.bytes_after) < LEAST_PASSED_BYTES:
             return None
-        wanted = request.partitions[0]
         try:
-            piece = found.log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+            piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
         except LogbusError:
             return None  # it changed at this moment; what was found a moment ago goes out
         if piece is None or piece.length < LEAST_PASSED_BYTES:
@@ -186,7 +192,7 @@ class FetchHandler:
                 piece = None  # does not fit behind what others got; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
-            self._meters.failed(Api.FETCH, error)
+            self._metrics.failed(Api.FETCH, error)
             failed = FetchResult(wanted.topic, wanted.partition, error=error_info(error))
             return PartitionRead(failed, settled=True)
         result = FetchResult(
@@ -205,13 +211,12 @@ class _LongPoll(DelayedResponse):
     def __init__(
         self,
         request: FetchRequest,
-        attempt: _Attempt,
+        attempt: Callable[[float], Response | None],
         waiting: DelayedFetches,
         *,
         deadline: float,
     ) -> None:
         super().__init__(deadline=deadline)
-        self._request = request
         self._attempt = attempt
         self._waiting = waiting
         self._wanted = {TopicPartition(each.topic, each.partition) for each in request.partitions}
@@ -220,8 +225,8 @@ class _LongPoll(DelayedResponse):
         # Registered before looking, so that no record can come unnoticed in between.
         for topic_partition in self._wanted:
             self._waiting.add(topic_partition, self)
-        reply = self._attempt(self._request, deadline=self.deadline)
-        if reply is not None:
+        response = self._attempt(self.deadline)
+        if response is not None:
             for topic_partition in self._wanted:
                 self._waiting.remove(topic_partition, self)
-        return reply
+        return response

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.protocol import (
+    Api,
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
@@ -34,7 +36,10 @@ class MetadataHandler:
         self._replica_manager = replica_manager
         self._executor = executor
 
-    def handle(self, request: MetadataRequest) -> Answer:
+    def handlers(self) -> Mapping[Api, Handle]:
+        return {Api.METADATA: self.handle}
+
+    def handle(self, request: MetadataRequest, _: RequestContext) -> Answer:
         known = self._metadata_cache.topics
         if request.topics is None:
             return self._response(list(known.values()), ends=request.ends)

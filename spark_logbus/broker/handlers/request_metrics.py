@@ -1,4 +1,4 @@
-"""How many requests of which kind there were, how long they took, and which errors they met."""
+"""Counts, times and errors of requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
 from spark_logbus.broker.network import Answer, DelayedResponse, NotYet, Response
-from spark_logbus.clock import Clock, SystemClock
+from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.protocol import Api
@@ -22,8 +22,8 @@ class RequestMetrics:
     is in it, sending is not.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.now: Callable[[], float] = (clock or SystemClock()).monotonic
+    def __init__(self, clock: Clock) -> None:
+        self.now: Callable[[], float] = clock.monotonic
         #: By API; None: frames that name none that there is.
         self.seconds: dict[Api | None, Histogram] = {api: Histogram() for api in (*Api, None)}
         #: Of fetches that found too little at first: how long they then waited.
@@ -77,22 +77,22 @@ class _Measured(DelayedResponse):
     """An answer that waits, and is measured when it comes."""
 
     def __init__(
-        self, answer: DelayedResponse, meters: RequestMetrics, api: Api | None, began: float
+        self, answer: DelayedResponse, metrics: RequestMetrics, api: Api | None, began: float
     ) -> None:
         super().__init__(deadline=answer.deadline)
         self._answer = answer
-        self._meters = meters
+        self._metrics = metrics
         self._api = api
         self._began = began
 
     def poll(self) -> Response | None:
-        reply = self._answer.poll()
-        if reply is not None:
-            seconds = self._meters.now() - self._began
-            self._meters.seconds[self._api].observe(seconds)
+        response = self._answer.poll()
+        if response is not None:
+            seconds = self._metrics.now() - self._began
+            self._metrics.seconds[self._api].observe(seconds)
             if self._api is Api.FETCH:
-                self._meters.fetch_wait.observe(seconds)
-        return reply
+                self._metrics.fetch_wait.observe(seconds)
+        return response
 
     def subscribe(self, notify: Callable[[], None]) -> None:
         self._answer.subscribe(notify)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.coordination.topic_records import TopicRecord, enlarge
@@ -16,6 +17,7 @@ from spark_logbus.log import LogConfig
 from spark_logbus.protocol import (
     AlterTopicRequest,
     AlterTopicResponse,
+    Api,
     CreateTopicRequest,
     CreateTopicResponse,
     DeleteTopicRequest,
@@ -25,22 +27,29 @@ from spark_logbus.protocol import (
 
 
 class TopicHandler:
-    """Thread-safe; keeps nothing."""
+    """Thread-safe, keeps nothing."""
 
     def __init__(
         self,
         config: BrokerConfig,
         *,
-        image: MetadataCache,
+        metadata_cache: MetadataCache,
         topics: TopicRegistry,
-        offload: CoordinationExecutor,
+        executor: CoordinationExecutor,
     ) -> None:
         self._config = config
-        self._image = image
+        self._metadata_cache = metadata_cache
         self._topics = topics
-        self._offload = offload
+        self._executor = executor
 
-    def create(self, request: CreateTopicRequest) -> Answer:
+    def handlers(self) -> Mapping[Api, Handle]:
+        return {
+            Api.CREATE_TOPIC: self.create,
+            Api.DELETE_TOPIC: self.delete,
+            Api.ALTER_TOPIC: self.alter,
+        }
+
+    def create(self, request: CreateTopicRequest, _: RequestContext) -> Answer:
         LogConfig.from_topic_config(request.config, self._config.log)  # refuse before it exists
         live = self._live_brokers()
         self._check_partitions(request.name, request.partitions, added=request.partitions)
@@ -51,16 +60,16 @@ class TopicHandler:
             )
             return Response(encode_response(CreateTopicResponse(record.topic_id)))
 
-        return self._offload.run(create)
+        return self._executor.run(create)
 
-    def delete(self, request: DeleteTopicRequest) -> Answer:
+    def delete(self, request: DeleteTopicRequest, _: RequestContext) -> Answer:
         def delete() -> Response:
             self._topics.delete(request.name)
             return Response(encode_response(DeleteTopicResponse()))
 
-        return self._offload.run(delete)
+        return self._executor.run(delete)
 
-    def alter(self, request: AlterTopicRequest) -> Answer:
+    def alter(self, request: AlterTopicRequest, _: RequestContext) -> Answer:
         """Every leader sees the change in its watch of the topics, and applies it."""
         live = [] if request.partitions is None else self._live_brokers()
 
@@ -83,7 +92,7 @@ class TopicHandler:
                 )
             )
 
-        return self._offload.run(alter)
+        return self._executor.run(alter)
 
     def _enlarge(
         self, now: TopicRecord, request: AlterTopicRequest, live: Sequence[int]
@@ -95,11 +104,11 @@ class TopicHandler:
                 "partitions away would lose records. Create another topic."
             )
         self._check_partitions(now.name, wanted, added=wanted - have)
-        others = self._image.topics.values()
+        others = self._metadata_cache.topics.values()
         return enlarge(now, partitions=wanted, brokers=live, others=others)
 
     def _live_brokers(self) -> list[int]:
-        live = [broker.broker_id for broker in self._image.brokers]
+        live = [broker.broker_id for broker in self._metadata_cache.brokers]
         if not live:
             raise BrokerUnavailableError(
                 "No broker is registered in ZooKeeper at the moment; try again."
@@ -114,8 +123,8 @@ class TopicHandler:
                 f"The topic {name!r} cannot have {wanted} partitions: {most} is the most that this "
                 "broker allows (max_partitions_per_topic)."
             )
-        have = sum(len(topic.partitions) for topic in self._image.topics.values())
-        brokers = len(self._image.brokers)
+        have = sum(len(topic.partitions) for topic in self._metadata_cache.topics.values())
+        brokers = len(self._metadata_cache.brokers)
         each = self._config.max_partitions_per_broker
         if added and have + added > each * brokers:
             raise ConfigError(

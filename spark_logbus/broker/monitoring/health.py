@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -79,7 +79,7 @@ class Health:
         *,
         logs: LogDirectory,
         replica_manager: ReplicaManager,
-        requests: RequestHandler,
+        requests: RequestDispatcher,
         session: Session,
         session_watch: SessionWatch,
     ) -> None:

@@ -63,14 +63,18 @@ class Resource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApiDeclaration:
-    """One API. ``entries`` are the topics or partitions that one request names, of which a broker
-    bounds the number; None: it names no list of them."""
+    """One API.
+
+    ``entries`` are the topics or partitions that a request names, of which a broker bounds the
+    number; None: it names no list of them. ``answered``: the client waits for a response.
+    """
 
     request: type[Message]
     response: type[Message]
     operation: Operation | None
     resource: Resource | None
     entries: Callable[[Any], Sized | None]
+    answered: Callable[[Any], bool]
 
 
 APIS: Final[dict[Api, ApiDeclaration]] = {}
@@ -82,6 +86,10 @@ def _no_entries(_: Message) -> None:
     return None
 
 
+def _always(_: Message) -> bool:
+    return True
+
+
 def declare(
     api: Api,
     request: type[R],
@@ -90,7 +98,8 @@ def declare(
     operation: Operation | None,
     resource: Resource | None,
     entries: Callable[[R], Sized | None] = _no_entries,
+    answered: Callable[[R], bool] = _always,
 ) -> None:
     """Enter an API into ``APIS``. Only a handshake needs no right on anything."""
     assert api not in APIS, f"{api!r} is declared twice"
-    APIS[api] = ApiDeclaration(request, response, operation, resource, entries)
+    APIS[api] = ApiDeclaration(request, response, operation, resource, entries, answered)

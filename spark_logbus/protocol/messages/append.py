@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_logbus.model import Acks
 from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
 from spark_logbus.protocol.messages.error import ErrorInfo
 
@@ -47,4 +48,5 @@ declare(
     Api.APPEND, AppendRequest, AppendResponse,
     operation=Operation.WRITE, resource=Resource.TOPIC,
     entries=lambda request: request.partitions,
+    answered=lambda request: request.acks != Acks.NONE.value,
 )  # fmt: skip

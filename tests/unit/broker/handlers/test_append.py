@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
@@ -31,6 +32,7 @@ from tests.fakes.broker_parts import (
     message_of,
     record_batch,
 )
+from tests.fakes.handlers import context
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def append(
         lease=lease or held_lease(),
         clock=logs.clock,
         max_wait_ms=10_000,
+        metrics=RequestMetrics(logs.clock),
     )
     payload = memoryview(bytearray(b"".join(data for _, data in parts)))
     lengths = lengths or [len(data) for _, data in parts]
@@ -61,7 +64,7 @@ def append(
         AppendPartition(topic_partition.topic, topic_partition.partition, length)
         for (topic_partition, _), length in zip(parts, lengths, strict=True)
     ]
-    return handler.handle(AppendRequest(acks, timeout_ms, partitions), payload)
+    return handler.handle(AppendRequest(acks, timeout_ms, partitions), context(payload))
 
 
 def results(answer: Answer) -> list[AppendResult]:

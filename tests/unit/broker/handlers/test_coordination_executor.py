@@ -21,26 +21,26 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def offload(clock: ManualClock) -> Iterator[CoordinationExecutor]:
-    offload = CoordinationExecutor(clock=clock, max_wait_ms=60_000)
-    yield offload
-    offload.stop()
+def executor(clock: ManualClock) -> Iterator[CoordinationExecutor]:
+    executor = CoordinationExecutor(clock=clock, max_wait_ms=60_000)
+    yield executor
+    executor.stop()
 
 
 def answered(job: DelayedResponse) -> Response:
-    reply = wait_until(job.poll)
-    assert reply is not None
-    return reply
+    response = wait_until(job.poll)
+    assert response is not None
+    return response
 
 
-def test_the_answer_is_what_the_work_returns_and_it_wakes(offload: CoordinationExecutor) -> None:
+def test_the_answer_is_what_the_work_returns_and_it_wakes(executor: CoordinationExecutor) -> None:
     go_on, woken = threading.Event(), threading.Event()
 
     def work() -> Response:
         go_on.wait(20)
         return OK
 
-    job = offload.run(work)
+    job = executor.run(work)
     job.subscribe(woken.set)
     assert job.poll() is None
     go_on.set()
@@ -48,31 +48,31 @@ def test_the_answer_is_what_the_work_returns_and_it_wakes(offload: CoordinationE
     assert job.poll() == OK
 
 
-def test_an_error_of_the_work_is_the_answer(offload: CoordinationExecutor) -> None:
+def test_an_error_of_the_work_is_the_answer(executor: CoordinationExecutor) -> None:
     def work() -> Response:
         raise CoordinationError("ZooKeeper is away.")
 
     with pytest.raises(CoordinationError):
-        decode_response(Api.DELETE_TOPIC, answered(offload.run(work)).header)
+        decode_response(Api.DELETE_TOPIC, answered(executor.run(work)).header)
 
 
-def test_a_bug_comes_out_where_the_answer_is_asked_for(offload: CoordinationExecutor) -> None:
+def test_a_bug_comes_out_where_the_answer_is_asked_for(executor: CoordinationExecutor) -> None:
     def work() -> Response:
         raise KeyError("a bug")
 
-    job = offload.run(work)
+    job = executor.run(work)
     with pytest.raises(KeyError):
         answered(job)
 
 
-def test_there_is_a_deadline(offload: CoordinationExecutor, clock: ManualClock) -> None:
+def test_there_is_a_deadline(executor: CoordinationExecutor, clock: ManualClock) -> None:
     go_on = threading.Event()
 
     def work() -> Response:
         go_on.wait(20)
         return OK
 
-    job = offload.run(work)
+    job = executor.run(work)
     assert job.deadline == clock.seconds + 60
     clock.advance(60)
     late = job.poll()
@@ -82,18 +82,18 @@ def test_there_is_a_deadline(offload: CoordinationExecutor, clock: ManualClock) 
     go_on.set()
 
 
-def test_too_many_are_refused_until_some_are_done(offload: CoordinationExecutor) -> None:
+def test_too_many_are_refused_until_some_are_done(executor: CoordinationExecutor) -> None:
     go_on = threading.Event()
 
     def work() -> Response:
         go_on.wait(20)
         return OK
 
-    jobs = [offload.run(work) for _ in range(64)]
+    jobs = [executor.run(work) for _ in range(64)]
     with pytest.raises(LimitExceededError):
-        offload.run(work)
+        executor.run(work)
     go_on.set()
     for job in jobs:
         answered(job)
-    wait_until(lambda: offload._unfinished == 0)
-    answered(offload.run(work))
+    wait_until(lambda: executor._unfinished == 0)
+    answered(executor.run(work))

@@ -3,18 +3,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
-from spark_logbus.broker.handlers.dispatch import RequestHandler
-from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetches, FetchHandler
-from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Answer, Connection, DelayedResponse, NoResponse, Response
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES
+from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, Response
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     BrokerUnavailableError,
@@ -48,49 +42,23 @@ from spark_logbus.protocol import (
     decode_response,
     encode_request,
 )
-from tests.fakes.broker_parts import T0, Logs, held_lease, logs_in, record_batch
+from tests.fakes.broker_parts import T0, Logs, logs_in, record_batch
 from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.handlers import Peer, dispatcher_over
 from tests.helpers import wait_until
 from tests.servers.wire import append_request
-
-
-class Peer:
-    """In the place of a connection."""
-
-    def __init__(self) -> None:
-        self.peer = "peer"
-        self.handshaken = False
-        self.takes_descriptors = True
-
-    def handshake_done(self) -> None:
-        self.handshaken = True
 
 
 class Asking:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
-        self.image = SimpleNamespace(brokers=[], topics={})
+        self.metadata_cache = SimpleNamespace(brokers=[], topics={})
         self.peer = Peer()
-        partitions = logs.here.as_partitions()
-        self.offload = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
-        self.handler = RequestHandler(
-            BrokerConfig(id=5, data_dir=Path("d")),
-            partitions=partitions,
-            image=cast(MetadataCache, self.image),
-            topics=cast(TopicRegistry, None),
-            appends=AppendHandler(partitions, lease=held_lease(), clock=logs.clock, max_wait_ms=1),
-            fetches=FetchHandler(
-                partitions,
-                DelayedFetches(),
-                clock=logs.clock,
-                max_wait_ms=1,
-                max_fetch_bytes=1 << 20,
-            ),
-            offload=self.offload,
-        )
+        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.dispatcher = dispatcher_over(logs, self.executor, metadata_cache=self.metadata_cache)
 
     def frame(self, frame: Frame) -> Answer:
-        return self.handler.handle(cast(Connection, self.peer), frame)
+        return self.dispatcher.dispatch(self.peer.as_connection(), frame)
 
     def send(self, api: Api, message: Message, payload: bytes = b"") -> Answer:
         data = memoryview(bytearray(payload))
@@ -98,9 +66,9 @@ class Asking:
 
     def call(self, api: Api, message: Message) -> Message:
         answer = self.send(api, message)
-        reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
-        assert isinstance(reply, Response)
-        return decode_response(api, reply.header)
+        response = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
+        assert isinstance(response, Response)
+        return decode_response(api, response.header)
 
 
 @pytest.fixture
@@ -110,7 +78,7 @@ def asking(tmp_path: Path) -> Iterator[Asking]:
         asking = Asking(logs)
         asking.peer.handshaken = True
         yield asking
-        asking.offload.stop()
+        asking.executor.stop()
 
 
 def fill(logs: Logs, count: int) -> None:
@@ -171,7 +139,7 @@ def test_requests_that_cannot_be_understood(
 
 
 def test_a_broker_that_stops_refuses_all_but_handshakes(asking: Asking) -> None:
-    asking.handler.refusal = BrokerShuttingDownError("Stopping.")
+    asking.dispatcher.refusal = BrokerShuttingDownError("Stopping.")
     with pytest.raises(BrokerShuttingDownError):
         asking.call(Api.METADATA, MetadataRequest([]))
     with pytest.raises(BrokerShuttingDownError):
@@ -180,7 +148,7 @@ def test_a_broker_that_stops_refuses_all_but_handshakes(asking: Asking) -> None:
 
 
 def test_a_request_that_wants_no_answer_gets_none_even_when_refused(asking: Asking) -> None:
-    asking.handler.refusal = BrokerShuttingDownError("Stopping.")
+    asking.dispatcher.refusal = BrokerShuttingDownError("Stopping.")
     request = append_request("t", 0, memoryview(b""), acks="none")
     assert asking.send(Api.APPEND, request) is NoResponse.CLOSE_CONNECTION
 
@@ -236,7 +204,7 @@ def test_ranges_are_split(asking: Asking) -> None:
 def test_no_range_is_cut_into_more_pieces_than_a_response_holds(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_logbus.broker.handlers.dispatch._MAX_CUTS", 5)
+    monkeypatch.setattr("spark_logbus.broker.handlers.offsets._MAX_CUTS", 5)
     fill(asking.logs, 200)
     assert 3 <= len(split(asking, 0, 200, 1).cuts) <= 6
 

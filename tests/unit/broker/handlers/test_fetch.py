@@ -23,6 +23,7 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import parse_header
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, message_of, record_batch, reply
+from tests.fakes.handlers import context
 
 BATCH = len(record_batch())
 
@@ -31,7 +32,7 @@ class Fetching:
     """A fetch handler over logs; what moves is passed on as the broker does."""
 
     def __init__(
-        self, logs: Logs, *, max_fetch_bytes: int = 1 << 20, meters: RequestMetrics | None = None
+        self, logs: Logs, *, max_fetch_bytes: int = 1 << 20, metrics: RequestMetrics | None = None
     ) -> None:
         self.logs = logs
         self.waiting = DelayedFetches()
@@ -41,7 +42,7 @@ class Fetching:
             clock=logs.clock,
             max_wait_ms=60_000,
             max_fetch_bytes=max_fetch_bytes,
-            meters=meters,
+            metrics=metrics or RequestMetrics(logs.clock),
         )
         for topic_partition in (T0, T1):
             log = logs.lead(topic_partition)
@@ -62,7 +63,9 @@ class Fetching:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
     ) -> Answer:
-        return self.handler.handle(FetchRequest(wait_ms, min_bytes, max_bytes, list(wanted)))
+        return self.handler.handle(
+            FetchRequest(wait_ms, min_bytes, max_bytes, list(wanted)), context()
+        )
 
 
 def part(
@@ -319,7 +322,7 @@ def ask_for_file(
     fetching: Fetching, *wanted: FetchPartition, most: int = 64 << 20, max_bytes: int = 1 << 20
 ) -> Response:
     request = FetchRequest(1_000, 1, max_bytes, list(wanted), max_bytes_by_descriptor=most)
-    return reply(fetching.handler.handle(request))
+    return reply(fetching.handler.handle(request, context()))
 
 
 def position_and_length(answer: Response) -> tuple[int, int] | None:
@@ -375,7 +378,7 @@ def test_a_file_is_offered_for_one_partition_only(generous: Fetching) -> None:
 def test_at_the_end_of_a_log_there_is_no_file(generous: Fetching) -> None:
     large(generous, count=4)
     request = FetchRequest(0, 1, 1 << 20, [part(offset=4)], max_bytes_by_descriptor=64 << 20)
-    answer = reply(generous.handler.handle(request))
+    answer = reply(generous.handler.handle(request, context()))
     assert answer.file is None
     assert not answer.slices
 
@@ -403,13 +406,13 @@ def test_a_segment_that_is_retired_between_looking_for_bytes_and_for_the_file(
 
 def test_what_a_file_holds_counts_as_sent(tmp_path: Path) -> None:
     with logs_in(tmp_path / "data") as logs:
-        meters = RequestMetrics(logs.clock)
-        fetching = Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH, meters=meters)
+        metrics = RequestMetrics(logs.clock)
+        fetching = Fetching(logs, max_fetch_bytes=8 * LARGE_BATCH, metrics=metrics)
         large(fetching, count=20)
         ask_for_file(fetching, part())
-        assert meters.bytes_out(["t"]) == {"t": 8 * LARGE_BATCH}
+        assert metrics.bytes_out(["t"]) == {"t": 8 * LARGE_BATCH}
         ask_for_file(fetching, part(), most=0)
-        assert meters.bytes_out(["t"]) == {"t": 11 * LARGE_BATCH}
+        assert metrics.bytes_out(["t"]) == {"t": 11 * LARGE_BATCH}
 
 
 def test_a_file_holds_nothing_above_the_high_watermark(generous: Fetching) -> None:

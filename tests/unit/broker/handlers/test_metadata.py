@@ -21,6 +21,7 @@ from spark_logbus.protocol import (
     decode_response,
 )
 from tests.fakes.broker_parts import EPOCH, T0, TOPIC_ID, Logs, logs_in, record_batch
+from tests.fakes.handlers import context
 from tests.helpers import wait_until
 
 
@@ -57,7 +58,7 @@ class Asking:
         )
 
     def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
-        answer = self.handler.handle(MetadataRequest(topics, ends))
+        answer = self.handler.handle(MetadataRequest(topics, ends), context())
         reply = wait_until(answer.poll) if isinstance(answer, DelayedResponse) else answer
         assert isinstance(reply, Response)
         message = decode_response(Api.METADATA, reply.header)
@@ -113,7 +114,7 @@ def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
     asking: Asking,
 ) -> None:
     asking.cache.in_zookeeper = {"new": record("new", "b" * 32)}
-    answer = asking.handler.handle(MetadataRequest(["t", "new", "gone"]))
+    answer = asking.handler.handle(MetadataRequest(["t", "new", "gone"]), context())
     assert isinstance(answer, DelayedResponse)
     wait_until(answer.poll)
     assert asking.cache.looked_up == [["new", "gone"]]

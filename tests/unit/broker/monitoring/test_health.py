@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.broker.handlers.dispatch import RequestHandler
+from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.errors import (
@@ -45,7 +45,7 @@ class Subject:
         self.health = Health(
             logs=logs,
             replica_manager=cast(ReplicaManager, SimpleNamespace(refused=lambda: self.refused)),
-            requests=cast(RequestHandler, self.requests),
+            requests=cast(RequestDispatcher, self.requests),
             session=cast(Session, self.session),
             session_watch=self.watch,
         )

@@ -1,0 +1,83 @@
+"""Handlers over a test's logs, without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from spark_logbus.broker.config import BrokerConfig
+from spark_logbus.broker.handlers.append import AppendHandler
+from spark_logbus.broker.handlers.connection import HandshakeHandler
+from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.dispatch import RequestDispatcher
+from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.handler import RequestContext
+from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.handlers.offsets import OffsetHandler
+from spark_logbus.broker.handlers.request_metrics import RequestMetrics
+from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.broker.network import Connection
+from spark_logbus.coordination.topics import TopicRegistry
+from tests.fakes.broker_parts import Logs, held_lease
+
+
+@dataclass
+class Peer:
+    """In the place of a connection."""
+
+    peer: str = "peer"
+    handshaken: bool = False
+    takes_descriptors: bool = True
+
+    def handshake_done(self) -> None:
+        self.handshaken = True
+
+    def as_connection(self) -> Connection:
+        return cast(Connection, self)
+
+
+def context(payload: memoryview | None = None) -> RequestContext:
+    return RequestContext(Peer().as_connection(), payload or memoryview(b""))
+
+
+def dispatcher_over(
+    logs: Logs,
+    executor: CoordinationExecutor,
+    *,
+    metadata_cache: object,
+    topics: object = None,
+    max_wait_ms: int = 1,
+) -> RequestDispatcher:
+    """All handlers, of a broker with the id 5."""
+    partitions, clock, metrics = logs.here.as_partitions(), logs.clock, RequestMetrics(logs.clock)
+    config = BrokerConfig(id=5, data_dir=Path("d"))
+    cache = cast(MetadataCache, metadata_cache)
+    return RequestDispatcher(
+        [
+            HandshakeHandler(config),
+            MetadataHandler(cache, partitions, executor),
+            AppendHandler(
+                partitions,
+                lease=held_lease(),
+                clock=clock,
+                max_wait_ms=max_wait_ms,
+                metrics=metrics,
+            ),
+            FetchHandler(
+                partitions,
+                DelayedFetches(),
+                clock=clock,
+                max_wait_ms=max_wait_ms,
+                max_fetch_bytes=1 << 20,
+                metrics=metrics,
+            ),
+            OffsetHandler(partitions, metrics=metrics),
+            TopicHandler(
+                config, metadata_cache=cache, topics=cast(TopicRegistry, topics), executor=executor
+            ),
+        ],
+        max_entries=config.network.max_partitions_per_request,
+        metrics=metrics,
+    )
