@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,22 @@ def test_every_scenario_of_the_spark_source_has_a_test() -> None:
     scenarios = rows("scenarios.md", "What a user")
     assert len(scenarios) > 40
     assert [row for row in scenarios if not NAMED.search(row) and "](../tests/" not in row] == []
+
+
+def test_results_of_benchmarks_can_be_read() -> None:
+    with (ROOT / "bench" / "results.csv").open(newline="") as file:
+        results = list(csv.DictReader(file))
+    assert list(results[0]) == [
+        "date",
+        "commit",
+        "bench",
+        "case",
+        "contender",
+        "unit",
+        "value",
+        "note",
+    ]
+    for row in results:
+        date.fromisoformat(row["date"])
+        float(row["value"])
+        assert None not in row.values()
