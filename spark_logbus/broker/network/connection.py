@@ -1,18 +1,18 @@
 """One client's connection: frames in, responses out, in order, without blocking a thread.
 
-A connection is a small state machine on a non-blocking socket. Requests of one connection are
-started in order and answered in order; several may wait at once (``max_in_flight``). One that
-cannot be begun yet is kept, with its memory, and holds up those behind it. Whatever
-cannot go on (an answer that waits for a flush, a reader that does not read) leaves the thread
-and comes back through an event.
+A connection is a small state machine on a transport that does not block. Requests of one
+connection are started in order and answered in order; several may wait at once
+(``max_in_flight``). One that cannot be begun yet is kept, with its memory, and holds up those
+behind it. Whatever cannot go on (an answer that waits for a flush, a reader that does not read)
+leaves the thread and comes back through an event.
 """
 
 from __future__ import annotations
 
 import select
-import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from spark_logbus.broker.network.config import DECODED, NetworkConfig
 from spark_logbus.broker.network.memory import BufferPool, Charge, Memory
@@ -26,8 +26,11 @@ from spark_logbus.broker.network.responses import (
 )
 from spark_logbus.broker.network.sender import ResponseSender
 from spark_logbus.broker.network.strand import Strand
+from spark_logbus.broker.network.transport import Transport
 from spark_logbus.errors import LogbusError
 from spark_logbus.protocol import ABOUT_CONNECTION, Frame, encode_error, frame_head
+
+ANONYMOUS: Final = "anonymous"
 
 _TURN_FRAMES = 8
 _UNCOUNTED_BYTES = 512  # of a header that waits; as usual for one partition
@@ -67,7 +70,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         peer: str,
         *,
         address: str,
@@ -78,11 +81,12 @@ class Connection:
         memory: Memory,
         now: float,
     ) -> None:
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.transport = transport
+        self.fd = transport.fileno()
         self.peer = peer
         self.address = address
-        self.local = self.takes_descriptors = sock.family == socket.AF_UNIX
+        self.local = self.takes_descriptors = transport.local
+        self.principal = ANONYMOUS  # whom it belongs to
         self.turns = turns
         self.closed = False
         self.handshaken = False
@@ -91,11 +95,11 @@ class Connection:
         self._opened = now
         self._waiting_memory = memory.waiting
         self._inbound = FrameReceiver(
-            sock, config=config, buffers=buffers, memory=memory, peer=address,
+            transport, config=config, buffers=buffers, memory=memory, peer=address,
             call=turns.call, now=now,
         )  # fmt: skip
         self._slots: deque[_Slot] = deque()
-        self._outbound = ResponseSender(sock, now=now)
+        self._outbound = ResponseSender(transport, now=now)
         self._kept: Frame | None = None  # of a request that could not be begun yet
         self._ends_when_sent = False
         self._deserted = False
@@ -116,6 +120,8 @@ class Connection:
             if self._kept is not None:
                 break
         self._send(now, may_send_slices)
+        if self.transport.has_buffered and self._may_receive():
+            self.turns.call()
 
     @property
     def at_slice(self) -> bool:
@@ -123,10 +129,14 @@ class Connection:
         return self._outbound.at_slice
 
     def wants_to_read(self) -> bool:
-        return self._may_receive()
+        if self._outbound:
+            return self.transport.send_waits_for_read
+        return self._may_receive() and not self.transport.receive_waits_for_write
 
     def wants_to_write(self) -> bool:
-        return bool(self._outbound)
+        if self._outbound:
+            return not self.transport.send_waits_for_read
+        return self._may_receive() and self.transport.receive_waits_for_write
 
     def next_deadline(self) -> float | None:
         """When the request that is next in order has to be answered, if it is waiting."""
@@ -194,7 +204,7 @@ class Connection:
 
     def close(self) -> None:
         self.end()
-        self.sock.close()
+        self.transport.close()
 
     def _forget_answers(self) -> None:
         for slot in self._slots:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 from collections import Counter, deque
 from typing import Final, Generic, TypeVar
 
 from spark_logbus.broker.network.config import NetworkConfig
+from spark_logbus.broker.network.transport import Transport
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import ABOUT_CONNECTION, encode_error, frame_head
 
@@ -88,14 +88,15 @@ def _counted(peer: str, *, local: bool) -> tuple[str, ...]:
     return (peer, _THIS_MACHINE) if local else (peer,)
 
 
-def turn_away(sock: socket.socket, error: LimitExceededError) -> None:
+def turn_away(transport: Transport, error: LimitExceededError) -> None:
     """Close a connection and say why, if that can be done without waiting."""
     header = encode_error(error)
     with contextlib.suppress(OSError):
-        sock.send(frame_head(api=ABOUT_CONNECTION, version=0, correlation=0, header=header))
+        head = frame_head(api=ABOUT_CONNECTION, version=0, correlation=0, header=header)
+        transport.send(memoryview(head), more=False)
         # What lies unread at the end makes it a reset, which can overtake the answer.
-        sock.recv(_HELLO_BYTES)
-    sock.close()
+        transport.receive_into(memoryview(bytearray(_HELLO_BYTES)))
+    transport.close()
 
 
 T = TypeVar("T")

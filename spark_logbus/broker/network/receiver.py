@@ -1,4 +1,4 @@
-"""The receiving half of a connection: bytes from the socket, cut into frames, within limits.
+"""The receiving half of a connection: bytes from the transport, cut into frames, within limits.
 
 A frame's memory is reserved as its bytes come: up to ``_ALWAYS_PASSES`` for nothing, then by
 steps that grow with what has come. The buffer of its payload has the announced length from the
@@ -13,12 +13,12 @@ a large frame has a least rate, as otherwise a byte now and then would do.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Final
 
 from spark_logbus.broker.network.config import DECODED, NetworkConfig
 from spark_logbus.broker.network.memory import BufferPool, Memory, Reservation
+from spark_logbus.broker.network.transport import Transport
 from spark_logbus.protocol import Frame, FrameLimits, FrameReader
 
 # So much of a frame needs no reservation: max_connections of them take 64 MiB by default.
@@ -37,7 +37,7 @@ class FrameReceiver:
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         *,
         config: NetworkConfig,
         buffers: BufferPool,
@@ -46,7 +46,7 @@ class FrameReceiver:
         call: Callable[[], None],
         now: float,
     ) -> None:
-        self._sock = sock
+        self._transport = transport
         self._config = config
         self._buffers = buffers
         self._memory = memory
@@ -85,7 +85,7 @@ class FrameReceiver:
         whole, self._whole = self._whole, None
         if whole is not None:
             return whole
-        reader, receive = self._reader, self._sock.recv_into
+        reader, receive = self._reader, self._transport.receive_into
         while True:
             if not reader.in_frame:
                 self._frame_began = now

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import array
 import errno
 import os
-import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.broker.network.memory import Charge
+from spark_logbus.broker.network.transport import Transport
 from spark_logbus.log import LogSlice
 
 _TURN_BYTES: Final = 16 << 20  # what one connection may send before others get the thread
@@ -31,8 +30,8 @@ class _Handover:
 class ResponseSender:
     """Sends one connection's responses. Used by the thread that has the connection's turn."""
 
-    def __init__(self, sock: socket.socket, *, now: float) -> None:
-        self._sock = sock
+    def __init__(self, transport: Transport, *, now: float) -> None:
+        self._transport = transport
         self._parts: deque[memoryview | LogSlice | _Handover] = deque()
         self._sent_of_head = 0
         self._held: list[Charge] = []
@@ -80,17 +79,14 @@ class ResponseSender:
         return budget
 
     def _send_bytes(self, data: memoryview) -> int:
-        # MSG_MORE: a response head is followed by its payload at once, so let them share a
-        # packet; the last part of a response is sent without it.
-        flags = socket.MSG_MORE if len(self._parts) > 1 else 0
         rest = data[self._sent_of_head :] if self._sent_of_head else data
-        sent = self._sock.send(rest, flags)
+        # A response's head is followed by its payload at once, so let them share a packet.
+        sent = self._transport.send(rest, more=len(self._parts) > 1)
         self._account(sent, total=len(data))
         return sent
 
     def _send_slice(self, piece: LogSlice) -> int:
-        sent = os.sendfile(
-            self._sock.fileno(),
+        sent = self._transport.send_file(
             piece.file.fileno(),
             piece.position + self._sent_of_head,
             min(piece.length - self._sent_of_head, _SENDFILE_BYTES),
@@ -102,22 +98,20 @@ class ResponseSender:
         return sent
 
     def _pass_file(self, passing: _Handover) -> int:
-        head = memoryview(passing.head)
         try:
             descriptor = passing.piece.file.open_again()
         except OSError:
             return self._send_in_place(passing)
         try:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
-            sent = self._sock.sendmsg([head], [rights])
+            sent = self._transport.send_with_descriptor(passing.head, descriptor)
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:  # clients have not received so many others
                 return self._send_in_place(passing)
             raise
         finally:
             os.close(descriptor)
-        self._parts[0] = head  # the descriptor went with its first byte
-        self._account(sent, total=len(head))
+        self._parts[0] = memoryview(passing.head)  # the descriptor went with its first byte
+        self._account(sent, total=len(passing.head))
         return sent
 
     def _send_in_place(self, passing: _Handover) -> int:

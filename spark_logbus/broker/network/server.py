@@ -33,6 +33,7 @@ from spark_logbus.broker.network.sockets import (
     peer_name,
 )
 from spark_logbus.broker.network.strand import Strand
+from spark_logbus.broker.network.transport import SocketTransport
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError
 from spark_logbus.protocol import Frame
@@ -222,20 +223,21 @@ class Network:
 
     def _admit(self, sock: socket.socket, peer: str, address: str) -> None:
         configure(sock, peer_timeout_ms=self._config.peer_timeout_ms)
-        fd = sock.fileno()
+        transport = SocketTransport(sock)
+        fd = transport.fileno()
 
         def arm(*, reads: bool, writes: bool) -> None:
             events = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
             self._epoll.modify(fd, _ONCE | events)
 
         try:
-            self._admission.admit(address, local=sock.family == socket.AF_UNIX, descriptor=fd)
+            self._admission.admit(address, local=transport.local, descriptor=fd)
         except LimitExceededError as error:
-            turn_away(sock, error)
+            turn_away(transport, error)
             return
         assert self._handle is not None
         connection = Connection(
-            sock, peer, address=address, config=self._config, handle=self._handle,
+            transport, peer, address=address, config=self._config, handle=self._handle,
             turns=Strand(arm), buffers=self._buffers, memory=self._memory,
             now=self._clock.monotonic(),
         )  # fmt: skip

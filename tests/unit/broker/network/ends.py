@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.memory import BufferPool, Memory
 from spark_logbus.broker.network.responses import Answer, DelayedResponse, Response
 from spark_logbus.broker.network.strand import Strand
+from spark_logbus.broker.network.transport import SocketTransport, Transport
 from spark_logbus.protocol import (
     Api,
     DeleteTopicRequest,
@@ -68,6 +69,7 @@ def over(
     config: NetworkConfig | None = None,
     memory: Memory | None = None,
     buffers: BufferPool | None = None,
+    transport: Callable[[socket.socket], Transport] = SocketTransport,
 ) -> Iterator[Ends]:
     """Both ends, on two connected sockets."""
     config = config or NetworkConfig(max_in_flight=3)
@@ -84,7 +86,7 @@ def over(
         armed.append((reads, writes))
 
     connection = Connection(
-        here,
+        transport(here),
         "peer",
         config=config,
         handle=handle,

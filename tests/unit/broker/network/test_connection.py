@@ -14,6 +14,7 @@ from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.memory import BufferPool, Memory
 from spark_logbus.broker.network.responses import NoResponse, NotYet, Response
 from spark_logbus.broker.network.strand import Strand
+from spark_logbus.broker.network.transport import SocketTransport
 from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import (
@@ -244,7 +245,7 @@ def test_before_the_handshake_frames_are_small() -> None:
     here, there = socket.socketpair()
     here.setblocking(False)
     connection = Connection(
-        here,
+        SocketTransport(here),
         "peer",
         address="here",
         config=NetworkConfig(max_handshake_bytes=100),
@@ -267,9 +268,9 @@ def test_the_descriptor_stays_until_the_network_has_forgotten_the_connection(end
     ends.wire.sock.close()
     ends.connection.turn(ends.now, may_send_slices=True)
     assert ends.connection.closed
-    assert ends.connection.sock.fileno() == ends.connection.fd
+    assert ends.connection.transport.fileno() == ends.connection.fd
     ends.connection.close()
-    assert ends.connection.sock.fileno() == -1
+    assert ends.connection.transport.fileno() == -1
 
 
 def test_the_other_end_closes(ends: Ends) -> None:

@@ -130,10 +130,10 @@ def test_the_file_goes_once_with_the_first_byte(piece: Callable[[int], LogSlice]
 
 def test_a_client_that_does_not_read_is_waited_for(piece: Callable[[int], LogSlice]) -> None:
     with over(*socket.socketpair()) as ends:
-        full = b"x" * 4096
+        full = memoryview(b"x" * 4096)
         try:
             while True:
-                ends.connection.sock.send(full)
+                ends.connection.transport.send(full, more=False)
         except BlockingIOError:
             pass
         ends.answers.append(by_file(piece(30)))

@@ -9,6 +9,7 @@ from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.memory import BufferPool, Memory
 from spark_logbus.broker.network.strand import Strand
+from spark_logbus.broker.network.transport import SocketTransport
 from spark_logbus.protocol import Api, DeleteTopicRequest, HandshakeRequest
 from tests.servers.wire import request
 from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later, over
@@ -199,7 +200,7 @@ def test_before_the_handshake_bytes_do_not_buy_time() -> None:
     here, there = socket.socketpair()
     here.setblocking(False)
     connection = Connection(
-        here,
+        SocketTransport(here),
         "peer",
         address="here",
         config=NetworkConfig(),
