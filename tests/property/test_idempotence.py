@@ -6,10 +6,8 @@ are the real ones; the test is the network, the clock and the disk.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -18,8 +16,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import Acknowledgement
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.completion import Completion
-from spark_logbus.client.producer.leader_connections import InFlight, Link
+from spark_logbus.client.producer.completion import append_outcomes
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import (
@@ -32,12 +29,14 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.model import BrokerAddress, TopicPartition
-from spark_logbus.protocol import AppendResponse, AppendResult, error_info
+from spark_logbus.protocol import AppendResult, error_info
 from spark_logbus.record import RecordBatchHeader, verify
+from spark_logbus.retry import Backoff
 from tests.builders.record_batches import record_batch
+from tests.fakes.clock import ManualClock
 
 TP = TopicPartition("t", 0)
-NOWHERE = Link(BrokerAddress(1, "127.0.0.1", 1))
+NOWHERE = BrokerAddress(1, "127.0.0.1", 1)
 
 
 @dataclass
@@ -82,53 +81,46 @@ class Client:
     """One partition of a producer."""
 
     def __init__(self) -> None:
-        self.accumulator = Accumulator(linger_s=0, delivery_timeout_s=10)
-        lock = threading.Lock()
-        cluster = cast(
-            Any,
-            SimpleNamespace(
-                invalidate=lambda _: None, backoff=SimpleNamespace(pause_s=lambda _: 0.0)
-            ),
+        self.clock = ManualClock()
+        self.accumulator = Accumulator(
+            ProducerConfig(linger_ms=0, delivery_timeout_ms=10_000),
+            clock=self.clock,
+            backoff=Backoff(first_ms=0, max_ms=0),
+            wake=lambda: None,
         )
-        self.settler = Completion(
-            cluster, ProducerConfig(), self.accumulator,
-            lock=lock, settled=threading.Condition(lock),
-        )  # fmt: skip
         self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
-        self.now = 0.0
         self.under_way: list[QueuedBatch] = []
         self.sent: list[tuple[bytes, Acknowledgement]] = []
 
     def add(self, count: int) -> None:
-        self.now += 1.0
+        self.clock.advance(1.0)
         payload = b"batch %06d" % len(self.sent)
         data = record_batch(count, payload=payload)
-        acknowledgement = self.accumulator.add_encoded(
-            self.queue, data, record_count=count, now=self.now
-        )
+        acknowledgement = self.accumulator.append_encoded([self.queue], 0, data, record_count=count)
         self.sent.append((payload, acknowledgement))
 
     def take(self, at_most: int) -> list[QueuedBatch]:
         size = len(record_batch(payload=b"batch 000000"))
-        batches = self.accumulator.take(self.queue, max_bytes=at_most * size, at_least_one=True)
+        batches = self.accumulator.take_batches(
+            self.queue, max_bytes=at_most * size, at_least_one=True
+        )
         if batches:
             assert self.queue.sequences is not None
             self.queue.sequences.number(batches)
         return batches
 
     def answered(self, batches: list[QueuedBatch], result: AppendResult) -> None:
-        pending = SimpleNamespace(error=None, result=lambda *_: AppendResponse([result]))
-        done = InFlight(cast(Any, pending), [(self.queue, batches)], cast(Any, None))
-        self.settler.answered(NOWHERE, done, self.now)
+        (outcome,) = append_outcomes([result], [(self.queue, batches)], NOWHERE)
+        self.accumulator.complete(self.queue, batches, outcome, now=self.clock.seconds)
 
     def failed(self, batches: list[QueuedBatch], error: LogbusError) -> None:
-        self.settler.failed([(self.queue, batches)], error, self.now)
+        self.accumulator.complete(self.queue, batches, error, now=self.clock.seconds)
 
     def give_up_one(self) -> None:
         """Let time pass until the oldest record batch that is not under way is given up."""
         for batch in [*self.queue.ready][:1]:
-            self.now = max(self.now, batch.give_up_at)
-        self.settler.give_up_late(self.now, why=lambda _: None)
+            self.clock.seconds = max(self.clock.seconds, batch.give_up_at)
+        self.accumulator.fail_expired(self.clock.seconds, why=lambda _: None)
 
 
 REFUSALS = {

@@ -1,110 +1,183 @@
-"""The producer's memory: records on their way, per partition. Pure: no thread, no socket, no clock.
+"""The producer's memory: records on their way, per partition. No thread and no socket.
 
-A record batch is *open* while records are added to it, *ready* once it is sealed (full, lingered
-long enough, or wanted by a flush), then *taken* for a request, and in the end settled or put back.
-Per partition at most one request is on its way, with all that was ready; so what is put back
-after a failure can never have been overtaken, and the order of a partition holds under retries.
+A record batch is *open* while records are appended to it, *ready* once it is sealed (full,
+lingered long enough, or wanted by a flush), then *taken* for a request, and in the end settled or
+requeued. Per partition at most one request is on its way, with all that was ready; so what is
+requeued after a failure can never have been overtaken, and the order of a partition holds under
+retries.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from spark_logbus.client.producer.acknowledgements import Acknowledgement, RecordFuture
+from spark_logbus.client.config import ProducerConfig
+from spark_logbus.client.producer.acknowledgements import (
+    Acknowledgement,
+    AppendedRange,
+    RecordFuture,
+)
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.errors import LogbusError
+from spark_logbus.client.producer.completion import Appended, NextStep, next_step
+from spark_logbus.clock import Clock
+from spark_logbus.errors import (
+    BufferExhaustedError,
+    LogbusError,
+    ProducerClosedError,
+    RequestTimeoutError,
+    UnknownProducerError,
+)
+from spark_logbus.model import TopicPartition
 from spark_logbus.record.builder import ArrowBatchBuilder, Header
+from spark_logbus.retry import Backoff, Deadline
 
 
 class Accumulator:
-    """All partitions' queues. Not thread-safe: the producer calls it under its lock.
+    """All partitions' queues, and the bound on their memory.
 
-    Times are monotonic seconds, given by the caller.
+    Thread-safe: appending, flushing and closing are for any thread, the rest is for the
+    sender's. ``wake`` has the sender look at the queues soon. Acknowledgements are settled
+    outside the lock, because callers' callbacks run then. Times are monotonic seconds.
     """
 
-    def __init__(self, *, linger_s: float, delivery_timeout_s: float) -> None:
-        self._linger_s = linger_s
-        self._delivery_timeout_s = delivery_timeout_s
+    def __init__(
+        self, config: ProducerConfig, *, clock: Clock, backoff: Backoff, wake: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._backoff = backoff
+        self._wake = wake
+        self._linger_s = config.linger_ms / 1000
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._buffer_bytes = config.buffer_bytes
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
         self._lingering: deque[QueuedBatch] = deque()  # in the order they were opened
         self._unsettled: dict[QueuedBatch, PartitionQueue] = {}  # likewise
         self._sendable: dict[PartitionQueue, None] = {}
+        self._closed = False
         self.buffered_bytes = 0
 
-    # -- filling --------------------------------------------------------------------------
+    # -- appending, from any thread -------------------------------------------------------
 
-    def add(
+    def append_record(
         self,
-        queue: PartitionQueue,
+        queues: Sequence[PartitionQueue],
+        partition: int | None,
         *,
         value: bytes | None,
         key: bytes | None,
         timestamp_us: int,
         headers: Sequence[Header] | None,
         size: int,
-        now: Callable[[], float],
-        keyless: bool = False,
     ) -> tuple[RecordFuture, bool]:
-        """Add one record of ``size`` bytes to the queue's open record batch; ``keyless``: it need
-        not go to this partition.
+        """Append one record of ``size`` bytes to the open record batch of a topic's ``partition``;
+        None: of the one whose turn it is.
 
-        Also tells whether that gave the sender something new: a record batch to send, or a
-        linger to wait for.
+        Waits for room. Returns as well if a record batch was opened or sealed with it. Raises
+        ProducerClosedError, and BufferExhaustedError after ``max_block_ms`` without room.
         """
         news = False
-        batch = queue.open
-        if batch is None or batch.reserved_bytes + size > queue.batch_limit:
-            if batch is not None:
-                self.seal(queue)
-            batch = self._new(queue, now())
-            batch.builder = ArrowBatchBuilder()
-            batch.keyed = False
-            news = True
-            queue.open = batch
-            self._lingering.append(batch)
-        builder = batch.builder
-        assert builder is not None
-        number = builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
-        batch.reserved_bytes += size
-        self.buffered_bytes += size
-        if not keyless:
-            batch.keyed = True
-        if batch.reserved_bytes >= queue.batch_limit:
-            self.seal(queue)
-            news = True
+        with self._lock:
+            if self._closed or self.buffered_bytes + size > self._buffer_bytes:
+                self._wait_for_room(size)
+            queue = self._keyless_queue(queues, size) if partition is None else queues[partition]
+            batch = queue.open
+            if batch is None or batch.reserved_bytes + size > queue.batch_limit:
+                if batch is not None:
+                    self._seal(queue)
+                batch = self._new_batch(queue)
+                batch.builder = ArrowBatchBuilder()
+                batch.keyed = False
+                news = True
+                queue.open = batch
+                self._lingering.append(batch)
+            builder = batch.builder
+            assert builder is not None
+            number = builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
+            batch.reserved_bytes += size
+            self.buffered_bytes += size
+            if partition is not None:
+                batch.keyed = True
+            if batch.reserved_bytes >= queue.batch_limit:
+                self._seal(queue)
+                news = True
+        if news:
+            self._wake()
         return RecordFuture(batch.acknowledgement, number, timestamp_us), news
 
-    def keyless_queue(self, queues: Sequence[PartitionQueue], size: int) -> PartitionQueue:
+    def append_encoded(
+        self,
+        queues: Sequence[PartitionQueue],
+        partition: int | None,
+        data: memoryview,
+        *,
+        record_count: int,
+    ) -> Acknowledgement:
+        """Append one encoded record batch, after the records that are there already; otherwise
+        like ``append_record``."""
+        with self._lock:
+            self._wait_for_room(len(data))
+            queue = queues[queues[0].keyless.current if partition is None else partition]
+            if queue.open is not None:
+                self._seal(queue)
+            batch = self._new_batch(queue)
+            batch.data = data
+            batch.keyed = partition is not None
+            batch.record_count = record_count
+            batch.reserved_bytes = len(data)
+            self.buffered_bytes += len(data)
+            self._make_ready(queue, batch)
+        self._wake()
+        return batch.acknowledgement
+
+    def flush(self) -> list[Acknowledgement]:
+        """Make all that was appended ready; the acknowledgements of what is not settled yet."""
+        with self._lock:
+            self._seal_all()
+            waiting = [batch.acknowledgement for batch in self._unsettled]
+        self._wake()
+        return waiting
+
+    def close(self) -> None:
+        """Accept no more records, also from those that wait for room. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._freed.notify_all()
+
+    def _wait_for_room(self, size: int) -> None:
+        """Under the lock: return when ``size`` bytes fit, or the buffer is empty."""
+        deadline = None
+        while True:
+            if self._closed:
+                raise ProducerClosedError("The producer is closed; make a new one to send more.")
+            buffered = self.buffered_bytes
+            if buffered == 0 or buffered + size <= self._buffer_bytes:
+                return
+            deadline = deadline or Deadline.after_ms(self._clock, self._config.max_block_ms)
+            if deadline.expired:
+                raise BufferExhaustedError(
+                    f"No room for a record of {size} bytes within {self._config.max_block_ms} ms: "
+                    f"{buffered} of {self._buffer_bytes} bytes wait for their brokers. "
+                    "Send more slowly, raise buffer_bytes, or look after the brokers."
+                )
+            self._seal_all()
+            self._wake()
+            self._freed.wait(deadline.remaining_s)
+
+    def _keyless_queue(self, queues: Sequence[PartitionQueue], size: int) -> PartitionQueue:
         """The queue for a record without a key: the current one while the record fits in it."""
         keyless = queues[0].keyless
         queue = queues[keyless.current]
         if queue.open is not None and queue.open.reserved_bytes + size > queue.batch_limit:
-            self.seal(queue)
+            self._seal(queue)
             queue = queues[keyless.current]
         return queue
 
-    def add_encoded(
-        self,
-        queue: PartitionQueue,
-        data: memoryview,
-        *,
-        record_count: int,
-        now: float,
-        keyless: bool = False,
-    ) -> Acknowledgement:
-        """Add one encoded record batch, behind the records that are there already."""
-        if queue.open is not None:
-            self.seal(queue)
-        batch = self._new(queue, now)
-        batch.data = data
-        batch.keyed = not keyless
-        batch.record_count = record_count
-        batch.reserved_bytes = len(data)
-        self.buffered_bytes += len(data)
-        self._make_ready(queue, batch)
-        return batch.acknowledgement
-
-    def _new(self, queue: PartitionQueue, now: float) -> QueuedBatch:
+    def _new_batch(self, queue: PartitionQueue) -> QueuedBatch:
+        now = self._clock.monotonic()
         give_up_at = now + self._delivery_timeout_s
         batch = QueuedBatch(queue.topic_partition, opened_at=now, give_up_at=give_up_at)
         self._unsettled[batch] = queue
@@ -117,7 +190,7 @@ class Accumulator:
         if queue.keyless.current == queue.topic_partition.partition:
             queue.keyless.move_on()
 
-    def seal(self, queue: PartitionQueue) -> None:
+    def _seal(self, queue: PartitionQueue) -> None:
         """Close the queue's open record batch; it is ready to be sent."""
         batch = queue.open
         if batch is not None and batch.builder is not None:
@@ -125,37 +198,39 @@ class Accumulator:
             queue.open = None
             self._make_ready(queue, batch)
 
-    def seal_all(self) -> None:
+    def _seal_all(self) -> None:
         for batch in self._lingering:
             queue = self._unsettled.get(batch)
             if queue is not None and queue.open is batch:
-                self.seal(queue)
+                self._seal(queue)
         self._lingering.clear()
 
     def seal_lingering(self, now: float) -> None:
         """Seal the record batches that have waited for more records long enough."""
-        while self._lingering:
-            batch = self._lingering[0]
-            queue = self._unsettled.get(batch)
-            if queue is not None and queue.open is batch:
-                if batch.opened_at + self._linger_s > now:
-                    return
-                self.seal(queue)
-            self._lingering.popleft()
+        with self._lock:
+            while self._lingering:
+                batch = self._lingering[0]
+                queue = self._unsettled.get(batch)
+                if queue is not None and queue.open is batch:
+                    if batch.opened_at + self._linger_s > now:
+                        return
+                    self._seal(queue)
+                self._lingering.popleft()
 
     # -- leaders that are away ------------------------------------------------------------
 
     def set_away(self, queues: Sequence[PartitionQueue]) -> None:
         """Give what need not wait for the leaders of these partitions to others of their topic, now
         and until ``set_back``. What was sent before stays: it may have arrived."""
-        for queue in queues:
-            queue.keyless.set_away(queue.topic_partition.partition)
-        for queue in queues:
-            self._move_away(queue)
+        with self._lock:
+            for queue in queues:
+                queue.keyless.set_away(queue.topic_partition.partition)
+            for queue in queues:
+                self._move_away(queue)
 
     def _move_away(self, queue: PartitionQueue) -> None:
         if queue.open is not None and not queue.open.keyed:
-            self.seal(queue)
+            self._seal(queue)
         for batch in [batch for batch in queue.ready if batch.free]:
             queue.ready.remove(batch)
             target = queue.siblings[queue.keyless.current]
@@ -166,106 +241,190 @@ class Accumulator:
             self._sendable.pop(queue, None)
 
     def set_back(self, queue: PartitionQueue) -> None:
-        queue.keyless.set_back(queue.topic_partition.partition)
+        with self._lock:
+            queue.keyless.set_back(queue.topic_partition.partition)
 
     # -- sending --------------------------------------------------------------------------
 
-    def sendable(self) -> list[PartitionQueue]:
+    def ready_queues(self) -> list[PartitionQueue]:
         """Queues with something ready and nothing on its way, longest waiting first."""
-        return list(self._sendable)
+        with self._lock:
+            return list(self._sendable)
 
-    def take(
+    def take_batches(
         self, queue: PartitionQueue, *, max_bytes: int, at_least_one: bool
     ) -> list[QueuedBatch]:
         """Take record batches for one request, in order; they are on their way from now on."""
         taken: list[QueuedBatch] = []
         room = max_bytes
-        while queue.ready:
-            batch = queue.ready[0]
-            room -= batch.size_bytes
-            if room < 0 and (taken or not at_least_one):
-                break
-            if taken and (batch.alone or not _go_together(queue, taken[-1], batch)):
-                break
-            taken.append(queue.ready.popleft())
-            if batch.alone:
-                break
-        if taken:
-            queue.in_flight = True
-            self._sendable.pop(queue, None)
+        with self._lock:
+            while queue.ready:
+                batch = queue.ready[0]
+                room -= batch.size_bytes
+                if room < 0 and (taken or not at_least_one):
+                    break
+                if taken and (batch.alone or not _go_together(queue, taken[-1], batch)):
+                    break
+                taken.append(queue.ready.popleft())
+                if batch.alone:
+                    break
+            if taken:
+                queue.in_flight = True
+                self._sendable.pop(queue, None)
         return taken
 
-    def put_back(
+    def complete(
+        self,
+        queue: PartitionQueue,
+        batches: Sequence[QueuedBatch],
+        outcome: Appended | LogbusError,
+        *,
+        now: float,
+    ) -> NextStep:
+        """Settle or requeue what was taken, now that its request is over."""
+        sequences = queue.sequences
+        if isinstance(outcome, Appended):
+            self._acknowledge(queue, batches, outcome)
+            return NextStep.ACKNOWLEDGE
+        renumbered = sequences is not None and sequences.refused(batches, outcome)
+        step = next_step(outcome, batches=len(batches), renumbered=renumbered)
+        match step:
+            case NextStep.ACKNOWLEDGE:
+                self._acknowledge(queue, batches, Appended([None] * len(batches)))
+            case NextStep.RENUMBER:
+                self.requeue(queue, batches, not_before=now, error=outcome)
+            case NextStep.RETRY:
+                again_at = now + self._backoff.pause_s(batches[0].failures + 1)
+                self.requeue(queue, batches, not_before=again_at, error=outcome)
+            case NextStep.SEPARATE:
+                for batch in batches:
+                    batch.alone = True
+                self.requeue(queue, batches, not_before=now, error=outcome)
+            case NextStep.FAIL:
+                self._fail_taken(queue, batches, outcome)
+        return step
+
+    def requeue(
         self,
         queue: PartitionQueue,
         batches: Sequence[QueuedBatch],
         *,
         not_before: float,
-        error: LogbusError | None,
+        error: LogbusError,
     ) -> None:
         """Return what was taken to the front, in the same order, after a failed request."""
-        for batch in reversed(batches):
-            if error is not None:
+        with self._lock:
+            for batch in reversed(batches):
                 batch.failures += 1
                 batch.last_error = error
-            if batch in self._unsettled:
-                queue.ready.appendleft(batch)
-        queue.not_before = not_before
-        self._landed(queue)
+                if batch in self._unsettled:
+                    queue.ready.appendleft(batch)
+            queue.not_before = not_before
+            self._land(queue)
 
-    def settle(self, queue: PartitionQueue, batches: Sequence[QueuedBatch]) -> None:
-        """Forget record batches that were taken: acknowledged, or failed for good."""
+    def _acknowledge(
+        self, queue: PartitionQueue, batches: Sequence[QueuedBatch], appended: Appended
+    ) -> None:
+        if queue.sequences is not None:
+            queue.sequences.acknowledged(batches)
+        self._forget_taken(queue, batches)
+        topic, partition = queue.topic_partition.topic, queue.topic_partition.partition
+        for batch, base_offset in zip(batches, appended.base_offsets, strict=True):
+            batch.acknowledgement.succeed(
+                AppendedRange(
+                    topic, partition, base_offset, batch.record_count, appended.append_time_us
+                )
+            )
+
+    def _fail_taken(
+        self, queue: PartitionQueue, batches: Sequence[QueuedBatch], error: LogbusError
+    ) -> None:
+        if queue.sequences is not None:
+            queue.sequences.given_up(batches[0])
+        if isinstance(error, UnknownProducerError):
+            # Its number leads nowhere, because of what failed before: that is the reason.
+            error = batches[0].last_error or error
+        self._forget_taken(queue, batches)
         for batch in batches:
-            self._forget(batch)
-        queue.not_before = 0.0
-        self._landed(queue)
+            batch.acknowledgement.fail(error)
 
-    def drop(self, queue: PartitionQueue, batches: Sequence[QueuedBatch], *, landed: bool) -> None:
-        """Forget some of what was taken; ``landed`` if nothing of it is on its way any more."""
-        for batch in batches:
-            self._forget(batch)
-        if landed:
-            self._landed(queue)
+    def _forget_taken(self, queue: PartitionQueue, batches: Sequence[QueuedBatch]) -> None:
+        with self._lock:
+            self._forget(batches)
+            queue.not_before = 0.0
+            self._land(queue)
 
-    def _landed(self, queue: PartitionQueue) -> None:
+    def drop(
+        self,
+        queue: PartitionQueue,
+        failed: Sequence[tuple[QueuedBatch, LogbusError]],
+        *,
+        landed: bool,
+    ) -> None:
+        """Fail some of what was taken, unsent; ``landed`` if nothing of it is on its way."""
+        with self._lock:
+            self._forget([batch for batch, _ in failed])
+            if landed:
+                self._land(queue)
+        for batch, error in failed:
+            batch.acknowledgement.fail(error)
+
+    def _land(self, queue: PartitionQueue) -> None:
         queue.in_flight = False
         if queue.ready:
             self._sendable[queue] = None
 
-    def _forget(self, batch: QueuedBatch) -> None:
-        if self._unsettled.pop(batch, None) is not None:
-            self.buffered_bytes -= batch.reserved_bytes
+    def _forget(self, batches: Sequence[QueuedBatch]) -> None:
+        for batch in batches:
+            if self._unsettled.pop(batch, None) is not None:
+                self.buffered_bytes -= batch.reserved_bytes
+        self._freed.notify_all()
 
     # -- giving up ------------------------------------------------------------------------
 
-    def expired(self, now: float) -> list[QueuedBatch]:
-        """Take out the record batches whose delivery timeout has passed; not those under way,
-        which are decided by their request's own timeout first."""
+    def fail_expired(
+        self, now: float, *, why: Callable[[TopicPartition], LogbusError | None]
+    ) -> None:
+        """Fail what has waited for longer than the delivery timeout, but not what is on its way:
+        its request's own timeout decides first. ``why`` gives the reason of a partition for
+        what was never sent."""
         due = []
-        for batch, queue in self._unsettled.items():
-            if batch.give_up_at > now:
-                break
-            if queue.open is batch or batch in queue.ready:
-                due.append(batch)
-        self._remove(due)
-        return due
+        with self._lock:
+            for batch, queue in self._unsettled.items():
+                if batch.give_up_at > now:
+                    break
+                if _waits(queue, batch):
+                    due.append(batch)
+            self._remove(due)
+        for batch in due:
+            last = batch.last_error or why(batch.topic_partition)
+            batch.acknowledgement.fail(
+                RequestTimeoutError(
+                    f"{batch.record_count} records for {batch.topic_partition} were not "
+                    f"acknowledged within {self._config.delivery_timeout_ms} ms; last failure: "
+                    f"{last or 'none'}"
+                )
+            )
 
-    def remove_topic(self, topic: str) -> list[QueuedBatch]:
-        """Take out all that waits for ``topic``, for example because it was deleted."""
-        due = [
-            batch
-            for batch, queue in self._unsettled.items()
-            if queue.topic_partition.topic == topic
-            and (queue.open is batch or batch in queue.ready)
-        ]
-        self._remove(due)
-        return due
+    def fail_topic(self, topic: str, error: LogbusError) -> None:
+        """Fail all that waits for ``topic``, for example because it was deleted."""
+        with self._lock:
+            due = [
+                batch
+                for batch, queue in self._unsettled.items()
+                if queue.topic_partition.topic == topic and _waits(queue, batch)
+            ]
+            self._remove(due)
+        for batch in due:
+            batch.acknowledgement.fail(error)
 
-    def remove_all(self) -> list[QueuedBatch]:
-        """Take out everything, also what is on its way."""
-        due = list(self._unsettled)
-        self._remove(due)
-        return due
+    def abort(self, error: LogbusError) -> None:
+        """Fail everything, also what is on its way."""
+        with self._lock:
+            due = list(self._unsettled)
+            self._remove(due)
+        for batch in due:
+            batch.acknowledgement.fail(error)
 
     def _remove(self, batches: Sequence[QueuedBatch]) -> None:
         for batch in batches:
@@ -278,30 +437,31 @@ class Accumulator:
                     self._sendable.pop(queue, None)
             if queue.sequences is not None:
                 queue.sequences.given_up(batch)
-            self._forget(batch)
+        if batches:
+            self._forget(batches)
 
     # -- looking --------------------------------------------------------------------------
-
-    def unsettled(self) -> list[Acknowledgement]:
-        """The acknowledgements of all that was added and not settled."""
-        return [batch.acknowledgement for batch in self._unsettled]
 
     @property
     def empty(self) -> bool:
         return not self._unsettled
 
-    def events(self) -> Iterator[float]:
+    def events(self) -> list[float]:
         """Times at which something becomes due by itself."""
-        for batch in self._lingering:
-            queue = self._unsettled.get(batch)
-            if queue is not None and queue.open is batch:
-                yield batch.opened_at + self._linger_s
-                break
-        for batch in self._unsettled:
-            yield batch.give_up_at
-            break
-        for queue in self._sendable:
-            yield queue.not_before
+        with self._lock:
+            found = [queue.not_before for queue in self._sendable]
+            for batch in self._lingering:
+                queue = self._unsettled.get(batch)
+                if queue is not None and queue.open is batch:
+                    found.append(batch.opened_at + self._linger_s)
+                    break
+            if self._unsettled:
+                found.append(next(iter(self._unsettled)).give_up_at)
+        return found
+
+
+def _waits(queue: PartitionQueue, batch: QueuedBatch) -> bool:
+    return queue.open is batch or batch in queue.ready
 
 
 def _go_together(queue: PartitionQueue, before: QueuedBatch, batch: QueuedBatch) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -10,7 +9,6 @@ from datetime import datetime
 from types import TracebackType
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from spark_logbus.client.arguments import (
     Headers,
@@ -30,11 +28,13 @@ from spark_logbus.client.producer.arrow_split import (
     encode_pieces,
     too_large,
 )
-from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
-from spark_logbus.client.producer.partitioner import split_by_key
+from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
+from spark_logbus.client.producer.leader_connections import Link
+from spark_logbus.client.producer.partitioner import partition_of, split_by_key
 from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
-from spark_logbus.errors import BufferExhaustedError, ProducerClosedError, RequestTimeoutError
+from spark_logbus.client.transport.poller import Poller
+from spark_logbus.errors import RequestTimeoutError
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import (
     RECORD_OVERHEAD_BYTES,
@@ -60,17 +60,13 @@ class Producer:
         self._cluster = cluster
         self._config = config or ProducerConfig()
         self._clock = cluster.clock
-        self._lock = threading.Lock()
-        self._settled = threading.Condition(self._lock)
+        poller: Poller[Link] = Poller()
         self._accumulator = Accumulator(
-            linger_s=self._config.linger_ms / 1000,
-            delivery_timeout_s=self._config.delivery_timeout_ms / 1000,
+            self._config, clock=self._clock, backoff=cluster.backoff, wake=poller.wake
         )
         self._routes = ProducerTopics(cluster, self._config)
         self._closed = False
-        self._sender = Sender(
-            cluster, self._config, self._accumulator, lock=self._lock, settled=self._settled
-        )
+        self._sender = Sender(cluster, self._config, self._accumulator, poller)
         self._sender.start()
 
     # -- sending --------------------------------------------------------------------------
@@ -111,31 +107,20 @@ class Producer:
             self._check_alone(route, value, key, time_us, pairs)
         queues = route.queues
         if partition is not None:
-            queue: PartitionQueue | None = route.queue(as_partition(partition))
+            partition = as_partition(partition)
+            route.queue(partition)
         elif key is not None:
-            queue = queues[crc32c(key) % len(queues)]
-        else:
-            queue = None
-        accumulator = self._accumulator
-        with self._lock:
-            full = accumulator.buffered_bytes + size > self._config.buffer_bytes
-            if full or self._closed or self._sender.stopped:
-                self._wait_for_room(size)
-            keyless = queue is None
-            if queue is None:
-                queue = accumulator.keyless_queue(queues, size)
-            future, news = accumulator.add(
-                queue,
-                value=value,
-                key=key,
-                timestamp_us=time_us,
-                headers=pairs,
-                size=size,
-                now=self._clock.monotonic,
-                keyless=keyless,
-            )
+            partition = partition_of(key, len(queues))
+        future, news = self._accumulator.append_record(
+            queues,
+            partition,
+            value=value,
+            key=key,
+            timestamp_us=time_us,
+            headers=pairs,
+            size=size,
+        )
         if news:
-            self._sender.wake()
             self._routes.refresh_partitions(route)
         return future
 
@@ -177,7 +162,11 @@ class Producer:
                     limit=limit,
                     compression=self._config.compression,
                 ):
-                    future = self._add_encoded(route, target, encoded, count)
+                    acknowledgement = self._accumulator.append_encoded(
+                        route.queues, target, encoded, record_count=count
+                    )
+                    self._routes.refresh_partitions(route)
+                    future = range_future(acknowledgement)
                     if on_ack is not None:
                         future.add_done_callback(on_ack)
                     futures.append(future)
@@ -193,23 +182,6 @@ class Producer:
         keyless = len(route.queues)
         parts = split_by_key(batch, partitions=keyless, keyless=keyless)
         return [(None if number == keyless else number, part) for number, part in parts.items()]
-
-    def _add_encoded(
-        self, route: Route, target: int | None, encoded: memoryview, count: int
-    ) -> Future[AppendedRange]:
-        with self._lock:
-            self._wait_for_room(len(encoded))
-            number = route.keyless.current if target is None else target
-            acknowledgement = self._accumulator.add_encoded(
-                route.queues[number],
-                encoded,
-                record_count=count,
-                now=self._clock.monotonic(),
-                keyless=target is None,
-            )
-        self._sender.wake()
-        self._routes.refresh_partitions(route)
-        return range_future(acknowledgement)
 
     def _check_alone(
         self,
@@ -230,26 +202,6 @@ class Producer:
                 return
         raise too_large(size, topic=route.topic, limit=limit)
 
-    def _wait_for_room(self, size: int) -> None:
-        """Under the lock: return when ``size`` bytes fit, or the buffer is empty."""
-        deadline = None
-        while True:
-            if self._closed or self._sender.stopped:
-                raise ProducerClosedError("The producer is closed; make a new one to send more.")
-            buffered = self._accumulator.buffered_bytes
-            if buffered == 0 or buffered + size <= self._config.buffer_bytes:
-                return
-            deadline = deadline or self._cluster.deadline_ms(self._config.max_block_ms)
-            if deadline.expired:
-                raise BufferExhaustedError(
-                    f"No room for a record of {size} bytes within {self._config.max_block_ms} ms: "
-                    f"{buffered} of {self._config.buffer_bytes} bytes wait for their brokers. "
-                    "Send more slowly, raise buffer_bytes, or look after the brokers."
-                )
-            self._accumulator.seal_all()
-            self._sender.wake()
-            self._settled.wait(deadline.remaining_s)
-
     # -- finishing ------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -262,10 +214,7 @@ class Producer:
             waiting_ms = self._config.delivery_timeout_ms + self._cluster.config.request_timeout_ms
             timeout_s = waiting_ms / 1000
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
-        with self._lock:
-            self._accumulator.seal_all()
-            waiting = self._accumulator.unsettled()
-        self._sender.wake()
+        waiting = self._accumulator.flush()
         for acknowledgement in waiting:
             if not acknowledgement.settled(deadline.remaining_s):
                 undone = sum(not one.done for one in waiting)
@@ -276,11 +225,10 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._settled.notify_all()  # wake those who wait for room
+        if self._closed:
+            return
+        self._closed = True
+        self._accumulator.close()
         try:
             if not self._sender.stopped:
                 self.flush(timeout_s)

@@ -16,12 +16,12 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.completion import Completion, failing
+from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.model import Acks, TopicPartition
-from spark_logbus.protocol import Api, AppendPartition, AppendRequest
+from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
 
 logger = logging.getLogger(__name__)
 
@@ -31,30 +31,25 @@ _LONGEST_SLEEP_S: Final = 5.0
 _LOOK_AROUND_S: Final = 0.05
 
 
-class Sender:
-    """Owns the sending thread. ``wake`` and ``stop`` are thread-safe; the rest is its own.
+# Of one partition, what one request carries.
+Part = tuple[PartitionQueue, list[QueuedBatch]]
 
-    ``lock`` guards ``accumulator``; ``settled`` (a condition on that lock) is notified when
-    memory was freed. Acknowledgements are settled outside the lock, because callers' callbacks
-    run then.
-    """
+
+class Sender:
+    """Owns the sending thread. ``start`` and ``stop`` are thread-safe; the rest is its own."""
 
     def __init__(
         self,
         cluster: Cluster,
         config: ProducerConfig,
         accumulator: Accumulator,
-        *,
-        lock: threading.Lock,
-        settled: threading.Condition,
+        poller: Poller[Link],
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
-        self._lock = lock
-        self._settler = Completion(cluster, config, accumulator, lock=lock, settled=settled)
-        self._links = LeaderConnections(cluster, wake=self.wake)
-        self._poller: Poller[Link] = Poller()
+        self._links = LeaderConnections(cluster, wake=poller.wake)
+        self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
         self._look_around_at = 0.0
         self._stopping = False
@@ -64,14 +59,10 @@ class Sender:
     def start(self) -> None:
         self._thread.start()
 
-    def wake(self) -> None:
-        """Have the loop look at its queues soon."""
-        self._poller.wake()
-
     def stop(self, timeout_s: float) -> None:
         """End the thread; what is not acknowledged by then fails with ProducerClosedError."""
         self._stopping = True
-        self.wake()
+        self._poller.wake()
         self._thread.join(timeout_s)
 
     # -- the loop -------------------------------------------------------------------------
@@ -95,12 +86,9 @@ class Sender:
             assert link.connection is not None
             self._poller.add(link.connection, link)
         for topic, unknown in self._links.unknown_topics(now):
-            with self._lock:
-                lost = self._accumulator.remove_topic(topic)
-            self._settler.finish([failing(batch, unknown) for batch in lost])
-        with self._lock:
-            self._accumulator.seal_lingering(now)
-        self._settler.give_up_late(now, why=self._why_it_waited)
+            self._accumulator.fail_topic(topic, unknown)
+        self._accumulator.seal_lingering(now)
+        self._accumulator.fail_expired(now, why=self._why_it_waited)
         self._time_out(now)
         self._go_around_leaders_away(now)
         self._fill_requests(now)
@@ -108,8 +96,7 @@ class Sender:
             self._progress(link)
 
     def _sleep_s(self, turn_began: float) -> float:
-        with self._lock:
-            events = [*self._accumulator.events(), *self._links.events()]
+        events = [*self._accumulator.events(), *self._links.events()]
         # What was due when this turn began was done in it, or waits for a socket or a helper.
         # What has come due since was not seen by all of it.
         soonest = min((at for at in events if at > turn_began), default=math.inf)
@@ -120,20 +107,19 @@ class Sender:
 
     def _go_around_leaders_away(self, now: float) -> None:
         """Give records without a key to partitions whose leaders can be reached."""
-        with self._lock:
-            waiting = [
-                queue
-                for queue in self._accumulator.sendable()
-                if len(queue.siblings) > 1
-                and queue not in self._away
-                and self._links.to_leader(queue.topic_partition, now) is None
-            ]
-            if not waiting and (not self._away or now < self._look_around_at):
-                return
-            self._look_around_at = now + _LOOK_AROUND_S
-            topics = {id(queue.siblings): queue.siblings for queue in [*self._away, *waiting]}
-            for siblings in topics.values():
-                self._go_around(siblings, now)
+        waiting = [
+            queue
+            for queue in self._accumulator.ready_queues()
+            if len(queue.siblings) > 1
+            and queue not in self._away
+            and self._links.to_leader(queue.topic_partition, now) is None
+        ]
+        if not waiting and (not self._away or now < self._look_around_at):
+            return
+        self._look_around_at = now + _LOOK_AROUND_S
+        topics = {id(queue.siblings): queue.siblings for queue in [*self._away, *waiting]}
+        for siblings in topics.values():
+            self._go_around(siblings, now)
 
     def _go_around(self, siblings: Sequence[PartitionQueue], now: float) -> None:
         """For the queues of one topic's partitions. While no leader of them can be reached there is
@@ -160,22 +146,21 @@ class Sender:
     # -- requests -------------------------------------------------------------------------
 
     def _fill_requests(self, now: float) -> None:
-        plans: dict[int, tuple[Link, list[tuple[PartitionQueue, list[QueuedBatch]]], int]] = {}
-        with self._lock:
-            for queue in self._accumulator.sendable():
-                if queue.not_before > now:
-                    continue
-                link = self._links.to_leader(queue.topic_partition, now)
-                if link is None or len(link.in_flight) >= self._config.max_in_flight:
-                    continue
-                _, parts, used = plans.get(id(link), (link, [], 0))
-                taken = self._accumulator.take(
-                    queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
-                )
-                if taken:
-                    parts.append((queue, taken))
-                    used += sum(batch.size_bytes for batch in taken)
-                    plans[id(link)] = (link, parts, used)
+        plans: dict[int, tuple[Link, list[Part], int]] = {}
+        for queue in self._accumulator.ready_queues():
+            if queue.not_before > now:
+                continue
+            link = self._links.to_leader(queue.topic_partition, now)
+            if link is None or len(link.in_flight) >= self._config.max_in_flight:
+                continue
+            _, parts, used = plans.get(id(link), (link, [], 0))
+            taken = self._accumulator.take_batches(
+                queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
+            )
+            if taken:
+                parts.append((queue, taken))
+                used += sum(batch.size_bytes for batch in taken)
+                plans[id(link)] = (link, parts, used)
         for link, parts, _ in plans.values():
             self._send(link, parts, now)
 
@@ -184,24 +169,22 @@ class Sender:
         room = (limit or self._config.max_request_bytes) - _REQUEST_HEAD_ROOM
         return min(self._config.max_request_bytes, room)
 
-    def _send(
-        self, link: Link, parts: list[tuple[PartitionQueue, list[QueuedBatch]]], now: float
-    ) -> None:
+    def _send(self, link: Link, taken: Sequence[Part], now: float) -> None:
         assert link.connection is not None
-        parts = self._encoded(parts)
+        parts: list[Part] = []
+        partitions: list[AppendPartition] = []
+        payload: list[memoryview] = []
+        for queue, batches in taken:
+            data = self._encode(queue, batches)
+            if data:
+                topic, partition = queue.topic_partition.topic, queue.topic_partition.partition
+                parts.append((queue, list(data)))
+                partitions.append(
+                    AppendPartition(topic, partition, sum(len(one) for one in data.values()))
+                )
+                payload.extend(data.values())
         if not parts:
             return
-        payload: list[memoryview] = []
-        partitions = []
-        for queue, batches in parts:
-            data = [batch.encoded(self._config.compression) for batch in batches]
-            length = sum(len(one) for one in data)
-            partitions.append(
-                AppendPartition(
-                    queue.topic_partition.topic, queue.topic_partition.partition, length
-                )
-            )
-            payload.extend(data)
         request = AppendRequest(
             acks=self._config.acks.value,
             timeout_ms=self._cluster.config.request_timeout_ms,
@@ -211,7 +194,7 @@ class Sender:
         try:
             pending = link.connection.send(Api.APPEND, request, payload, answered=answered)
         except LogbusError as error:
-            self._settler.failed(parts, error, now)
+            self._complete(parts, [error] * len(parts), now)
             if link.connection.failure is not None:
                 self._link_down(link, link.connection.failure, now)
             return
@@ -219,29 +202,24 @@ class Sender:
         link.in_flight.append(InFlight(pending, parts, deadline))
         self._after_progress(link)
 
-    def _encoded(
-        self, parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
-    ) -> list[tuple[PartitionQueue, list[QueuedBatch]]]:
-        """``parts``, encoded and numbered, without the record batches that cannot be."""
-        good: list[tuple[PartitionQueue, list[QueuedBatch]]] = []
-        for queue, batches in parts:
-            failed = []
-            for batch in batches:
-                try:
-                    batch.encoded(self._config.compression)
-                except LogbusError as error:
-                    failed.append((batch, error))
-            bad = [batch for batch, _ in failed]
-            left = [batch for batch in batches if batch not in bad]
-            if failed:
-                with self._lock:
-                    self._accumulator.drop(queue, bad, landed=not left)
-                self._settler.finish([failing(batch, error) for batch, error in failed])
-            if left:
-                if queue.sequences is not None:
-                    queue.sequences.number(left)
-                good.append((queue, left))
-        return good
+    def _encode(
+        self, queue: PartitionQueue, batches: Sequence[QueuedBatch]
+    ) -> dict[QueuedBatch, memoryview]:
+        """The bytes of ``batches``, numbered, without those that cannot be encoded: they fail."""
+        data: dict[QueuedBatch, memoryview] = {}
+        failed: list[tuple[QueuedBatch, LogbusError]] = []
+        for batch in batches:
+            try:
+                data[batch] = batch.encoded(self._config.compression)
+            except LogbusError as error:
+                failed.append((batch, error))
+        if failed:
+            self._accumulator.drop(queue, failed, landed=not data)
+        if data and queue.sequences is not None:
+            queue.sequences.number(list(data))
+        return data
+
+    # -- responses ------------------------------------------------------------------------
 
     def _progress(self, link: Link) -> None:
         if link.connection is not None:
@@ -253,7 +231,7 @@ class Sender:
         assert connection is not None
         now = self._cluster.clock.monotonic()
         while link.in_flight and link.in_flight[0].pending.done and not connection.failure:
-            self._settler.answered(link, link.in_flight.popleft(), now)
+            self._answered(link, link.in_flight.popleft(), now)
         if connection.failure is not None:
             self._link_down(link, connection.failure, now)
             return
@@ -276,14 +254,39 @@ class Sender:
             self._poller.remove(link)
         for lost in self._links.down(link, error, now):
             if lost.pending.done and lost.pending.error is None:
-                self._settler.answered(link, lost, now)
+                self._answered(link, lost, now)
             else:
-                self._settler.failed(lost.parts, error, now)
+                self._complete(lost.parts, [error] * len(lost.parts), now)
+
+    def _answered(self, link: Link, done: InFlight, now: float) -> None:
+        outcomes: Sequence[Appended | LogbusError]
+        if done.pending.error is not None:
+            outcomes = [done.pending.error] * len(done.parts)
+        elif self._config.acks is Acks.NONE:
+            outcomes = [Appended([None] * len(batches)) for _, batches in done.parts]
+        else:
+            try:
+                results = done.pending.result(AppendResponse, done.deadline).results
+                outcomes = append_outcomes(results, done.parts, link.address)
+            except LogbusError as error:
+                outcomes = [error] * len(done.parts)
+        self._complete(done.parts, outcomes, now)
+
+    def _complete(
+        self, parts: Sequence[Part], outcomes: Sequence[Appended | LogbusError], now: float
+    ) -> None:
+        for (queue, batches), outcome in zip(parts, outcomes, strict=True):
+            step = self._accumulator.complete(queue, batches, outcome, now=now)
+            if step is NextStep.RETRY:
+                self._cluster.invalidate(queue.topic_partition.topic)
+            elif step is NextStep.RENUMBER:
+                logger.warning(
+                    "%s is numbered anew and sent again: %s", queue.topic_partition, outcome
+                )
 
     def _end(self, why: LogbusError) -> None:
         self.stopped = True
-        with self._lock:
-            left = self._accumulator.remove_all()
+        self._accumulator.close()
         self._links.close()
         self._poller.close()
-        self._settler.finish([failing(batch, why) for batch in left])
+        self._accumulator.abort(why)
