@@ -26,13 +26,13 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         BrokerPayload(
             host="10.0.0.5",
-            port=9092,
+            port=9192,
             started_us=1751000000000000,
             version="0.1.0",
             session_timeout_ms=10000,
             local_socket="logbus-5f0c",
         ),
-        b'{"host":"10.0.0.5","port":9092,"started_us":1751000000000000,"version":"0.1.0",'
+        b'{"host":"10.0.0.5","port":9192,"started_us":1751000000000000,"version":"0.1.0",'
         b'"session_timeout_ms":10000,"local_socket":"logbus-5f0c"}',
     ),
     (
