@@ -16,6 +16,7 @@ import pyarrow as pa
 from rich.table import Table
 
 from bench.harness import ROOT, console
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.client import Admin, Cluster, RangeReader
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.log import LogConfig, LogDirectory
@@ -39,7 +40,9 @@ def record_batch(size_bytes: int) -> memoryview:
 
 
 def open_logs(data_dir: Path, *, flush_ms: int | None = None) -> tuple[LogDirectory, float]:
-    logs = LogDirectory(data_dir, defaults=LogConfig(retention_ms=None, flush_ms=flush_ms))
+    logs = LogDirectory(
+        data_dir, defaults=LogConfig(retention_ms=None, flush_ms=flush_ms), watermark=sole_replica
+    )
     started = time.perf_counter()
     logs.open()
     return logs, time.perf_counter() - started
@@ -49,7 +52,7 @@ def fill(logs: LogDirectory, *, total_bytes: int, batch_bytes: int) -> None:
     data = record_batch(batch_bytes)
     for _ in range(0, total_bytes, len(data) * len(logs.logs())):
         for log in logs.logs():
-            log.append(data, leader_epoch=1)
+            log.append_as_leader(data, leader_epoch=1)
 
 
 def append_and_die(data_dir: Path, gib: float, batch_bytes: int) -> None:

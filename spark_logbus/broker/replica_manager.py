@@ -42,6 +42,14 @@ class LeaderPartition:
     leader_epoch: int
 
 
+def sole_replica(_: TopicPartition, end: int) -> int:
+    """The high watermark of a partition without followers: the end of what is safe here.
+
+    That is the flushed end, or the log end where flushing is left to the operating system.
+    """
+    return end
+
+
 def require_id(topic: str, topic_id: str | None, led: LeaderPartition) -> None:
     """Raise UnknownTopicError if ``topic_id`` is given and is of another topic of that name than
     the one that is led here."""

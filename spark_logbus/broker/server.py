@@ -33,7 +33,7 @@ from spark_logbus.broker.monitoring.http import HttpServer
 from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.network import Network, allow_descriptors
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
@@ -90,6 +90,7 @@ class Broker:
             clock=clock,
             files=files,
             known_files=BROKER_FILES,
+            watermark=sole_replica,
         )
         delayed_fetches = DelayedFetches()
         self._replica_manager = ReplicaManager(

@@ -34,7 +34,7 @@ from spark_logbus.log import names, ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.clock_file import read_clock, take_accepted, write_clock
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.environment import LogEnvironment, LogStats
+from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment, LogStats
 from spark_logbus.log.filesystem import (
     OS_FILES,
     File,
@@ -78,8 +78,10 @@ class LogDirectory:
         files: FileSystem = OS_FILES,
         flusher: FlushScheduler | None = None,
         known_files: Collection[str] = (),
+        watermark: HighWatermarkRule,
     ) -> None:
-        """``known_files`` are names that the directory's user keeps beside the logs."""
+        """``known_files`` are names that the directory's user keeps beside the logs; ``watermark``
+        decides how far consumers see."""
         self._path = path
         self._known_files = known_files
         self._defaults = defaults
@@ -97,6 +99,7 @@ class LogDirectory:
             OpenSegments(_OPEN_SEALED_SEGMENTS),
             ProducerCount(),
             self.stats,
+            watermark,
         )
         self._changing = threading.Lock()  # ensure, remove, close
         self._maintaining = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,11 @@ from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.metrics import Counter, Histogram
+from spark_logbus.model import TopicPartition
+
+HighWatermarkRule = Callable[[TopicPartition, int], int]
+"""The broker's say in how far consumers see: from a partition and the end of what is safe in its
+log here, the high watermark. Called with locks of the log held, so it must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,7 @@ class LogEnvironment:
     pool: OpenSegments
     producers: ProducerCount
     stats: LogStats
+    watermark: HighWatermarkRule
 
 
 class LogStats:

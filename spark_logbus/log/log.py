@@ -69,7 +69,7 @@ class PartitionLog:
         self.directory = directory
         self._files = environment.files
         self._stats = environment.stats
-        self._state = LogState(topic_partition, view)
+        self._state = LogState(topic_partition, view, watermark=environment.watermark)
         self._writer = LogWriter(
             self._state, producers, directory=directory, config=config, environment=environment
         )
@@ -152,7 +152,7 @@ class PartitionLog:
 
     # -- appending ----------------------------------------------------------------------
 
-    def append(self, data: memoryview, *, leader_epoch: int) -> Appended:
+    def append_as_leader(self, data: memoryview, *, leader_epoch: int) -> Appended:
         """Append the record batches in ``data``, which is stamped in place: all or none.
 
         On return they are written, not flushed (see ``when_flushed``). Raises
@@ -162,18 +162,35 @@ class PartitionLog:
         StorageError when the disk refuses it, after which the next append may succeed; and once
         the log is offline, what ``offline`` says.
 
-        What an idempotent producer appended before is not appended again: the result tells where
-        it is.
+        What an idempotent producer appended before is not appended again: the result has its
+        offsets.
         """
-        return self._writer.append(data, leader_epoch)
+        return self._writer.append_as_leader(data, leader_epoch)
+
+    def append_as_follower(self, data: memoryview) -> Appended:
+        """Append the record batches in ``data`` as the leader stamped and sent them: all or none.
+
+        They must continue the log without a gap, in leader epochs that do not go back; else
+        InvalidRequestError. Raises CorruptRecordBatchError, StorageError, and what ``offline``
+        says. The topic's limits and the sequences of producers were the leader's to check.
+        """
+        return self._writer.append_as_follower(data)
 
     @property
     def flushed_end(self) -> int:
         """All before it is on disk."""
-        return self._state.flushed_end
+        return self._state.view.flushed_end
 
     def flushed(self, end_offset: int) -> bool:
-        return self._state.flushed_end >= end_offset
+        return self._state.view.flushed_end >= end_offset
+
+    def advance_high_watermark(self) -> None:
+        """Ask the broker's rule for the high watermark, for it has news of other replicas.
+
+        After each flush here the log asks by itself. Listeners run in this thread.
+        """
+        self._state.advance_high_watermark()
+        self._state.notify()
 
     def when_flushed(self, end_offset: int, callback: OnFlushed) -> None:
         """Ask for a flush and call back once all before ``end_offset`` is on disk, or cannot be.
@@ -186,7 +203,7 @@ class PartitionLog:
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` after the high watermark moved or the log went offline.
 
-        It runs in the flusher's thread and must not block.
+        It runs in the flusher's thread, or that of ``advance_high_watermark``, and must not block.
         """
         self._state.listen(listener)
 
@@ -295,6 +312,7 @@ class PartitionLog:
         )
         if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
             count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
+        count = min(count, len(self._state.view.visible))  # consumers are still to see the rest
         if count == 0:
             return False
         dropped = self._state.drop_head(count)
@@ -320,7 +338,7 @@ class PartitionLog:
             self.topic_partition,
             self.topic_id,
             self._state.view.log_start_offset,
-            self._state.flushed_end,
+            self._state.view.flushed_end,
         )
 
     def delete_expired(self) -> None:

@@ -230,6 +230,7 @@ class LogRecovery:
             sealed,
             active,
             log_start_offset=max(self.log_start_offset, first),
+            flushed_end=active.contents.end_offset,
             high_watermark=active.contents.end_offset,
             visible_position=active.contents.size_bytes,
         )

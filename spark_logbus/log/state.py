@@ -10,9 +10,11 @@ import threading
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.log import view as views
+from spark_logbus.log.environment import HighWatermarkRule
+from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
 from spark_logbus.log.view import LogView
-from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, notify
+from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, call_listeners
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -21,17 +23,18 @@ logger = logging.getLogger(__name__)
 class LogState:
     """Thread-safe. ``view`` and ``offline`` may be read at any time without a lock."""
 
-    def __init__(self, topic_partition: TopicPartition, view: LogView) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, view: LogView, *, watermark: HighWatermarkRule
+    ) -> None:
         self.topic_partition = topic_partition
         self.view = view
-        # All before it is on disk. The high watermark is the same, unless it is left to the
-        # operating system when to flush: then readers see more.
-        self.flushed_end = view.high_watermark
+        self._watermark = watermark
+        self._safe = BatchPosition(view.flushed_end, view.active.contents.size_bytes)
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
         self._waiters = Waiters()
         self._listeners: tuple[Listener, ...] = ()
-        self._told = (view.high_watermark, False)
+        self._notified = (view.high_watermark, False)
 
     def raise_if_offline(self) -> None:
         if self.offline is not None:
@@ -42,40 +45,54 @@ class LogState:
     def flushed(self, end_offset: int, position: int) -> None:
         """All of the active segment before ``position`` is on disk."""
         with self._lock:
-            self.flushed_end = end_offset
-            self._publish(end_offset, position)
+            self.view = self.view._replace(flushed_end=end_offset)
+        self.safe(end_offset, position)
 
-    def advance_high_watermark(self, end_offset: int, position: int) -> None:
-        """All of the active segment before ``position`` may be read."""
+    def safe(self, end_offset: int, position: int) -> None:
+        """All of the active segment before ``position`` is as safe here as the topic's flush
+        policy asks: on disk, or written where flushing is left to the operating system."""
         with self._lock:
-            self._publish(end_offset, position)
+            if end_offset > self._safe.offset:
+                self._safe = BatchPosition(end_offset, position)
+        self.advance_high_watermark()
 
-    def _publish(self, end_offset: int, position: int) -> None:
-        if end_offset > self.view.high_watermark:
-            self.view = self.view._replace(high_watermark=end_offset, visible_position=position)
+    def advance_high_watermark(self) -> None:
+        """Move the high watermark to where the rule has it, no further than what is safe here.
+
+        It rests between two record batches, and does not move back. Where the disk does not show
+        such a boundary it waits for the next.
+        """
+        safe = self._safe
+        offset = self._watermark(self.topic_partition, safe.offset)
+        if offset >= safe.offset:
+            self._publish(safe)
+        elif offset > self.view.high_watermark:
+            try:
+                self._publish(views.boundary_at(self.view, offset, safe.position))
+            except (DamageFoundError, OSError) as error:
+                logger.debug(
+                    "The high watermark of %s cannot be at %d: %r",
+                    self.topic_partition, offset, error,
+                )  # fmt: skip
+
+    def _publish(self, end: BatchPosition) -> None:
+        with self._lock:
+            if end.offset > self.view.high_watermark:
+                self.view = self.view._replace(
+                    high_watermark=end.offset, visible_position=end.position
+                )
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
         """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
         with self._lock:
-            self.view = views.make_view(
-                (*self.view.sealed, sealed),
-                active,
-                log_start_offset=self.view.log_start_offset,
-                high_watermark=active.base_offset,
-                visible_position=0,
-            )
+            self._reshape((*self.view.sealed, sealed), active)
+            self._safe = BatchPosition(active.base_offset, 0)
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
         """Take out the first sealed segments; the log starts behind them."""
         with self._lock:
             view = self.view
-            self.view = views.make_view(
-                view.sealed[count:],
-                view.active,
-                log_start_offset=max(view.log_start_offset, view.base_offsets[count]),
-                high_watermark=view.high_watermark,
-                visible_position=view.visible_position,
-            )
+            self._reshape(view.sealed[count:], view.active, start=view.base_offsets[count])
         return view.sealed[:count]
 
     def replace(self, old: tuple[SealedSegment, ...], new: SealedSegment) -> bool:
@@ -85,19 +102,28 @@ class LogState:
             start = next((n for n, segment in enumerate(view.sealed) if segment is old[0]), None)
             if start is None or view.sealed[start : start + len(old)] != old:
                 return False
-            self.view = views.make_view(
-                (*view.sealed[:start], new, *view.sealed[start + len(old) :]),
-                view.active,
-                log_start_offset=view.log_start_offset,
-                high_watermark=view.high_watermark,
-                visible_position=view.visible_position,
+            self._reshape(
+                (*view.sealed[:start], new, *view.sealed[start + len(old) :]), view.active
             )
             return True
+
+    def _reshape(
+        self, sealed: tuple[SealedSegment, ...], active: ActiveSegment, *, start: int = 0
+    ) -> None:
+        view = self.view
+        self.view = views.make_view(
+            sealed,
+            active,
+            log_start_offset=max(view.log_start_offset, start),
+            flushed_end=view.flushed_end,
+            high_watermark=view.high_watermark,
+            visible_position=view.visible_position,
+        )
 
     # -- going offline ------------------------------------------------------------------
 
     def fail(self, why: str) -> PartitionOfflineError:
-        """Take the log offline for good; ``tell`` then passes it on to those who wait."""
+        """Take the log offline for good; ``notify`` then passes it on to those who wait."""
         error = PartitionOfflineError(
             f"Partition {self.topic_partition} is offline. {why} Records before offset "
             f"{self.view.high_watermark} stay readable; mend the disk and restart the broker."
@@ -118,12 +144,12 @@ class LogState:
     # -- who waits ----------------------------------------------------------------------
 
     def wait(self, end_offset: int, callback: OnFlushed) -> bool:
-        """Keep ``callback`` until ``tell``; False if its answer was known, and it was called."""
+        """Keep ``callback`` until ``notify``; False if its answer was known, and it was called."""
         with self._lock:
-            if self.flushed_end < end_offset and self.offline is None:
+            if self.view.flushed_end < end_offset and self.offline is None:
                 self._waiters.add(end_offset, callback)
                 return True
-            error = self.offline if self.flushed_end < end_offset else None
+            error = self.offline if self.view.flushed_end < end_offset else None
         call_back([callback], error)
         return False
 
@@ -131,15 +157,15 @@ class LogState:
         with self._lock:
             self._listeners += (listener,)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call back all whose append is flushed or failed; notify if there is news."""
         with self._lock:
-            flushed = self._waiters.take(self.flushed_end)
+            flushed = self._waiters.take(self.view.flushed_end)
             failure = self.offline
             failed = self._waiters.take(None) if failure is not None else []
             now = (self.view.high_watermark, failure is not None)
-            listeners = self._listeners if now != self._told else ()
-            self._told = now
+            listeners = self._listeners if now != self._notified else ()
+            self._notified = now
         call_back(flushed, None)
         call_back(failed, failure)
-        notify(listeners)
+        call_listeners(listeners)

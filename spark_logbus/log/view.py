@@ -1,8 +1,8 @@
-"""What readers see of a log at one moment, and the look-ups in it.
+"""The segments and ends of a log at one moment, and look-ups in them for readers.
 
 A ``LogView`` never changes; the log swaps in a new one. All look-ups stay below its high
-watermark. Sealed segments are flushed as a whole before they are sealed, so the high watermark
-always lies in the last segment.
+watermark, which may lie in any of its segments: sealed ones are flushed as a whole, and may still
+have to reach other replicas.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.log.filesystem import File
-from spark_logbus.log.segment.lookup import DamageFoundError
+from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, Segment
+from spark_logbus.record import HEADER_SIZE, parse_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ class LogView(NamedTuple):
     max_timestamps_us: tuple[int, ...]  # the largest timestamp up to and with each sealed segment
     sealed_bytes: int
     log_start_offset: int
+    flushed_end: int  # all before it is on disk
     high_watermark: int
-    visible_position: int  # where the high watermark is in the active segment
+    visible_position: int  # of the high watermark in its segment, unless that begins with it
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -54,10 +57,18 @@ class LogView(NamedTuple):
         return self.stretch(number)
 
     def stretch(self, number: int) -> VisibleSegment:
+        """For a segment that begins before the high watermark."""
         if number == len(self.sealed):
             return VisibleSegment(self.active, self.high_watermark, self.visible_position)
-        segment = self.sealed[number]
-        return VisibleSegment(segment, self.base_offsets[number + 1], segment.summary.size_bytes)
+        segment, end = self.sealed[number], self.base_offsets[number + 1]
+        if end > self.high_watermark:
+            return VisibleSegment(segment, self.high_watermark, self.visible_position)
+        return VisibleSegment(segment, end, segment.summary.size_bytes)
+
+    @property
+    def visible(self) -> tuple[SealedSegment, ...]:
+        """The sealed segments that lie before the high watermark as a whole."""
+        return self.sealed[: bisect_right(self.base_offsets, self.high_watermark) - 1]
 
 
 class VisibleSegment(NamedTuple):
@@ -90,6 +101,7 @@ def make_view(
     active: ActiveSegment,
     *,
     log_start_offset: int,
+    flushed_end: int,
     high_watermark: int,
     visible_position: int,
 ) -> LogView:
@@ -103,8 +115,41 @@ def make_view(
     sealed_bytes = sum(segment.summary.size_bytes for segment in sealed)
     return LogView(
         sealed, active, base_offsets, tuple(max_timestamps_us), sealed_bytes,
-        log_start_offset, high_watermark, visible_position,
+        log_start_offset, flushed_end, high_watermark, visible_position,
     )  # fmt: skip
+
+
+def boundary_at(view: LogView, offset: int, limit: int) -> BatchPosition:
+    """The start of the record batch that holds ``offset``, or of the damaged range.
+
+    All of the active segment before position ``limit`` is written. Raises DamageFoundError,
+    OSError.
+    """
+    number = bisect_right(view.base_offsets, offset) - 1
+    sealed = number < len(view.sealed)
+    lookup = view.segments[number].lookup()
+    if (hole := lookup.hole_at(offset)) is not None:
+        return BatchPosition(hole.start, hole.start_position)
+    return lookup.locate(offset, view.sealed[number].summary.size_bytes if sealed else limit)
+
+
+def last_epoch(view: LogView) -> int:
+    """Leader epoch of the last record batch; -1 for an empty log, or one damaged there.
+
+    For the writer, between two appends. Raises OSError.
+    """
+    segment: Segment = view.active
+    if view.sealed and not view.active.contents.size_bytes:
+        segment = view.sealed[-1]
+    lookup, summary = segment.lookup(), segment.summary
+    last_offset = summary.end_offset - 1
+    if last_offset < summary.base_offset or lookup.hole_at(last_offset) is not None:
+        return -1
+    try:
+        position = lookup.locate(last_offset, summary.size_bytes).position
+        return parse_header(lookup.file.pread(HEADER_SIZE, position)).leader_epoch
+    except (DamageFoundError, CorruptRecordBatchError, UnsupportedVersionError):
+        return -1
 
 
 def read(stretch: VisibleSegment, offset: int, max_bytes: int, end: int | None) -> LogSlice:
@@ -134,6 +179,8 @@ def offset_at(view: LogView, timestamp_us: int) -> int | None:
     Raises DamagedError, OSError.
     """
     number = bisect_left(view.max_timestamps_us, timestamp_us)
+    if view.base_offsets[number] >= view.high_watermark:
+        return None
     if number == len(view.sealed) and view.active.contents.max_timestamp_us < timestamp_us:
         return None
     stretch = view.stretch(number)

@@ -42,7 +42,7 @@ def call_back(callbacks: list[OnFlushed], error: LogbusError | None) -> None:
             logger.exception("A callback for a flushed append failed.")
 
 
-def notify(listeners: tuple[Listener, ...]) -> None:
+def call_listeners(listeners: tuple[Listener, ...]) -> None:
     for listener in listeners:
         try:
             listener()

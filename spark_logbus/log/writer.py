@@ -1,10 +1,12 @@
 """Appends to one log, rolls its segments and flushes them.
 
 Theory of operation. An append writes at the tail of the active segment and publishes a new
-``Tail``. A flush takes the tail, syncs its file, and moves the view's high watermark to the
-tail's end; readers take the view without a lock and never see more. A roll flushes the active
-segment before the next one exists. So all but the active segment is always on disk, and a crash
-can tear nothing but the last file.
+``Tail``. A flush takes the tail, syncs its file, and moves the view's flushed end to the tail's.
+The high watermark follows by the broker's rule (see ``LogState``); readers take the view without
+a lock and never see more. A roll flushes the active segment before the next one exists. So all
+but the active segment is always on disk, and a crash can tear nothing but the last file.
+
+The leader's log stamps what it appends; a follower's takes record batches as they were stamped.
 
 A flush that failed is not tried again: the kernel drops pages that it could not write, and the
 next ``fsync`` would succeed without them. The log goes offline instead, with its high watermark
@@ -24,8 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
+from spark_logbus.errors import (
+    InvalidRequestError,
+    LogbusError,
+    PartitionOfflineError,
+    StorageError,
+)
 from spark_logbus.log import flush_failure
+from spark_logbus.log import view as views
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
@@ -38,7 +46,7 @@ from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, creat
 from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.log.watermark import OnFlushed
-from spark_logbus.record import stamp
+from spark_logbus.record import split, stamp
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +99,8 @@ class LogWriter:
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
         view = state.view
-        self.tail = Tail(view.active, view.high_watermark, view.visible_position)
+        self.tail = Tail(view.active, view.flushed_end, view.active.contents.size_bytes)
+        self._last_epoch: int | None = None  # of the record batch before the tail, once known
         self._age = RollTimer(
             self._clock,
             first_append_us=view.active.contents.first_append_us,
@@ -101,7 +110,7 @@ class LogWriter:
 
     # -- appending ----------------------------------------------------------------------
 
-    def append(self, data: memoryview, leader_epoch: int) -> Appended:
+    def append_as_leader(self, data: memoryview, leader_epoch: int) -> Appended:
         config = self.config
         batches = validate_append(
             self._state.topic_partition,
@@ -111,66 +120,132 @@ class LogWriter:
         )
         with self._writing:
             self._state.raise_if_offline()
-            there = self._producers.duplicates([header for header, _ in batches])
-            if there:
-                appended = self._append_rest(there, batches, data, leader_epoch)
+            duplicate_offsets = self._producers.duplicates([header for header, _ in batches])
+            if duplicate_offsets:
+                appended = self._append_rest(duplicate_offsets, batches, data, leader_epoch)
             else:
                 appended = self._append_new(batches, data, leader_epoch)
-        if config.flush_policy is FlushPolicy.OS:
-            self._state.tell()  # it is to be seen already
-        self._plan.after_append(config, unflushed=self.tail.end_offset - self._state.flushed_end)
+        self._after_append(config)
         return appended
 
+    def append_as_follower(self, data: memoryview) -> Appended:
+        batches = [ValidatedBatch(*each) for each in split(data, allow_tail=False)]
+        if not batches:
+            raise InvalidRequestError(
+                f"An append to {self._state.topic_partition} holds no record batch; send at "
+                "least one."
+            )
+        config = self.config
+        with self._writing:
+            self._state.raise_if_offline()
+            self._check_continues(batches)
+            tail = self._tail_for(len(data))
+            append_time_us = batches[-1].header.append_time_us
+            self._write(tail, batches, data)
+            self._last_epoch = batches[-1].header.leader_epoch
+            appended = Appended(tail.end_offset, self.tail.end_offset, append_time_us)
+        self._after_append(config)
+        return appended
+
+    def _after_append(self, config: LogConfig) -> None:
+        if config.flush_policy is FlushPolicy.OS:
+            self._state.notify()  # it is to be seen already
+        unflushed = self.tail.end_offset - self._state.view.flushed_end
+        self._plan.after_append(config, unflushed=unflushed)
+
     def _append_rest(
-        self, there: list[int], batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
+        self,
+        duplicate_offsets: list[int],
+        batches: list[ValidatedBatch],
+        data: memoryview,
+        leader_epoch: int,
     ) -> Appended:
-        """Append what is behind the record batches that are at the offsets ``there`` already."""
-        old, new = batches[: len(there)], batches[len(there) :]
+        """Append the record batches after those that are in the log already."""
+        old, new = batches[: len(duplicate_offsets)], batches[len(duplicate_offsets) :]
+        first = duplicate_offsets[0]
         if not new:
-            end_offset = there[-1] + old[-1].header.last_offset_delta + 1
-            return Appended(there[0], end_offset, self._clock.now_us(), tuple(there))
+            end_offset = duplicate_offsets[-1] + old[-1].header.last_offset_delta + 1
+            return Appended(first, end_offset, self._clock.now_us(), tuple(duplicate_offsets))
         rest = data[sum(len(batch) for _, batch in old) :]
         appended = self._append_new(new, rest, leader_epoch)
-        offsets = [*there, appended.base_offset]
+        offsets = [*duplicate_offsets, appended.base_offset]
         for header, _ in new[:-1]:
             offsets.append(offsets[-1] + header.last_offset_delta + 1)
-        return Appended(there[0], appended.end_offset, appended.append_time_us, tuple(offsets))
+        return Appended(first, appended.end_offset, appended.append_time_us, tuple(offsets))
 
     def _append_new(
         self, batches: list[ValidatedBatch], data: memoryview, leader_epoch: int
     ) -> Appended:
-        tail = self.tail
-        if tail.position and self._must_roll(tail, len(data)):
-            tail = self._roll()
+        tail = self._tail_for(len(data))
         now_us = self._time.stamp_us()
         offset = tail.end_offset
         for header, batch in batches:
             stamp(batch, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us)
             offset += header.last_offset_delta + 1
-        self._write(tail, data)
+        self._write(tail, batches, data, now_us)
+        self._last_epoch = leader_epoch
+        return Appended(tail.end_offset, offset, now_us)
+
+    def _check_continues(self, batches: list[ValidatedBatch]) -> None:
+        """Refuse a gap, an overlap and a leader epoch before the one that wrote last."""
+        offset, epoch = self.tail.end_offset, self._epoch_before_tail()
+        for header, _ in batches:
+            if header.base_offset != offset:
+                raise InvalidRequestError(
+                    f"A record batch for the follower's log of {self._state.topic_partition} "
+                    f"does not continue it: expected base offset {offset}, got "
+                    f"{header.base_offset}; fetch from {offset} on."
+                )
+            if header.leader_epoch < epoch:
+                raise InvalidRequestError(
+                    f"A record batch at offset {offset} for the follower's log of "
+                    f"{self._state.topic_partition} has leader epoch {header.leader_epoch}, and "
+                    f"the one before it {epoch}: it is of a leader that was replaced. Fetch from "
+                    "the present one."
+                )
+            offset, epoch = header.next_offset, header.leader_epoch
+
+    def _epoch_before_tail(self) -> int:
+        if self._last_epoch is None:
+            with storage_errors("read the last leader epoch in", self._directory):
+                self._last_epoch = views.last_epoch(self._state.view)
+        return self._last_epoch
+
+    def _tail_for(self, size: int) -> Tail:
+        """Where ``size`` bytes go: the tail, after a roll if one is due."""
+        tail = self.tail
+        return self._roll() if tail.position and self._must_roll(tail, size) else tail
+
+    def _write(
+        self,
+        tail: Tail,
+        batches: list[ValidatedBatch],
+        data: memoryview,
+        append_time_us: int | None = None,
+    ) -> None:
+        """Write ``data``, stamped, and account for its record batches; appended at the time that
+        their headers say unless ``append_time_us`` is given, for headers from before the stamp."""
+        file = tail.segment.file
+        try:
+            file.pwrite(data, tail.position)
+        except OSError as error:
+            raise self._withdrawn(tail, file, error) from error
         if tail.position == 0:
             self._age.begin()
         note, note_producer = tail.segment.contents.note, self._producers.note
-        position, next_offset = tail.position, tail.end_offset
+        position, offset = tail.position, tail.end_offset
         for header, _ in batches:
-            note(header, offset=next_offset, position=position, append_time_us=now_us)
-            note_producer(header, offset=next_offset, append_time_us=now_us)
-            next_offset += header.last_offset_delta + 1
+            time_us = header.append_time_us if append_time_us is None else append_time_us
+            note(header, offset=offset, position=position, append_time_us=time_us)
+            note_producer(header, offset=offset, append_time_us=time_us)
+            offset += header.last_offset_delta + 1
             position += header.size
         self.tail = Tail(tail.segment, offset, position)
         self.record_batches += len(batches)
         self.records += offset - tail.end_offset
         self.size_bytes += len(data)
         if self.config.flush_policy is FlushPolicy.OS:
-            self._state.advance_high_watermark(offset, position)
-        return Appended(tail.end_offset, offset, now_us)
-
-    def _write(self, tail: Tail, data: memoryview) -> None:
-        file = tail.segment.file
-        try:
-            file.pwrite(data, tail.position)
-        except OSError as error:
-            raise self._withdrawn(tail, file, error) from error
+            self._state.safe(offset, position)
 
     def _withdrawn(self, tail: Tail, file: File, error: OSError) -> StorageError:
         """Remove what was written of an append that failed with ``error``; what to raise."""
@@ -274,14 +349,14 @@ class LogWriter:
             except LogbusError:
                 flushed = False
             self._end(error)
-        self._state.tell()
+        self._state.notify()
         return flushed
 
     def abandon(self, error: LogbusError) -> None:
         """Refuse appends with ``error``; those that wait for their flush get it too."""
         with self._writing, self._flushing:
             self._end(error)
-        self._state.tell()
+        self._state.notify()
 
     def _end(self, error: LogbusError) -> None:
         self._producers.forget_all()
@@ -297,7 +372,7 @@ class LogWriter:
         self._plan.request()
 
     def flush(self) -> None:
-        """Flush what is written, then tell those who wait. For the flusher's thread.
+        """Flush what is written, then notify those who wait. For the flusher's thread.
 
         A failure takes the log offline and reaches those who wait; it is not raised.
         """
@@ -306,7 +381,7 @@ class LogWriter:
             if self._state.offline is None:
                 with contextlib.suppress(PartitionOfflineError):
                     self._sync_tail()
-        self._state.tell()
+        self._state.notify()
 
     def flush_if_due(self) -> float | None:
         """Flush if ``flush_ms`` has passed; else the monotonic time when it will have."""
@@ -317,9 +392,9 @@ class LogWriter:
         return None
 
     def _sync_tail(self) -> None:
-        """Flush up to the tail and move the high watermark. ``_flushing`` is held."""
+        """Flush up to the tail. ``_flushing`` is held."""
         segment, end_offset, position = self.tail
-        if end_offset > self._state.flushed_end:
+        if end_offset > self._state.view.flushed_end:
             began = self._clock.monotonic()
             self._flush_or_fail(segment.path, segment.file.sync)
             self._stats.flushes.observe(self._clock.monotonic() - began)
@@ -336,7 +411,7 @@ class LogWriter:
             raise self._fail(f"{storage_error('flush', path, error)}") from error
 
     def _fail(self, why: str) -> PartitionOfflineError:
-        """Take the log offline, and have those who wait told; what to raise."""
+        """Take the log offline, and have those who wait notified; what to raise."""
         failure = self._state.fail(why)
         self.request_flush()
         return failure

@@ -17,5 +17,5 @@ def batch(sequence: int, count: int = 1, *, producer: int = A, epoch: int = 0) -
 
 def append(log: PartitionLog, *batches: memoryview) -> tuple[int, ...]:
     """The base offset of each record batch."""
-    appended = log.append(joined(*batches), leader_epoch=1)
+    appended = log.append_as_leader(joined(*batches), leader_epoch=1)
     return appended.base_offsets or (appended.base_offset,)

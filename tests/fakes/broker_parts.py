@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import cast
 
 from spark_logbus.broker.network import Answer, DelayedResponse, Response
-from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
+from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager, sole_replica
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
+from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, Message, decode_response
 from tests.builders.record_batches import record_batch
@@ -78,14 +79,23 @@ def held_lease() -> Lease:
 class Logs:
     """Logs that flush when the test says so."""
 
-    def __init__(self, path: Path, config: LogConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: LogConfig | None = None,
+        *,
+        watermark: HighWatermarkRule = sole_replica,
+    ) -> None:
+        self.watermark = watermark
         self.clock = ManualClock()
         self.flusher = ManualFlusher()
         self.directory = self._opened(path, config or LogConfig())
         self.here = LedHere()
 
     def _opened(self, path: Path, config: LogConfig) -> LogDirectory:
-        directory = LogDirectory(path, defaults=config, clock=self.clock, flusher=self.flusher)
+        directory = LogDirectory(
+            path, defaults=config, clock=self.clock, flusher=self.flusher, watermark=self.watermark
+        )
         directory.open()
         return directory
 
@@ -106,8 +116,10 @@ class Logs:
 
 
 @contextmanager
-def logs_in(path: Path, config: LogConfig | None = None) -> Iterator[Logs]:
-    logs = Logs(path, config)
+def logs_in(
+    path: Path, config: LogConfig | None = None, *, watermark: HighWatermarkRule = sole_replica
+) -> Iterator[Logs]:
+    logs = Logs(path, config, watermark=watermark)
     try:
         yield logs
     finally:

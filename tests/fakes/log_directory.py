@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.log import OS_FILES, FileSystem, LogConfig, LogDirectory, PartitionLog
+from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.flusher import Flushable
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
@@ -42,6 +44,16 @@ class ManualFlusher:
             log.flush()
 
 
+class SlowFollower:
+    """A rule for the high watermark: no further than a follower has come, if there is one."""
+
+    def __init__(self) -> None:
+        self.end: int | None = None
+
+    def __call__(self, _: TopicPartition, safe_end: int) -> int:
+        return safe_end if self.end is None else min(safe_end, self.end)
+
+
 class Broker:
     """A log directory and what it is injected with; restarted as often as a test likes."""
 
@@ -51,8 +63,10 @@ class Broker:
         *,
         files: FileSystem = OS_FILES,
         config: LogConfig | None = None,
+        watermark: HighWatermarkRule = sole_replica,
     ) -> None:
         self.path = path
+        self.watermark = watermark
         self.files = files
         self.config = config or LogConfig()
         self.clock = ManualClock()
@@ -67,6 +81,7 @@ class Broker:
             clock=self.clock,
             files=self.files,
             flusher=self.flusher,
+            watermark=self.watermark,
         )
         self.directory.open()
         for log in self.directory.logs() if told else ():
@@ -88,7 +103,7 @@ class Broker:
         """Append each by itself; the log end offset."""
         log = self.log()
         for data in record_batches:
-            log.append(data, leader_epoch=1)
+            log.append_as_leader(data, leader_epoch=1)
         if flush:
             log.flush()
         return log.ends().log_end_offset

@@ -62,7 +62,7 @@ def original() -> tuple[Image, Served]:
             struct.pack_into("<qhi", data, PRODUCER_AT, number, 0, 0)
             fmt.CRC.pack_into(data, fmt.CRC_AT, checksum(data))
         broker.append(data)
-    broker.log(OTHER).append(record_batch(4, payload=FOREIGN), leader_epoch=1)
+    broker.log(OTHER).append_as_leader(record_batch(4, payload=FOREIGN), leader_epoch=1)
     broker.directory.close()
     return image_of(disk, ROOT), appended
 
@@ -214,7 +214,7 @@ def attempt(dice: random.Random) -> str:
             told = at.get(payload, offset) if alone else offset
             assert payload in (appended.get(told), FOREIGN), f"offset {offset} was never this"
         look_around(log)
-        log.append(record_batch(2, payload=b"appended after"), leader_epoch=2)
+        log.append_as_leader(record_batch(2, payload=b"appended after"), leader_epoch=2)
         log.flush()
         # A segment whose damage no scan has met may be found out to be shorter or longer.
         check_again(broker, served)

@@ -92,7 +92,7 @@ class AppendHandler:
     ) -> None:
         try:
             led = self._partitions.leader_of(TopicPartition(partition.topic, partition.partition))
-            appended = led.log.append(data, leader_epoch=led.leader_epoch)
+            appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
             logger.debug("An append was refused: %s", error)
             pending.failed(number, error.again())

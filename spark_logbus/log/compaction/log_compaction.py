@@ -115,7 +115,7 @@ class LogCompaction:
             return None
         if found.dirty_ratio < config.min_cleanable_dirty_ratio and not found.overdue:
             return None
-        segments = view.sealed[: found.count]
+        segments = view.visible[: found.count]
         summaries = [segment.summary for segment in segments]
         with storage_errors("prepare a compaction in", self._directory):
             swaps.remove_cleaned(self._files, self._directory)
@@ -138,10 +138,10 @@ class LogCompaction:
             return None
         if self._blocked or self._state.offline is not None:
             return None
-        if not view.sealed or self._is_damaged(view):
+        if not view.visible or self._is_damaged(view):
             return None
         return select(
-            [segment.summary for segment in view.sealed],
+            [segment.summary for segment in view.visible],
             first_dirty_offset=self._first_dirty_offset(),
             now_us=now_us,
             min_lag_ms=config.min_compaction_lag_ms,

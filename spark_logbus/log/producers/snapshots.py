@@ -70,7 +70,7 @@ def recover_producers(
     files: FileSystem, directory: Path, states: ProducerStateManager, view: LogView
 ) -> None:
     """Bring ``states``, empty, to the end of ``view``, all of which is on disk. Raises OSError."""
-    end = view.high_watermark
+    end = view.flushed_end
     for offset in sorted(_offsets(files, directory), reverse=True):
         if offset > end:
             continue  # of records that a crash took
@@ -86,7 +86,7 @@ def recover_producers(
 
 def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
     """Note the record batches of the log from the one at offset ``start`` on."""
-    for number, end in enumerate((*view.base_offsets[1:], view.high_watermark)):
+    for number, end in enumerate((*view.base_offsets[1:], view.flushed_end)):
         if end <= start:
             continue
         stretch = view.stretch(number)

@@ -196,7 +196,7 @@ def test_appends_to_a_removed_log_say_so() -> None:
     log = broker.log()
     broker.directory.remove(TP, topic_id=TOPIC_ID)
     with pytest.raises(UnknownTopicError):
-        log.append(record_batch(1), leader_epoch=1)
+        log.append_as_leader(record_batch(1), leader_epoch=1)
 
 
 def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
@@ -206,7 +206,7 @@ def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
     name, other = TopicPartition("name", 0), "f" * 32
     for log in (broker.log(), broker.log(name)):
         for _ in range(8):
-            log.append(record_batch(1, payload=bytes(400)), leader_epoch=1)
+            log.append_as_leader(record_batch(1, payload=bytes(400)), leader_epoch=1)
         log.flush()
     disk = broker.files
     assert isinstance(disk, SimulatedDisk)
@@ -215,7 +215,7 @@ def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
         if operation == "remove" and path.parent == broker.log_path():
             disk.refuse = lambda *_: None
             broker.directory.remove(name, topic_id=TOPIC_ID)
-            broker.directory.ensure(name, topic_id=other, config={}).append(
+            broker.directory.ensure(name, topic_id=other, config={}).append_as_leader(
                 record_batch(3), leader_epoch=1
             )
 

@@ -40,7 +40,7 @@ def start_without_space(broker: Broker) -> None:
 
 def prepared(count: int) -> Broker:
     broker = broker_with(count)
-    broker.log(OTHER).append(record_batch(2, payload=bytes(400)), leader_epoch=1)
+    broker.log(OTHER).append_as_leader(record_batch(2, payload=bytes(400)), leader_epoch=1)
     broker.log(OTHER).flush()
     return broker
 

@@ -149,7 +149,7 @@ def test_an_older_copy_is_refused_and_left_as_it_is(disk: SimulatedDisk, broker:
     copy = bytes(disk.data(HOME / names.segment(0)))
     broker.append(record_batch(4))
     broker.restart()  # the checkpoint knows of 9
-    broker.log(OTHER).append(record_batch(1), leader_epoch=1)
+    broker.log(OTHER).append_as_leader(record_batch(1), leader_epoch=1)
     disk.crash(AllSurvives())
     disk.overwrite(HOME / names.segment(0), copy)
     broker.start()

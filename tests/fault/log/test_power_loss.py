@@ -24,12 +24,12 @@ def test_appends_that_were_called_back_survive_and_others_may_not() -> None:
     broker = Broker(files=disk, config=LogConfig(flush_ms=60_000))
     answers: list[LogbusError | None] = []
     for number in range(3):
-        broker.log().append(numbered(number), leader_epoch=1)
+        broker.log().append_as_leader(numbered(number), leader_epoch=1)
     broker.log().when_flushed(broker.log().ends().log_end_offset, answers.append)
     assert answers == []
     broker.flusher.run()
     assert answers == [None]
-    broker.log().append(numbered(3), leader_epoch=1)
+    broker.log().append_as_leader(numbered(3), leader_epoch=1)
     disk.crash(NOTHING)
     broker.start()
     assert payloads(broker) == [b"record batch 0", b"record batch 1", b"record batch 2"]
@@ -38,7 +38,7 @@ def test_appends_that_were_called_back_survive_and_others_may_not() -> None:
 def test_nothing_unflushed_is_visible() -> None:
     broker = Broker(files=SimulatedDisk())
     log = broker.log()
-    appended = log.append(record_batch(2), leader_epoch=1)
+    appended = log.append_as_leader(record_batch(2), leader_epoch=1)
     assert not log.flushed(appended.end_offset)
     assert log.read(0, max_bytes=1000) is None
     assert (log.ends().high_watermark, log.ends().log_end_offset) == (0, 2)

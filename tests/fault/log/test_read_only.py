@@ -33,7 +33,7 @@ def brokers_two_logs() -> tuple[Broker, SimulatedDisk]:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(segment_bytes=1024, retention_bytes=1))
     broker.append(record_batch(2, payload=bytes(600)), record_batch(3, payload=bytes(600)))
-    broker.log(OTHER).append(record_batch(4), leader_epoch=1)
+    broker.log(OTHER).append_as_leader(record_batch(4), leader_epoch=1)
     broker.log(OTHER).flush()
     return broker, disk
 
@@ -47,7 +47,7 @@ def test_a_partition_whose_directory_turns_read_only_refuses_appends_and_is_read
     broker.directory.maintain()  # retention fails here as well
     assert offsets_from(broker.log(), broker.log().ends().log_start_offset) == [2]
     other = broker.log(OTHER)
-    other.append(record_batch(1), leader_epoch=1)
+    other.append_as_leader(record_batch(1), leader_epoch=1)
     other.flush()
     assert offsets_from(other, 0) == [0, 4]
 

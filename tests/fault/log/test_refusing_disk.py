@@ -150,7 +150,7 @@ def test_a_failed_flush_is_not_acknowledged_and_not_tried_again() -> None:
     told: list[int] = []
     log.add_listener(lambda: told.append(log.ends().high_watermark))
     disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
-    appended = log.append(record_batch(3), leader_epoch=1)
+    appended = log.append_as_leader(record_batch(3), leader_epoch=1)
     log.when_flushed(appended.end_offset, answers.append)
     broker.flusher.run()
     assert [type(answer) for answer in answers] == [PartitionOfflineError]
@@ -165,7 +165,7 @@ def test_a_failed_flush_is_not_acknowledged_and_not_tried_again() -> None:
     assert log.ends().high_watermark == 2
     assert not log.flushed(appended.end_offset)
     with pytest.raises(PartitionOfflineError, match="stay readable"):
-        log.append(record_batch(1), leader_epoch=1)
+        log.append_as_leader(record_batch(1), leader_epoch=1)
     log.when_flushed(appended.end_offset, answers.append)  # told at once
     log.when_flushed(2, answers.append)
     assert [type(answer) for answer in answers[1:]] == [PartitionOfflineError, type(None)]
@@ -180,7 +180,7 @@ def test_after_a_failed_flush_there_is_no_clean_marker_and_the_other_log_works()
     disk.refuse = refusing("sync", "flights-0", errno.EIO)  # type: ignore[assignment]
     broker.append(record_batch(2))
     assert broker.log().offline is not None
-    other.append(record_batch(4), leader_epoch=1)
+    other.append_as_leader(record_batch(4), leader_epoch=1)
     other.flush()
     assert offsets_from(other, 0) == [0]
     disk.refuse = lambda _done, _path: None
@@ -264,12 +264,12 @@ def test_a_roll_that_cannot_flush_takes_the_partition_offline(operation: str) ->
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(segment_bytes=1024, flush_ms=1000))
     log = broker.log()
-    log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+    log.append_as_leader(record_batch(1, payload=bytes(800)), leader_epoch=1)
     disk.refuse = refusing(operation, "flights-0", errno.EIO)  # type: ignore[assignment]
     answers: list[LogbusError | None] = []
     log.when_flushed(2, answers.append)
     with pytest.raises(PartitionOfflineError):
-        log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+        log.append_as_leader(record_batch(1, payload=bytes(800)), leader_epoch=1)
     broker.flusher.run()
     assert [type(answer) for answer in answers] == [PartitionOfflineError]
     disk.refuse = lambda _done, _path: None
@@ -309,7 +309,7 @@ def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> No
         os.close(probe)  # the lowest that is free
         resource.setrlimit(resource.RLIMIT_NOFILE, (probe + left, hard))
         try:
-            log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+            log.append_as_leader(record_batch(1, payload=bytes(800)), leader_epoch=1)
             enough = True
         except StorageError:
             enough = False
@@ -317,7 +317,7 @@ def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> No
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert log.offline is None
         if not enough:
-            log.append(record_batch(1, payload=bytes(800)), leader_epoch=1)
+            log.append_as_leader(record_batch(1, payload=bytes(800)), leader_epoch=1)
         log.flush()
         assert offsets_from(log, 0) == [0, 1]
         broker.directory.close()
@@ -334,7 +334,7 @@ def test_a_log_that_cannot_be_read_at_start_leaves_the_others_alone() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
-    broker.log(OTHER).append(record_batch(4), leader_epoch=1)
+    broker.log(OTHER).append_as_leader(record_batch(4), leader_epoch=1)
     disk.crash(AllSurvives())
     disk.refuse = refusing("pread", str(SEGMENT), errno.EIO)  # type: ignore[assignment]
     broker.start()

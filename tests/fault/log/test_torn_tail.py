@@ -104,7 +104,7 @@ def test_what_was_cut_is_told_with_its_size(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_read_in_one_slice_equals_reads_in_many() -> None:
     broker = Broker(files=SimulatedDisk())
-    broker.log().append(joined(*(record_batch(n + 1) for n in range(20))), leader_epoch=1)
+    broker.log().append_as_leader(joined(*(record_batch(n + 1) for n in range(20))), leader_epoch=1)
     broker.log().flush()
     log = broker.log()
     whole = log.read(0, max_bytes=1 << 20)

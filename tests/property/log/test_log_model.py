@@ -158,9 +158,9 @@ class LogModel(RuleBasedStateMachine):
         log = self.broker.log()
         if log.offline is not None:
             with pytest.raises(PartitionOfflineError):
-                log.append(data, leader_epoch=3)
+                log.append_as_leader(data, leader_epoch=3)
             return
-        appended = log.append(data, leader_epoch=3)
+        appended = log.append_as_leader(data, leader_epoch=3)
         assert (appended.base_offset, appended.end_offset) == (self.end, known[-1].end)
         self.known += known
         self.end = known[-1].end
@@ -172,7 +172,7 @@ class LogModel(RuleBasedStateMachine):
         self.disk.capacity = self.disk.used() + room
         self.index_missing = True
         try:
-            log.append(data, leader_epoch=3)
+            log.append_as_leader(data, leader_epoch=3)
         except (StorageError, PartitionOfflineError):
             assert log.ends().log_end_offset == self.end
         else:
@@ -208,7 +208,7 @@ class LogModel(RuleBasedStateMachine):
             first += count
         log = self.broker.log()
         try:
-            appended = log.append(joined(*data), leader_epoch=3)
+            appended = log.append_as_leader(joined(*data), leader_epoch=3)
         except UnknownProducerError:  # silent for too long
             assert self.next_sequence + gap > 0
             self.epoch, self.next_sequence, self.numbered = self.epoch + 1, 0, None
@@ -229,7 +229,7 @@ class LogModel(RuleBasedStateMachine):
         data, base, _ = self.numbered
         log = self.broker.log()
         try:
-            appended = log.append(memoryview(bytearray(data)), leader_epoch=3)
+            appended = log.append_as_leader(memoryview(bytearray(data)), leader_epoch=3)
         except UnknownProducerError:
             self.epoch, self.next_sequence, self.numbered = self.epoch + 1, 0, None
             return

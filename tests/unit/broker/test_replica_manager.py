@@ -161,7 +161,7 @@ def test_what_is_assigned_here_is_led(following: Following) -> None:
 def test_the_listener_is_told_of_flushed_records(following: Following) -> None:
     following.tell()
     wait_until(following.leads)
-    following.replica_manager.leader_of(T0).log.append(record_batch(), leader_epoch=0)
+    following.replica_manager.leader_of(T0).log.append_as_leader(record_batch(), leader_epoch=0)
     following.logs.flush()
     assert following.moved == [T0]
 
@@ -195,7 +195,7 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
     forever = {"retention.ms": "-1"}
     with logs_in(tmp_path / "data") as logs:
         log = logs.directory.ensure(T1, topic_id=OLD, config=forever)
-        log.append(record_batch(3), leader_epoch=0)
+        log.append_as_leader(record_batch(3), leader_epoch=0)
         log.flush()
         logs.clock.advance(10**9)
         logs.restart()
@@ -277,14 +277,14 @@ def test_a_topic_that_was_created_again_is_led_anew(following: Following) -> Non
     following.tell()
     wait_until(following.leads)
     first = following.replica_manager.leader_of(T0).log
-    first.append(record_batch(), leader_epoch=0)
+    first.append_as_leader(record_batch(), leader_epoch=0)
     following.tell(NEW)
     wait_until(
         lambda: following.leads() and following.replica_manager.leader_of(T0).log is not first
     )
     assert following.replica_manager.leader_of(T0).log.ends().log_end_offset == 0
     with pytest.raises(LogbusError):
-        first.append(record_batch(), leader_epoch=0)
+        first.append_as_leader(record_batch(), leader_epoch=0)
 
 
 def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
@@ -307,7 +307,7 @@ def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
     assert (led.log, led.leader_epoch) == (log, 1)
     assert log.config.retention_ms == 7
     following.moved.clear()
-    log.append(record_batch(), leader_epoch=1)
+    log.append_as_leader(record_batch(), leader_epoch=1)
     following.logs.flush()
     assert following.moved == [T0], "the listener was not added twice"
 
@@ -361,7 +361,7 @@ def test_a_zookeeper_that_lost_everything_costs_no_records(following: Following)
     following.tell()
     wait_until(following.leads)
     log = following.replica_manager.leader_of(T0).log
-    log.append(record_batch(3), leader_epoch=0)
+    log.append_as_leader(record_batch(3), leader_epoch=0)
     following.logs.flush()
     following.session_id = 2
     following.tell(None)
@@ -384,7 +384,7 @@ def test_a_topic_whose_unreadable_node_is_cleared_away_costs_no_records(
     following.tell()
     wait_until(following.leads)
     log = following.replica_manager.leader_of(T0).log
-    log.append(record_batch(3), leader_epoch=0)
+    log.append_as_leader(record_batch(3), leader_epoch=0)
     following.logs.flush()
     following.tell(readable=False)
     wait_until(lambda: not following.replica_manager._applied.topics["t"].readable)

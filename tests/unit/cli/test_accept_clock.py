@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.cli.app import app
 from spark_logbus.cli.clocks import tell_of_clocks
 from spark_logbus.cli.output import console
@@ -38,7 +39,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> LogDirectory:
-    directory = LogDirectory(path, defaults=LogConfig())
+    directory = LogDirectory(path, defaults=LogConfig(), watermark=sole_replica)
     directory.open()
     return directory
 

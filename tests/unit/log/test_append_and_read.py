@@ -27,7 +27,7 @@ def broker(tmp_path: Path) -> Broker:
 def test_an_append_stamps_offset_epoch_and_time(broker: Broker) -> None:
     log = broker.log()
     data = joined(record_batch(3), record_batch(2))
-    appended = log.append(data, leader_epoch=7)
+    appended = log.append_as_leader(data, leader_epoch=7)
     assert (appended.base_offset, appended.end_offset) == (0, 5)
     assert appended.append_time_us == NOW_US
     headers = [header for header, _ in split(data, allow_tail=False)]
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_the_data_is_refused_and_nothing_is_appended(
 ) -> None:
     broker.log().configure(LogConfig(max_record_batch_bytes=500))
     with pytest.raises(error):
-        broker.log().append(data, leader_epoch=0)
+        broker.log().append_as_leader(data, leader_epoch=0)
     assert broker.log().ends().log_end_offset == 0
     assert broker.append(record_batch(1)) == 1
 

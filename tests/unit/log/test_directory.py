@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     ConfigError,
@@ -31,7 +32,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_one_process_at_a_time(broker: Broker) -> None:
-    second = LogDirectory(broker.path, defaults=LogConfig())
+    second = LogDirectory(broker.path, defaults=LogConfig(), watermark=sole_replica)
     with pytest.raises(DataDirectoryLockedError, match="in use by another process"):
         second.open()
     broker.directory.close()
@@ -42,7 +43,9 @@ def test_one_process_at_a_time(broker: Broker) -> None:
 def test_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StorageError, match="data directory"):
-        LogDirectory(tmp_path / "file" / "data", defaults=LogConfig()).open()
+        LogDirectory(
+            tmp_path / "file" / "data", defaults=LogConfig(), watermark=sole_replica
+        ).open()
 
 
 def test_ensure_creates_configures_and_finds(broker: Broker) -> None:
@@ -101,7 +104,7 @@ def test_after_close_appends_are_refused_and_reads_still_work(broker: Broker) ->
     log = broker.log()
     broker.directory.close()
     with pytest.raises(BrokerShuttingDownError):
-        log.append(record_batch(1), leader_epoch=1)
+        log.append_as_leader(record_batch(1), leader_epoch=1)
     assert offsets_from(log, 0) == [0]
     broker.directory.close()  # twice is fine
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.log.config import FlushPolicy
@@ -129,7 +130,7 @@ def test_close_answers_everybody() -> None:
 
 
 def test_the_flusher_s_thread_flushes_appends_of_many_threads(tmp_path: Path) -> None:
-    directory = LogDirectory(tmp_path / "data", defaults=LogConfig())
+    directory = LogDirectory(tmp_path / "data", defaults=LogConfig(), watermark=sole_replica)
     directory.open()
     log = directory.ensure(TP, topic_id=TOPIC_ID, config={})
     done = threading.Semaphore(0)
@@ -142,7 +143,7 @@ def test_the_flusher_s_thread_flushes_appends_of_many_threads(tmp_path: Path) ->
 
     def append() -> None:
         for _ in range(25):
-            appended = log.append(record_batch(2), leader_epoch=1)
+            appended = log.append_as_leader(record_batch(2), leader_epoch=1)
             log.when_flushed(appended.end_offset, answered)
 
     threads = [threading.Thread(target=append) for _ in range(4)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
 from spark_logbus.log import LogConfig, LogDirectory, LogSlice, PartitionLog
@@ -70,7 +71,7 @@ def test_of_a_removed_log_nothing_is_open(tmp_path: Path) -> None:
         lambda: log.read(COUNT - 1, max_bytes=100),
         lambda: log.offset_at(NOW_US),
         lambda: log.split(0, COUNT, target_bytes=1),
-        lambda: log.append(record_batch(1), leader_epoch=1),
+        lambda: log.append_as_leader(record_batch(1), leader_epoch=1),
     ):
         with pytest.raises(UnknownTopicError, match="was deleted"):
             use()
@@ -83,7 +84,7 @@ def test_of_a_log_that_is_set_aside_nothing_is_open(tmp_path: Path) -> None:
     other = broker.directory.ensure(TP, topic_id="b" * 32, config={})
     aside = [name for name in open_files(broker.path) if ".stray" in name]
     assert aside == []
-    other.append(record_batch(2), leader_epoch=1)
+    other.append_as_leader(record_batch(2), leader_epoch=1)
     other.flush()
     assert offsets_from(other, 0) == [0]
 
@@ -92,13 +93,15 @@ def test_of_a_log_that_is_set_aside_nothing_is_open(tmp_path: Path) -> None:
 def test_the_flusher_keeps_no_file_of_a_removed_log(tmp_path: Path, flush_ms: int | None) -> None:
     """Its thread still has the last log at hand, and a timer has the log that set it."""
     config = LogConfig(flush_ms=flush_ms)
-    directory = LogDirectory(tmp_path / "data", defaults=config, clock=SystemClock())
+    directory = LogDirectory(
+        tmp_path / "data", defaults=config, clock=SystemClock(), watermark=sole_replica
+    )
     directory.open()
     log = directory.ensure(TP, topic_id=TOPIC_ID, config={})
-    log.append(record_batch(1), leader_epoch=1)
+    log.append_as_leader(record_batch(1), leader_epoch=1)
     wait_until(lambda: flush_ms or log.flushed(1))
     answers: list[LogbusError | None] = []
-    log.append(record_batch(1), leader_epoch=1)
+    log.append_as_leader(record_batch(1), leader_epoch=1)
     log.when_flushed(99, answers.append)
     directory.remove(TP, topic_id=TOPIC_ID)
     assert [type(answer) for answer in answers] == [UnknownTopicError]
@@ -169,7 +172,7 @@ def test_errors_that_are_kept_hold_no_file_open(
     broker.append(record_batch(1))
     for _ in range(3):
         with pytest.raises(PartitionOfflineError):
-            log.append(record_batch(1), leader_epoch=1)
+            log.append_as_leader(record_batch(1), leader_epoch=1)
     broker.directory.remove(TP, topic_id=TOPIC_ID)
     assert deleted_files(broker.path) == []
     assert log.offline is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.data_directory import BROKER_FILES, claim_identity
+from spark_logbus.broker.replica_manager import sole_replica
 from spark_logbus.errors import ConfigError
 from spark_logbus.log import LogConfig, LogDirectory
 from tests.builders.record_batches import record_batch
@@ -16,7 +17,9 @@ from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
 
 
 def open_directory(path: Path, claim: Callable[[], None] = lambda: None) -> None:
-    logs = LogDirectory(path, defaults=LogConfig(), known_files=BROKER_FILES)
+    logs = LogDirectory(
+        path, defaults=LogConfig(), known_files=BROKER_FILES, watermark=sole_replica
+    )
     logs.open(claim)
     logs.close()
 

@@ -45,6 +45,7 @@ from spark_logbus.protocol import (
 from tests.fakes.broker_parts import T0, Logs, logs_in, record_batch
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.handlers import Peer, dispatcher_over
+from tests.fakes.log_directory import SlowFollower
 from tests.helpers import wait_until
 from tests.servers.wire import append_request
 
@@ -85,7 +86,7 @@ def fill(logs: Logs, count: int) -> None:
     log = logs.lead(T0)
     for number in range(count):
         stamp = NOW_US + number * SECOND
-        log.append(record_batch(timestamps=(stamp, stamp)), leader_epoch=0)
+        log.append_as_leader(record_batch(timestamps=(stamp, stamp)), leader_epoch=0)
     logs.flush()
 
 
@@ -167,11 +168,25 @@ def listed(
 
 def test_offsets_are_listed(asking: Asking) -> None:
     fill(asking.logs, 10)
-    asking.logs.here.leader_of(T0).log.append(record_batch(), leader_epoch=0)  # not flushed
+    log = asking.logs.here.leader_of(T0).log
+    log.append_as_leader(record_batch(), leader_epoch=0)  # not flushed
     assert listed(asking, "earliest").offset == 0
     assert listed(asking, "latest").offset == 10
     assert listed(asking, "timestamp", timestamp_us=NOW_US + 3 * SECOND + 1).offset == 4
     assert listed(asking, "timestamp", timestamp_us=NOW_US + 100 * SECOND).offset is None
+
+
+def test_the_latest_offset_is_the_high_watermark(tmp_path: Path) -> None:
+    rule = SlowFollower()
+    with logs_in(tmp_path / "data", watermark=rule) as logs:
+        asking = Asking(logs)
+        asking.peer.handshaken = True
+        rule.end = 4
+        fill(logs, 10)
+        assert listed(asking, "latest").offset == 4
+        assert listed(asking, "timestamp", timestamp_us=NOW_US + 3 * SECOND).offset == 3
+        assert listed(asking, "timestamp", timestamp_us=NOW_US + 4 * SECOND).offset is None
+        asking.executor.stop()
 
 
 def test_what_is_wrong_with_one_partition_is_its_own(asking: Asking) -> None:
@@ -228,7 +243,7 @@ def test_a_bug_is_not_an_answer(asking: Asking) -> None:
 def test_files_are_for_clients_that_take_descriptors(asking: Asking, local: bool) -> None:
     asking.peer.takes_descriptors = local
     data = record_batch(payload=bytes(LEAST_PASSED_BYTES))
-    asking.logs.lead(T0).append(data, leader_epoch=0)
+    asking.logs.lead(T0).append_as_leader(data, leader_epoch=0)
     asking.logs.flush()
     wanted = [FetchPartition(T0.topic, T0.partition, 0, 1)]
     answer = asking.send(Api.FETCH, FetchRequest(0, 1, 1, wanted, max_bytes_by_descriptor=1 << 30))

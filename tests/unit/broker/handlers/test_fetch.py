@@ -24,6 +24,7 @@ from spark_logbus.protocol import (
 from spark_logbus.record import parse_header
 from tests.fakes.broker_parts import T0, T1, Logs, logs_in, message_of, record_batch, reply
 from tests.fakes.handlers import context
+from tests.fakes.log_directory import SlowFollower
 
 BATCH = len(record_batch())
 
@@ -52,7 +53,9 @@ class Fetching:
         self, topic_partition: TopicPartition = T0, *, count: int = 1, flush: bool = True
     ) -> None:
         for _ in range(count):
-            self.logs.here.leader_of(topic_partition).log.append(record_batch(), leader_epoch=0)
+            self.logs.here.leader_of(topic_partition).log.append_as_leader(
+                record_batch(), leader_epoch=0
+            )
         if flush:
             self.logs.flush()
 
@@ -135,6 +138,24 @@ def test_a_flush_wakes_who_waits_and_an_append_does_not(fetching: Fetching) -> N
     fetching.logs.flush()
     assert woken
     assert results(answer)[0].length == BATCH
+
+
+def test_the_high_watermark_wakes_who_waits_and_a_flush_before_it_does_not(tmp_path: Path) -> None:
+    rule = SlowFollower()
+    rule.end = 1
+    with logs_in(tmp_path / "data", watermark=rule) as logs:
+        fetching = Fetching(logs)
+        fetching.append(count=2)
+        answer = waits(fetching.fetch(part(offset=1)))
+        woken: list[bool] = []
+        answer.subscribe(lambda: woken.append(True))
+        fetching.append(count=2)
+        assert not woken
+        rule.end = 3
+        logs.here.leader_of(T0).log.advance_high_watermark()
+        assert woken
+        (result,) = results(answer)
+        assert (result.length, result.high_watermark) == (2 * BATCH, 3)
 
 
 def test_records_that_come_between_two_looks_are_not_missed(fetching: Fetching) -> None:
@@ -310,7 +331,9 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
 def large(fetching: Fetching, *, count: int) -> None:
     """Record batches of a little more than 256 KiB."""
     for _ in range(count):
-        fetching.logs.here.leader_of(T0).log.append(record_batch(payload=LARGE), leader_epoch=0)
+        fetching.logs.here.leader_of(T0).log.append_as_leader(
+            record_batch(payload=LARGE), leader_epoch=0
+        )
     fetching.logs.flush()
 
 
@@ -418,7 +441,7 @@ def test_what_a_file_holds_counts_as_sent(tmp_path: Path) -> None:
 def test_a_file_holds_nothing_above_the_high_watermark(generous: Fetching) -> None:
     large(generous, count=5)
     log = generous.logs.here.leader_of(T0).log
-    log.append(record_batch(payload=LARGE), leader_epoch=0)
+    log.append_as_leader(record_batch(payload=LARGE), leader_epoch=0)
     assert position_and_length(ask_for_file(generous, part())) == (0, 5 * LARGE_BATCH)
 
 

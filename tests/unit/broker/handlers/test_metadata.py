@@ -95,7 +95,7 @@ def test_what_is_known_is_answered_without_zookeeper(asking: Asking) -> None:
 
 
 def test_ends_are_those_of_the_partitions_led_here(asking: Asking) -> None:
-    asking.logs.lead(T0).append(record_batch(3), leader_epoch=0)
+    asking.logs.lead(T0).append_as_leader(record_batch(3), leader_epoch=0)
     here, elsewhere = asking.ask(["t"], ends=True).topics[0].partitions
     size = len(record_batch())
     assert here.ends == PartitionEnds(0, 0, 3, size)

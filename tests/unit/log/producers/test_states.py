@@ -37,8 +37,8 @@ def broker(tmp_path: Path) -> Broker:
 def test_a_repeated_append_gets_the_first_ones_offset_and_writes_nothing(broker: Broker) -> None:
     log = broker.log()
     broker.append(record_batch(10))
-    first = log.append(batch(0, 3), leader_epoch=1)
-    again = log.append(batch(0, 3), leader_epoch=1)
+    first = log.append_as_leader(batch(0, 3), leader_epoch=1)
+    again = log.append_as_leader(batch(0, 3), leader_epoch=1)
     assert (first.base_offset, first.end_offset) == (10, 13)
     assert (again.base_offset, again.end_offset) == (10, 13)
     assert log.ends().log_end_offset == 13
@@ -76,7 +76,9 @@ def test_of_an_append_that_is_partly_there_the_rest_is_appended(broker: Broker) 
     log = broker.log()
     append(log, batch(0, 2), batch(2, 2))
     append(log, record_batch(5))
-    appended = log.append(joined(batch(0, 2), batch(2, 2), batch(4, 3), batch(7)), leader_epoch=1)
+    appended = log.append_as_leader(
+        joined(batch(0, 2), batch(2, 2), batch(4, 3), batch(7)), leader_epoch=1
+    )
     assert appended.base_offsets == (0, 2, 9, 12)
     assert (appended.base_offset, appended.end_offset) == (0, 13)
     log.flush()
@@ -118,7 +120,7 @@ def test_what_does_not_go_on_is_refused_whole(
     log = broker.log()
     append(log, batch(0, 5, epoch=3))
     with pytest.raises(error, match=says):
-        log.append(wrong(), leader_epoch=1)
+        log.append_as_leader(wrong(), leader_epoch=1)
     assert log.ends().log_end_offset == 5
     assert append(log, batch(5, epoch=3)) == (5,)
 
