@@ -1,1 +1,1 @@
-"""Connections to brokers: sockets, mapped files, and a pool of them."""
+"""Connections to brokers, a pool and a poller of them, and the transports below."""

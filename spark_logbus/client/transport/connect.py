@@ -9,6 +9,7 @@ from typing import Final
 
 from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.transport.connection import BrokerConnection
+from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     LimitExceededError,
@@ -49,7 +50,8 @@ def connect(address: BrokerAddress, config: ClientConfig, deadline: Deadline) ->
 def _greeted(
     sock: socket.socket, address: BrokerAddress, config: ClientConfig, deadline: Deadline
 ) -> BrokerConnection:
-    connection = BrokerConnection(sock, address, max_response_bytes=config.max_response_bytes)
+    transport = SocketTransport(sock)
+    connection = BrokerConnection(transport, address, max_response_bytes=config.max_response_bytes)
     try:
         _shake_hands(connection, config, deadline)
     except LogbusError as error:

@@ -1,8 +1,8 @@
 """One connection to one broker: requests are pipelined, responses come back in their order.
 
-The socket never blocks. A synchronous caller waits in ``PendingResponse.result`` and moves the
+The transport never blocks. A synchronous caller waits in ``PendingResponse.result`` and moves the
 bytes itself, both ways, so that a broker that is busy answering cannot lock up with a client
-that is busy sending. The producer's thread instead calls ``progress`` when its selector says so.
+that is busy sending. The producer's thread instead calls ``progress`` when its poller says so.
 
 Payloads are received straight into memory of Arrow's allocator, which is aligned, and freed
 when the last arrow batch that looks into it is gone.
@@ -11,15 +11,14 @@ when the last arrow batch that looks into it is gone.
 from __future__ import annotations
 
 import select
-import socket
-import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from spark_logbus.client.transport.mapped_file import ONE_DESCRIPTOR, MappedFile, passed_file
+from spark_logbus.client.transport.mapped_file import MappedFile
+from spark_logbus.client.transport.transport import Transport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -99,22 +98,21 @@ class PendingResponse:
 
 
 class BrokerConnection:
-    """A connected, non-blocking socket. Not thread-safe: one user at a time (see ``pool``)."""
+    """A connection over ``transport``. Not thread-safe: one user at a time (see ``pool``)."""
 
     def __init__(
-        self, sock: socket.socket, address: BrokerAddress, *, max_response_bytes: int
+        self, transport: Transport, address: BrokerAddress, *, max_response_bytes: int
     ) -> None:
-        sock.setblocking(False)
         self.address = address
         self.max_request_bytes: int | None = None  # what the broker accepts; None: not yet known
         self.max_record_batch_bytes = 0
         self.failure: LogbusError | None = None
-        self._sock = sock
+        self._transport = transport
         # The header of a response can be large too: metadata takes 110 bytes a partition.
         limits = FrameLimits(max_response_bytes, max_header_bytes=max_response_bytes // 8)
         self._reader = FrameReader(limits, allocate=_arrow_memory)
         self._file: MappedFile | None = None  # came with the frame that is being received
-        self.takes_files = sys.platform == "linux" and sock.family == socket.AF_UNIX
+        self.takes_files = transport.takes_files
         self._correlation = 0
         self._out: deque[memoryview] = deque()
         self._queued_total = 0
@@ -122,16 +120,19 @@ class BrokerConnection:
         self._awaited: deque[PendingResponse] = deque()
         self._unanswered: deque[tuple[int, PendingResponse]] = deque()
         self._poll = select.poll()
-        self._poll.register(sock)
+        self._poll.register(self)
 
     # -- state ----------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self._transport.fileno()
 
     @property
     def wants_to_write(self) -> bool:
-        return bool(self._out)
+        """Whether it goes on when bytes can be written; it always may when bytes can be read."""
+        transport = self._transport
+        sends = bool(self._out) and not transport.send_waits_for_read
+        return sends or transport.receive_waits_for_write
 
     @property
     def receives(self) -> bool:
@@ -145,15 +146,7 @@ class BrokerConnection:
 
     def looks_alive(self) -> bool:
         """For an idle connection: no end of stream, and no byte that nobody asked for."""
-        if not self.idle:
-            return False
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self.idle and self._transport.is_silent()
 
     # -- sending --------------------------------------------------------------------------
 
@@ -203,7 +196,7 @@ class BrokerConnection:
         while self._out:
             buffers = [self._out[i] for i in range(min(len(self._out), _MAX_BUFFERS_PER_CALL))]
             try:
-                written = self._sock.sendmsg(buffers)
+                written = self._transport.send(buffers)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -254,12 +247,9 @@ class BrokerConnection:
 
     def _receive(self, buffer: memoryview) -> int:
         if not self.takes_files or self._reader.in_frame:
-            return self._sock.recv_into(buffer)
+            return self._transport.receive_into(buffer)
         # A descriptor comes with the first byte of a frame, or is lost.
-        received, ancillary, _, _ = self._sock.recvmsg_into(
-            [buffer], ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
-        )
-        self._file = passed_file(ancillary) if ancillary else None
+        received, self._file = self._transport.receive_with_file(buffer)
         return received
 
     def _complete(self, frame: Frame) -> None:
@@ -300,8 +290,8 @@ class BrokerConnection:
                     )
                 )
                 return
-            events = select.POLLIN | select.POLLOUT if self._out else select.POLLIN
-            self._poll.modify(self._sock, events)
+            events = select.POLLIN | (select.POLLOUT if self.wants_to_write else 0)
+            self._poll.modify(self, events)
             self._poll.poll(max(1.0, remaining_s * 1000))
 
     # -- the end --------------------------------------------------------------------------
@@ -312,13 +302,13 @@ class BrokerConnection:
         self.close(broken)
 
     def close(self, reason: LogbusError | None = None) -> None:
-        """Close the socket; all that is under way fails with ``reason``."""
+        """Close the transport; all that is under way fails with ``reason``."""
         if self.failure is not None:
             return
         self.failure = reason or BrokerUnavailableError(
             f"The connection to {self.address} was closed by this client."
         )
-        self._sock.close()
+        self._transport.close()
         self._file = None
         self._out.clear()
         for pending in self._awaited:

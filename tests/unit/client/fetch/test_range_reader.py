@@ -10,6 +10,7 @@ import pytest
 
 from spark_logbus.client import Cluster, RangeReader
 from spark_logbus.client.transport.connection import BrokerConnection
+from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -209,7 +210,9 @@ def reading_from(
             ours = socket.create_connection(server.getsockname())
             theirs, _ = server.accept()
     address = reader._cluster.leader(T0, reader._cluster.deadline_ms(5_000))
-    reader._connection = BrokerConnection(ours, address, max_response_bytes=1 << 20)
+    reader._connection = BrokerConnection(
+        SocketTransport(ours), address, max_response_bytes=1 << 20
+    )
     with theirs:
         yield theirs
 

@@ -10,6 +10,7 @@ import pytest
 from spark_logbus.client.transport.connect import connect as dial
 from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.client.transport.pool import ConnectionPool
+from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -45,7 +46,7 @@ def soon(milliseconds: float = 5_000) -> Deadline:
 def pair() -> Iterator[tuple[BrokerConnection, socket.socket]]:
     """A connection and the bare socket at its other end."""
     ours, theirs = socket.socketpair()
-    connection = BrokerConnection(ours, HERE, max_response_bytes=1 << 20)
+    connection = BrokerConnection(SocketTransport(ours), HERE, max_response_bytes=1 << 20)
     yield connection, theirs
     connection.close()
     theirs.close()

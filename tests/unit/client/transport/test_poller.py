@@ -8,6 +8,7 @@ import pytest
 
 from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.client.transport.poller import Poller
+from spark_logbus.client.transport.transport import SocketTransport
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import Api, AppendRequest
 
@@ -24,7 +25,9 @@ def poller() -> Iterator[Poller[str]]:
 @pytest.fixture
 def ends() -> Iterator[tuple[BrokerConnection, socket.socket]]:
     ours, theirs = socket.socketpair()
-    connection = BrokerConnection(ours, BrokerAddress(1, "h", 1), max_response_bytes=1 << 20)
+    connection = BrokerConnection(
+        SocketTransport(ours), BrokerAddress(1, "h", 1), max_response_bytes=1 << 20
+    )
     yield connection, theirs
     connection.close()
     theirs.close()
