@@ -1,19 +1,20 @@
 """Group commit: one thread flushes the logs of a data directory, one flush at a time per log.
 
-A log asks at most once until its flush begins. Appends that come while a flush is under way
-share the next one, so the disk sets the pace, and the load per flush grows with the load.
+A log asks at most once until its flush begins, however many appends wait for it
+(``FlushSchedule``). Appends that come while a flush is under way share the next one, so the disk
+sets the pace, and the load per flush grows with the load.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from spark_logbus.clock import Clock
+from spark_logbus.log.config import FlushPolicy, LogConfig
+from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ _LONGEST_WAIT_S: Final = 3600.0
 
 class Flushable(Protocol):
     def flush(self) -> None:
-        """Flush and tell those who wait; must not raise what the flusher could act on."""
+        """Flush and notify those who wait; must not raise what the flusher could act on."""
         ...
 
     def flush_if_due(self) -> float | None:
@@ -53,9 +54,7 @@ class Flusher:
         self._clock = clock
         self._requests: SimpleQueue[_Request] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Timers, soonest first; the number keeps logs themselves from being compared.
-        self._timers: list[tuple[float, int, Flushable]] = []
-        self._numbers = itertools.count()
+        self._timers: DueHeap[Flushable] = DueHeap()
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="logbus-flusher", daemon=True)
@@ -87,7 +86,7 @@ class Flusher:
                 return
             due, log = request
             if due is not None:
-                heapq.heappush(self._timers, (due, next(self._numbers), log))
+                self._timers.add(due, log)
                 continue
             try:
                 log.flush()
@@ -97,16 +96,51 @@ class Flusher:
     def _wait_s(self) -> float | None:
         if not self._timers:
             return None
-        return min(max(0.0, self._timers[0][0] - self._clock.monotonic()), _LONGEST_WAIT_S)
+        return min(max(0.0, self._timers.first_due - self._clock.monotonic()), _LONGEST_WAIT_S)
 
     def _serve_timers(self) -> None:
         now = self._clock.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            _, _, log = heapq.heappop(self._timers)
+        while (entry := self._timers.pop_due(now)) is not None:
+            _, log = entry
             try:
                 due = log.flush_if_due()
             except Exception:
                 logger.exception("A flush failed in a way that was not foreseen.")
                 continue
             if due is not None:
-                heapq.heappush(self._timers, (due, next(self._numbers), log))
+                self._timers.add(due, log)
+
+
+class FlushSchedule:
+    """The flushes that one log has asked for. Thread-safe."""
+
+    def __init__(self, log: Flushable, *, flusher: FlushScheduler, clock: Clock) -> None:
+        self._log = log
+        self._flusher = flusher
+        self._clock = clock
+        self._requested = False
+        self.due: float | None = None  # by the monotonic clock
+
+    def request(self) -> None:
+        """Flush as soon as the flusher can."""
+        if not self._requested:
+            self._requested = True
+            self._flusher.request(self._log)
+
+    def after_append(self, config: LogConfig, *, unflushed: int) -> None:
+        """Plan the flush of ``unflushed`` records as a topic's configuration wants it."""
+        if config.flush_policy is FlushPolicy.OS:
+            return  # the operating system flushes
+        if config.flushes_at_once or (
+            config.flush_records is not None and unflushed >= config.flush_records
+        ):
+            self.request()
+        elif config.flush_ms is not None and self.due is None:
+            self.due = self._clock.monotonic() + config.flush_ms / 1000
+            self._flusher.request_at(self.due, self._log)
+
+    def begin(self) -> None:
+        """Call before a flush reads the tail: an append that comes in between then asks once too
+        often, and never once too little."""
+        self._requested = False
+        self.due = None

@@ -25,9 +25,8 @@ from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
-from spark_logbus.log.state import LogState
+from spark_logbus.log.state import Listener, LogState, OnFlushed
 from spark_logbus.log.view import LogSlice, LogView
-from spark_logbus.log.watermark import Listener, OnFlushed
 from spark_logbus.log.writer import Appended, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
 

@@ -6,7 +6,9 @@ The lock here is held for a few assignments only, never while anything blocks.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+from collections.abc import Callable
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.log import view as views
@@ -14,10 +16,13 @@ from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
 from spark_logbus.log.view import LogView
-from spark_logbus.log.watermark import Listener, OnFlushed, Waiters, call_back, call_listeners
 from spark_logbus.model import TopicPartition
+from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
+
+OnFlushed = Callable[[LogbusError | None], None]
+Listener = Callable[[], None]
 
 
 class LogState:
@@ -32,7 +37,7 @@ class LogState:
         self._safe = BatchPosition(view.flushed_end, view.active.contents.size_bytes)
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
-        self._waiters = Waiters()
+        self._waiting: DueHeap[OnFlushed] = DueHeap()  # by the end offset of their append
         self._listeners: tuple[Listener, ...] = ()
         self._notified = (view.high_watermark, False)
 
@@ -147,10 +152,10 @@ class LogState:
         """Keep ``callback`` until ``notify``; False if its answer was known, and it was called."""
         with self._lock:
             if self.view.flushed_end < end_offset and self.offline is None:
-                self._waiters.add(end_offset, callback)
+                self._waiting.add(end_offset, callback)
                 return True
             error = self.offline if self.view.flushed_end < end_offset else None
-        call_back([callback], error)
+        _call_back([callback], error)
         return False
 
     def listen(self, listener: Listener) -> None:
@@ -160,12 +165,31 @@ class LogState:
     def notify(self) -> None:
         """Call back all whose append is flushed or failed; notify if there is news."""
         with self._lock:
-            flushed = self._waiters.take(self.view.flushed_end)
+            flushed = self._take_waiting(self.view.flushed_end)
             failure = self.offline
-            failed = self._waiters.take(None) if failure is not None else []
+            failed = self._take_waiting(math.inf) if failure is not None else []
             now = (self.view.high_watermark, failure is not None)
             listeners = self._listeners if now != self._notified else ()
             self._notified = now
-        call_back(flushed, None)
-        call_back(failed, failure)
-        call_listeners(listeners)
+        _call_back(flushed, None)
+        _call_back(failed, failure)
+        for listener in listeners:
+            try:
+                listener()
+            except Exception:
+                logger.exception("A listener for the high watermark failed.")
+
+    def _take_waiting(self, end_offset: float) -> list[OnFlushed]:
+        taken = []
+        while (entry := self._waiting.pop_due(end_offset)) is not None:
+            taken.append(entry[1])
+        return taken
+
+
+def _call_back(callbacks: list[OnFlushed], error: LogbusError | None) -> None:
+    """Call all; one that raises does not keep the others waiting."""
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            logger.exception("A callback for a flushed append failed.")

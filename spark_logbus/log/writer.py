@@ -37,15 +37,14 @@ from spark_logbus.log import view as views
 from spark_logbus.log.config import FlushPolicy, LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
-from spark_logbus.log.flush_schedule import FlushSchedule
+from spark_logbus.log.flusher import FlushSchedule
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.metadata import RollTimer
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, create_segment
-from spark_logbus.log.state import LogState
+from spark_logbus.log.state import LogState, OnFlushed
 from spark_logbus.log.validate import ValidatedBatch, validate_append
-from spark_logbus.log.watermark import OnFlushed
 from spark_logbus.record import split, stamp
 
 logger = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ class LogWriter:
             first_append_us=view.active.contents.first_append_us,
             limit_ms=config.roll_ms,
         )
-        self._plan = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
+        self._schedule = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
 
     # -- appending ----------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class LogWriter:
         if config.flush_policy is FlushPolicy.OS:
             self._state.notify()  # it is to be seen already
         unflushed = self.tail.end_offset - self._state.view.flushed_end
-        self._plan.after_append(config, unflushed=unflushed)
+        self._schedule.after_append(config, unflushed=unflushed)
 
     def _append_rest(
         self,
@@ -369,14 +368,14 @@ class LogWriter:
             self.request_flush()
 
     def request_flush(self) -> None:
-        self._plan.request()
+        self._schedule.request()
 
     def flush(self) -> None:
         """Flush what is written, then notify those who wait. For the flusher's thread.
 
         A failure takes the log offline and reaches those who wait; it is not raised.
         """
-        self._plan.begin()
+        self._schedule.begin()
         with self._flushing:
             if self._state.offline is None:
                 with contextlib.suppress(PartitionOfflineError):
@@ -385,7 +384,7 @@ class LogWriter:
 
     def flush_if_due(self) -> float | None:
         """Flush if ``flush_ms`` has passed; else the monotonic time when it will have."""
-        due = self._plan.due
+        due = self._schedule.due
         if due is None or self._clock.monotonic() < due:
             return due
         self.flush()

@@ -7,13 +7,12 @@ workers, and kazoo's threads only hand jobs over.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
 from collections.abc import Callable
 
 from spark_logbus.clock import Clock
+from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +25,7 @@ class Worker:
     def __init__(self, name: str, *, clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        self._jobs: list[tuple[float, int, Job]] = []
-        self._order = itertools.count()
+        self._jobs: DueHeap[Job] = DueHeap()
         self._wake = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -42,7 +40,7 @@ class Worker:
             if self._stopped:
                 return
             due = self._clock.monotonic() + delay_ms / 1000
-            heapq.heappush(self._jobs, (due, next(self._order), job))
+            self._jobs.add(due, job)
             self._wake.notify()
 
     def stop(self) -> None:
@@ -57,13 +55,10 @@ class Worker:
     def _next(self) -> Job | None:
         with self._wake:
             while not self._stopped:
-                if not self._jobs:
-                    self._wake.wait()
-                    continue
-                wait = self._jobs[0][0] - self._clock.monotonic()
-                if wait <= 0:
-                    return heapq.heappop(self._jobs)[2]
-                self._wake.wait(wait)
+                now = self._clock.monotonic()
+                if (due := self._jobs.pop_due(now)) is not None:
+                    return due[1]
+                self._wake.wait(self._jobs.first_due - now if self._jobs else None)
             return None
 
     def _run(self) -> None:

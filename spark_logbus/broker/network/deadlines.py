@@ -1,13 +1,13 @@
-"""When something has to be looked at though nothing happens."""
+"""A queue of deadlines: of connections that have to be looked at though nothing happens."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import threading
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from spark_logbus.timers import DueHeap
 
 T = TypeVar("T", bound=Hashable)
 
@@ -24,9 +24,8 @@ class DeadlineQueue(Generic[T]):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._times: dict[T, float] = {}
-        self._heap: list[tuple[float, int, T]] = []
+        self._heap: DueHeap[T] = DueHeap()
         self._closed = False
-        self._numbers = itertools.count()  # keeps things from being compared
 
     def __len__(self) -> int:
         return len(self._times)
@@ -38,13 +37,10 @@ class DeadlineQueue(Generic[T]):
                 return
             self._times[thing] = at
             if len(self._heap) > 2 * len(self._times) + _SPARE_ENTRIES:
-                self._heap = [
-                    (when, next(self._numbers), each) for each, when in self._times.items()
-                ]
-                heapq.heapify(self._heap)
+                self._heap = DueHeap((when, each) for each, when in self._times.items())
             else:
-                heapq.heappush(self._heap, (at, next(self._numbers), thing))
-            if self._heap[0][0] == at:
+                self._heap.add(at, thing)
+            if self._heap.first_due == at:
                 self._changed.notify()
 
     def forget(self, thing: T) -> None:
@@ -55,8 +51,8 @@ class DeadlineQueue(Generic[T]):
         """The things whose time has come; they have none any more."""
         due = []
         with self._changed:
-            while self._heap and self._heap[0][0] <= now:
-                at, _, thing = heapq.heappop(self._heap)
+            while (entry := self._heap.pop_due(now)) is not None:
+                at, thing = entry
                 if self._times.get(thing) == at:
                     del self._times[thing]
                     due.append(thing)
@@ -67,8 +63,7 @@ class DeadlineQueue(Generic[T]):
         with self._changed:
             if self._closed:
                 return
-            first = self._heap[0][0] if self._heap else math.inf
-            self._changed.wait(max(0.0, min(first, until) - now))
+            self._changed.wait(max(0.0, min(self._heap.first_due, until) - now))
 
     def close(self) -> None:
         """Nobody waits any more."""
