@@ -1,7 +1,11 @@
 """Clients: connections, metadata cache, producer, consumer, range reader, admin."""
 
-from spark_logbus.client.admin.admin import Admin
-from spark_logbus.client.admin.topics import PartitionDescription, TopicAlteration, TopicDescription
+from spark_logbus.client.admin.admin import (
+    Admin,
+    PartitionDescription,
+    TopicAlteration,
+    TopicDescription,
+)
 from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig

@@ -1,0 +1,209 @@
+"""Offsets and sizes, asked of partitions' leaders."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.leaders import LeaderCall
+from spark_logbus.client.fetch.timestamps import first_at_or_after
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    OffsetRange,
+    OffsetSpec,
+    TopicPartition,
+)
+from spark_logbus.protocol import (
+    Api,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    SplitRangePartition,
+    SplitRangeRequest,
+    SplitRangeResponse,
+    SplitRangeResult,
+)
+
+NO_TOPIC_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """Offsets of the partitions whose leaders answered, and why those of the others are unknown."""
+
+    found: dict[TopicPartition, int | None]
+    away: dict[TopicPartition, LogbusError]
+
+
+class OffsetQueries:
+    """The part of ``Admin`` that only asks leaders. Thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._list_offsets: LeaderCall[
+            ListOffsetsPartition, ListOffsetsResult, ListOffsetsResponse
+        ] = LeaderCall(
+            cluster,
+            Api.LIST_OFFSETS,
+            request=ListOffsetsRequest,
+            response=ListOffsetsResponse,
+            results=lambda response: response.results,
+            topic_partition=lambda asked: TopicPartition(asked.topic, asked.partition),
+            topic_id=lambda asked: asked.topic_id,
+        )
+        self._split: LeaderCall[SplitRangePartition, SplitRangeResult, SplitRangeResponse] = (
+            LeaderCall(
+                cluster,
+                Api.SPLIT_RANGE,
+                request=SplitRangeRequest,
+                response=SplitRangeResponse,
+                results=lambda response: response.results,
+                topic_partition=lambda asked: TopicPartition(asked.topic, asked.partition),
+            )
+        )
+
+    def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
+    ) -> dict[TopicPartition, int | None]:
+        """The offset that each spec means now, of all or none: waits for leaders that are away.
+
+        Earliest is the log start offset, latest the high watermark, an offset stands for
+        itself (unchecked), and a timestamp means the first record, by offset, whose timestamp
+        is at or after it: None if there is none. ``topic_ids`` are of the topics that are meant:
+        TopicRecreatedError for others of those names.
+        """
+        asked = _questions(specs, topic_ids)
+        results = self._list_offsets.run("Listing offsets", asked) if asked else []
+        found = self._looked_into(zip(asked, results, strict=True))
+        return {
+            topic_partition: _own_offset(spec, found.get(topic_partition))
+            for topic_partition, spec in specs.items()
+        }
+
+    def find_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
+        patience_ms: float | None = None,
+    ) -> FoundOffsets:
+        """Like ``list_offsets``, but asks each leader once, and waits for at most ``patience_ms``,
+        by default the connect timeout. Why an offset is not known is told for each partition
+        whose leader did not answer."""
+        asked = _questions(specs, topic_ids)
+        deadline = self._cluster.deadline_ms(
+            self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms
+        )
+        answers, failures = self._list_offsets.available(asked, deadline)
+        found = self._looked_into((asked[number], answer) for number, answer in answers.items())
+        away = {_tp_of(asked[number]): error for number, error in sorted(failures.items())}
+        return FoundOffsets(
+            {
+                topic_partition: _own_offset(spec, found.get(topic_partition))
+                for topic_partition, spec in specs.items()
+                if topic_partition not in away
+            },
+            away,
+        )
+
+    def _looked_into(
+        self, results: Iterable[tuple[ListOffsetsPartition, ListOffsetsResult]]
+    ) -> dict[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for question, result in results:
+            topic_partition = _tp_of(question)
+            offset = result.offset
+            if question.at == "timestamp" and offset is not None:
+                # The broker knows record batches; the record is found by looking inside.
+                offset = first_at_or_after(
+                    self._cluster,
+                    topic_partition,
+                    base_offset=offset,
+                    timestamp_us=question.timestamp_us,
+                    topic_id=question.topic_id,
+                )
+            found[topic_partition] = offset
+        return found
+
+    def split(
+        self, offset_range: OffsetRange, *, target_bytes: int
+    ) -> tuple[list[OffsetRange], int]:
+        """``offset_range`` in pieces of about ``target_bytes``, and its size in bytes."""
+        return self.split_many([offset_range], target_bytes=target_bytes)[offset_range]
+
+    def split_many(
+        self, ranges: Sequence[OffsetRange], *, target_bytes: int | Mapping[OffsetRange, int]
+    ) -> dict[OffsetRange, tuple[list[OffsetRange], int]]:
+        """Each range in pieces, cut where record batches meet, and its size in bytes.
+
+        Pieces have about ``target_bytes``, the same for all or each range's own. A broker bounds
+        the number of cuts that it answers with; pieces are larger then.
+        """
+        asked = [
+            SplitRangePartition(
+                one.topic_partition.topic,
+                one.topic_partition.partition,
+                one.start,
+                one.end,
+                target_bytes if isinstance(target_bytes, int) else target_bytes[one],
+            )
+            for one in ranges
+            if one.count
+        ]
+        results = iter(self._split.run("Splitting ranges", asked) if asked else [])
+        pieces: dict[OffsetRange, tuple[list[OffsetRange], int]] = {}
+        for one in ranges:
+            if not one.count:
+                pieces[one] = ([], 0)
+                continue
+            result = next(results)
+            bounds = [one.start, *result.cuts, one.end]
+            pieces[one] = (
+                [
+                    OffsetRange(one.topic_partition, start, end)
+                    for start, end in itertools.pairwise(bounds)
+                ],
+                result.size_bytes,
+            )
+        return pieces
+
+
+def _questions(
+    specs: Mapping[TopicPartition, OffsetSpec], topic_ids: Mapping[str, str]
+) -> list[ListOffsetsPartition]:
+    """What the leaders are to be asked: nothing about an offset that is named."""
+    asked = []
+    for topic_partition, spec in specs.items():
+        if isinstance(spec, AtOffset):
+            continue
+        at, timestamp_us = "latest", 0
+        if isinstance(spec, AtTimestamp):
+            at, timestamp_us = "timestamp", spec.timestamp_us
+        elif isinstance(spec, Earliest):
+            at = "earliest"
+        topic_id = topic_ids.get(topic_partition.topic)
+        asked.append(
+            ListOffsetsPartition(
+                topic_partition.topic, topic_partition.partition, at, timestamp_us, topic_id
+            )
+        )
+    return asked
+
+
+def _tp_of(question: ListOffsetsPartition) -> TopicPartition:
+    return TopicPartition(question.topic, question.partition)
+
+
+def _own_offset(spec: OffsetSpec, found: int | None) -> int | None:
+    return spec.offset if isinstance(spec, AtOffset) else found
