@@ -11,6 +11,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+#: The content type of Prometheus' text format.
+PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
 # From a request answered from memory to one that met a disk in trouble.
 SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -40,7 +43,7 @@ class Distribution(NamedTuple):
 
 
 class Histogram:
-    """How many observations fell between which bounds. Thread-safe."""
+    """Counts observations by bounds. Thread-safe."""
 
     __slots__ = ("_bounds", "_counts", "_lock", "_sum")
 

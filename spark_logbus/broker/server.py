@@ -12,9 +12,7 @@ from spark_logbus.broker.data_directory import (
     BROKER_FILES,
     check_identity,
     claim_identity,
-    remember_metrics_port,
     remember_port,
-    remembered_metrics_port,
     remembered_port,
 )
 from spark_logbus.broker.handlers.append import AppendHandler
@@ -29,9 +27,8 @@ from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
-from spark_logbus.broker.monitoring.http import HttpServer
 from spark_logbus.broker.monitoring.metric_table import MetricSources
-from spark_logbus.broker.monitoring.metrics import Pages
+from spark_logbus.broker.monitoring.server import MonitoringServer
 from spark_logbus.broker.network import Network, allow_descriptors
 from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
 from spark_logbus.clock import Clock, SystemClock
@@ -162,8 +159,7 @@ class Broker:
             health=self._health,
             compaction=self.compactor.stats,
         )
-        self._pages = Pages(self._metric_sources, clock=clock)
-        self._http: HttpServer | None = None
+        self._monitoring = MonitoringServer(self._metric_sources, clock=clock)
 
         self._stopping = threading.Event()
         self._refusing = threading.Lock()
@@ -179,17 +175,16 @@ class Broker:
     def start(self) -> None:
         config = self.config
         check_identity(config.data_dir, config.id)
-        self._start_http()
+        self._monitoring.start()  # first, so that one can watch a long recovery
         try:
             self._health.phase = Phase.RECOVERING
             self._logs.open(lambda: claim_identity(config.data_dir, config.id))
         except BaseException:
-            self._stop_http()
+            self._monitoring.stop()
             raise
         try:
             self._health.phase = Phase.JOINING
-            if self._http is not None:
-                remember_metrics_port(config.data_dir, self._http.port)
+            self._monitoring.remember_port()
             allow_descriptors(config.network.max_connections)
             self._session.start()
             self._network = self._metric_sources.network = self._listen()
@@ -219,26 +214,6 @@ class Broker:
         CoordinationError; one that recovers logs does when it is through. Not to be called after
         ``start`` has returned."""
         self._session.close()
-
-    def _start_http(self) -> None:
-        """First of all, so that one can watch the recovery of a large data directory."""
-        config = self.config.metrics
-        if not config.enabled:
-            return
-
-        def bind(port: int) -> HttpServer:
-            routes = self._pages.routes()
-            return HttpServer(host=config.host, port=port, routes=routes, clock=self._clock)
-
-        last = remembered_metrics_port(self.config.data_dir)
-        self._http = bind_port(config.port, last, bind)
-        self._http.start()
-        logger.info("Metrics are at http://%s:%d/metrics, health is at /healthz there.",
-                 config.host, self._http.port)  # fmt: skip
-
-    def _stop_http(self) -> None:
-        if self._http is not None:
-            self._http.stop()
 
     def _listen(self) -> Network:
         config = self.config
@@ -290,7 +265,7 @@ class Broker:
         steps += [
             self._known_ends.stop, self._session.close, self._lease.join,
             self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
-            self.compactor.stop, self._join_maintenance, self._logs.close, self._stop_http,
+            self.compactor.stop, self._join_maintenance, self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
             try:

@@ -39,7 +39,7 @@ def test_the_lag_of_a_limited_query_shrinks_to_nothing(
         logbus.produce(topic, ["x" * 2000] * 10)
     logbus.produce(topic, ["y"] * 8, partition=1)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "16"}
-    with caplog.at_level(logging.INFO, logger="spark_logbus.monitoring"):
+    with caplog.at_level(logging.INFO, logger="spark_logbus.spark.lag"):
         query = finish(streams.start(streams.source(**options)))
         wait_until(lambda: "numInputRows=16" in caplog.text, message="the listener's lines")
         wait_until(lambda: "bytesBehind=0" in caplog.text, message="the listener's last line")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import (
@@ -20,15 +20,14 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from spark_logbus.broker.monitoring.http import Page, Routes
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, MetricSources
 from spark_logbus.clock import Clock
-from spark_logbus.metrics import Distribution
+from spark_logbus.http import Request, Response, Routes
+from spark_logbus.metrics import PROMETHEUS_TEXT, Distribution
 
 PREFIX = "logbus_"
 
 _FRESH_S = 1.0  # a page is made once in this time, however many ask for it
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class BrokerCollector(Collector):
@@ -67,7 +66,7 @@ def _family(metric: Metric, sources: MetricSources) -> Family:
 
 
 class Pages:
-    """The pages of the broker's HTTP server. For the one thread of that server."""
+    """The pages of the broker's HTTP server. Thread-safe."""
 
     def __init__(self, sources: MetricSources, *, clock: Clock) -> None:
         self._registry = CollectorRegistry()
@@ -77,28 +76,35 @@ class Pages:
         self._broker_id = sources.config.id
         self._health = sources.health
         self._clock = clock
-        self._made: Page | None = None
+        self._lock = threading.Lock()
+        self._made: Response | None = None
         self._made_at = 0.0
 
     def routes(self) -> Routes:
-        return {"/metrics": self.metrics, "/healthz": self.healthz, "/livez": self.livez}
+        return Routes(
+            {
+                "GET /metrics": self.metrics,
+                "GET /healthz": self.healthz,
+                "GET /livez": self.livez,
+            }
+        )
 
-    def metrics(self) -> Page:
-        now = self._clock.monotonic()
-        if self._made is None or now - self._made_at >= _FRESH_S:
-            self._made = Page(generate_latest(self._registry), _CONTENT_TYPE)
-            self._made_at = now
-        return self._made
+    def metrics(self, request: Request) -> Response:
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._made is None or now - self._made_at >= _FRESH_S:
+                self._made = Response(generate_latest(self._registry), PROMETHEUS_TEXT)
+                self._made_at = now
+            return self._made
 
-    def healthz(self) -> Page:
+    def healthz(self, request: Request) -> Response:
         report = self._health.report()
         answer = {"status": report.status, "reasons": report.reasons, "notes": report.notes}
         return self._json(answer, status=200 if report.healthy else 503)
 
-    def livez(self) -> Page:
+    def livez(self, request: Request) -> Response:
         """That it is answered is the answer."""
         return self._json({"status": "alive"})
 
-    def _json(self, fields: Mapping[str, object], *, status: int = 200) -> Page:
-        body = json.dumps({"broker": self._broker_id, **fields}) + "\n"
-        return Page(body.encode(), "application/json", status)
+    def _json(self, fields: Mapping[str, object], *, status: int = 200) -> Response:
+        return Response.json({"broker": self._broker_id, **fields}, status=status)

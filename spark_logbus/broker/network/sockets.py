@@ -25,14 +25,14 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def listen(host: str, port: int, *, table: str = "[broker]") -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Raises StorageError when the address cannot be had."""
     try:
         listener = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
     except OSError as error:
         raise StorageError(
             f"Cannot listen on {host}:{port}: {error.strerror}. Is another broker running there? "
-            f"Choose another host or port in {table}."
+            "Choose another host or port in [broker]."
         ) from error
     listener.setblocking(False)
     return listener

@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import Self
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -16,7 +16,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_logbus.clock import SystemClock
 from spark_logbus.errors import ConfigError
+from spark_logbus.http import HttpServer, Request, Response, Routes
+from spark_logbus.metrics import PROMETHEUS_TEXT
 from spark_logbus.spark.lag.gauges import MAX_QUERIES, LagGauges
 from spark_logbus.spark.lag.progress import QueryLag, SourceLag, read_progress
 
@@ -50,21 +53,28 @@ class LagListener(StreamingQueryListener):
         self._gauges = LagGauges()
         self._growth = _Growth(warn_after)
         self._registry = CollectorRegistry() if registry is None else registry
-        self._server = None
-        if port is not None:
-            try:
-                self._server, self._thread = start_http_server(port, host, self._registry)
-            except (OSError, OverflowError) as error:
-                raise ConfigError(
-                    f"Cannot serve metrics on {host}:{port}: {error}. Use another port, or 0 for "
-                    "a free one."
-                ) from error
+        self._server = None if port is None else self._bind(host, port)
         self._registry.register(self._gauges)
+        if self._server is not None:
+            self._server.start()
+
+    def _bind(self, host: str, port: int) -> HttpServer:
+        routes = Routes({"GET /metrics": self._page, "GET /": self._page})
+        try:
+            return HttpServer(host=host, port=port, routes=routes, clock=SystemClock())
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"Cannot serve metrics on {host}:{port}: {error}. Use another port, or 0 for a "
+                "free one."
+            ) from error
+
+    def _page(self, request: Request) -> Response:
+        return Response(generate_latest(self._registry), PROMETHEUS_TEXT)
 
     @property
     def port(self) -> int | None:
-        """Where Prometheus can read; None when it cannot."""
-        return None if self._server is None else self._server.server_port
+        """The port for Prometheus; None without one."""
+        return None if self._server is None else self._server.port
 
     def close(self) -> None:
         """Stop serving, and leave the registry. Call it when Spark calls no more: after
@@ -75,9 +85,7 @@ class LagListener(StreamingQueryListener):
         if not closed:
             self._registry.unregister(self._gauges)
         if server is not None:
-            server.shutdown()
-            server.server_close()
-            self._thread.join()
+            server.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,132 @@
+"""From a request to its handler, and from an error to a response. Pure."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+from urllib.parse import unquote
+
+from spark_logbus.errors import LogbusError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``parameters`` are those of the route's path, ``query`` what stands behind the path."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        """The body. Raises HttpError (400) when it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise HttpError(400, f"The body is not JSON: {error}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def json(cls, value: object, *, status: int = 200) -> Self:
+        return cls((json.dumps(value) + "\n").encode(), "application/json", status)
+
+
+class HttpError(Exception):
+    """A response that is an error: ``{"error_code": ..., "message": ...}``. The code is the status
+    unless a handler distinguishes more cases."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = status if code is None else code
+        self.headers = headers or {}
+
+    def response(self) -> Response:
+        body = {"error_code": self.code, "message": self.message}
+        return replace(Response.json(body, status=self.status), headers=self.headers)
+
+
+Handler = Callable[[Request], Response]
+
+
+class Routes:
+    """Handlers by method and path: ``{"GET /subjects/{subject}": handler}``. Thread-safe.
+
+    A name in braces takes one segment of the path, percent-decoded, into ``Request.parameters``.
+    The first route that fits is taken. ``HEAD`` is answered by the handler of ``GET``.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._routes = [
+            (method, path.split("/"), handler)
+            for (method, path), handler in ((key.split(" ", 1), f) for key, f in handlers.items())
+        ]
+
+    def answer(self, request: Request) -> Response:
+        """Call the handler; HttpError, LogbusError and bugs become their responses."""
+        try:
+            handler, parameters = self._find(request)
+            return handler(replace(request, parameters=parameters))
+        except HttpError as error:
+            return error.response()
+        except LogbusError as error:
+            return HttpError(_status_of(error), error.message).response()
+        except Exception:
+            logger.exception("%s %s could not be answered.", request.method, request.path)
+            return HttpError(500, "The answer could not be made; see the log.").response()
+
+    def _find(self, request: Request) -> tuple[Handler, dict[str, str]]:
+        method = "GET" if request.method == "HEAD" else request.method
+        segments = request.path.split("/")
+        allowed: list[str] = []
+        for route_method, pattern, handler in self._routes:
+            parameters = _match(pattern, segments)
+            if parameters is None:
+                continue
+            if route_method == method:
+                return handler, parameters
+            allowed += [route_method, "HEAD"] if route_method == "GET" else [route_method]
+        if allowed:
+            message = f"{request.path} answers {', '.join(allowed)} only."
+            raise HttpError(405, message, headers={"Allow": ", ".join(allowed)})
+        known = ", ".join(sorted({"/".join(pattern) for _, pattern, _ in self._routes}))
+        raise HttpError(404, f"There is no {request.path} here. There are: {known}.")
+
+
+def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
+    if len(pattern) != len(segments):
+        return None
+    parameters = {}
+    for wanted, segment in zip(pattern, segments, strict=True):
+        if wanted.startswith("{"):
+            parameters[wanted[1:-1]] = unquote(segment)
+        elif wanted != segment:
+            return None
+    return parameters
+
+
+def _status_of(error: LogbusError) -> int:
+    if error.retriable:
+        return 503
+    return 400 if error.fault == "caller" else 500
