@@ -1,19 +1,65 @@
-"""Writes what the documents repeat of the code: the addresses of the tests that they name.
+"""Writes what the documents repeat of the code: tables of settings, and links to tests.
 
-In a page, ``<!-- generated: NAME -->`` begins a generated part and ``<!-- end -->`` ends it. A test
-compares the files with what this would write.
+The sources are the configuration dataclasses, with the ``#:`` comment above each field, and the
+names of the tests. In a page, ``<!-- generated: NAME -->`` begins a generated part and
+``<!-- end -->`` ends it; conf/broker.toml is generated as a whole. A test compares the files with
+what this would write.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import dataclasses
+import enum
+import inspect
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from spark_logbus.broker import (
+    BrokerConfig,
+    CompactionConfig,
+    LoggingConfig,
+    MetricsConfig,
+    NetworkConfig,
+)
+from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
+from spark_logbus.log import LogConfig
+from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
+SAMPLE = ROOT / "conf" / "broker.toml"
+WIDTH = 100
+
+TABLES: dict[str, type[Any]] = {
+    "broker": BrokerConfig,
+    "network": NetworkConfig,
+    "log": LogConfig,
+    "compaction": CompactionConfig,
+    "metrics": MetricsConfig,
+    "logging": LoggingConfig,
+}
+CLIENTS: dict[str, type[Any]] = {
+    "client": ClientConfig,
+    "producer": ProducerConfig,
+    "consumer": ConsumerConfig,
+}
+# For conf/broker.toml: a table's head where it is not its docstring's first sentence, and values
+# of keys that are required or none by default.
+HEADS = {"log": "Defaults of all topics; a topic can override each, under Kafka's name for it."}
+REQUIRED = {"id": "1", "data_dir": '"data/broker-1"'}
+EXAMPLES = {
+    "advertised_host": '"broker-1.example"',
+    "retention_bytes": "107_374_182_400  # 100 GiB",
+    "flush_records": "10_000",
+    "flush_ms": "1_000",
+    "max_compaction_lag_ms": "86_400_000  # 1 day",
+}
 GENERATED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # A test that a page names: [test_x], without an address of its own.
 NAMED = re.compile(r"\[(test_\w+)\](?![(:])")
@@ -24,6 +70,52 @@ class DocsError(Exception):
     """Something is missing that a document is to show."""
 
 
+class Setting(NamedTuple):
+    name: str
+    default: Any
+    """``dataclasses.MISSING`` for a key that is required."""
+
+    comment: str
+
+
+# -- the sources --------------------------------------------------------------------------
+
+
+def settings_of(kind: type[Any]) -> list[Setting]:
+    """The fields of a configuration dataclass, except those that are tables of their own."""
+    comments = comments_of(kind)
+    settings = []
+    for field in dataclasses.fields(kind):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if dataclasses.is_dataclass(default) and type(default) in TABLES.values():
+            continue
+        settings.append(Setting(field.name, default, comments[field.name]))
+    missing = [setting.name for setting in settings if not setting.comment]
+    if missing:
+        raise DocsError(f"{kind.__name__}: no comment (#:) above {', '.join(missing)}.")
+    return settings
+
+
+def comments_of(kind: type[Any]) -> dict[str, str]:
+    """The ``#:`` lines above each field, joined."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines = source.splitlines()
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    comments = {}
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above = []
+            for line in reversed(lines[: node.lineno - 1]):
+                if not line.strip().startswith("#:"):
+                    break
+                above.append(line.strip().removeprefix("#:").strip())
+            comments[node.target.id] = " ".join(reversed(above))
+    return comments
+
+
 def tests_by_name() -> dict[str, list[str]]:
     """The files, from the project's root, that define a test of that name."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -31,6 +123,102 @@ def tests_by_name() -> dict[str, list[str]]:
         for name in dict.fromkeys(DEFINED.findall(path.read_text())):
             found[name].append(str(path.relative_to(ROOT)))
     return found
+
+
+# -- values -------------------------------------------------------------------------------
+
+
+def shown(name: str, value: Any) -> str:
+    """A default as a page shows it."""
+    if value is dataclasses.MISSING:
+        return "required"
+    if value is None:
+        return "none"
+    if isinstance(value, enum.Enum):
+        return f"`{value.name.lower() if isinstance(value.value, int) else value.value}`"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return in_units(name, value) or (f"{value}" if name == "port" else f"{value:,}")
+    return f"`{value}`"
+
+
+def in_units(name: str, value: int) -> str | None:
+    """A size or a duration in its largest whole unit; None for what is neither."""
+    units: list[tuple[str, int]] = []
+    if "_bytes" in name:
+        units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
+    elif name.endswith("_ms"):
+        units = [("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)]
+    for unit, size in units:
+        if value >= size and value % size == 0:
+            number = value // size
+            return f"{number} {unit}{'s' if unit == 'day' and number > 1 else ''}"
+    return f"{value:,} ms" if name.endswith("_ms") and value else None
+
+
+def as_toml(name: str, value: Any) -> str:
+    if value is dataclasses.MISSING:
+        return REQUIRED[name]
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        number = f"{value}" if name == "port" else f"{value:_}"
+        units = in_units(name, value)
+        return f"{number}  # {units}" if units and value >= 1_000 else number
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+# -- what is written ----------------------------------------------------------------------
+
+
+def sample() -> str:
+    """conf/broker.toml."""
+    lines = [
+        "# Configuration of one broker:  logbus broker --config conf/broker.toml",
+        "# Every key is shown with its default; those without one are commented out with an",
+        "# example. A key that is not known is refused at the start. Written by scripts/docs.",
+    ]
+    for table, kind in TABLES.items():
+        lines += ["", *_comment(HEADS.get(table) or _first_sentence(kind)), f"[{table}]"]
+        for setting in settings_of(kind):
+            required = "Required. " if setting.default is dataclasses.MISSING else ""
+            lines += ["", *_comment(required + setting.comment.replace("``", ""))]
+            if setting.default is None:
+                lines.append(f"# {setting.name} = {EXAMPLES[setting.name]}")
+            else:
+                lines.append(f"{setting.name} = {as_toml(setting.name, setting.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _first_sentence(kind: type[Any]) -> str:
+    return " ".join((kind.__doc__ or "").split()).split(". ")[0].rstrip(".") + "."
+
+
+def settings_table(kind: type[Any]) -> str:
+    rows = ["| key | default | |", "|---|---|---|"]
+    for setting in settings_of(kind):
+        default = shown(setting.name, setting.default)
+        rows.append(f"| `{setting.name}` | {default} | {_cell(setting.comment)} |")
+    return "\n".join(rows)
+
+
+def log_table() -> str:
+    keys = {names[0]: key for key, names in {**_TOPIC_KEYS, **_TEXT_KEYS}.items()}
+    rows = ["| key | of a topic | default | |", "|---|---|---|---|"]
+    for name, default, comment in settings_of(LogConfig):
+        rows.append(f"| `{name}` | `{keys[name]}` | {shown(name, default)} | {_cell(comment)} |")
+    return "\n".join(rows)
+
+
+def _cell(comment: str) -> str:
+    return comment.replace("``", "`").replace("|", "\\|")
 
 
 def links(page: Path) -> Callable[[str], str]:
@@ -52,7 +240,11 @@ def links(page: Path) -> Callable[[str], str]:
 
 def parts(page: Path) -> dict[str, Callable[[str], str]]:
     """What can be generated in a page, from the page's own text."""
-    return {"tests": links(page)}
+    tables: dict[str, Callable[[str], str]] = {
+        f"{name}-settings": lambda _, kind=kind: settings_table(kind)  # type: ignore[misc]
+        for name, kind in {**TABLES, **CLIENTS}.items()
+    }
+    return {**tables, "log-settings": lambda _: log_table(), "tests": links(page)}
 
 
 def generated(page: Path) -> str:
@@ -69,6 +261,7 @@ def generated(page: Path) -> str:
 
 def files() -> Iterator[tuple[Path, str]]:
     """All files with generated parts, and what they are to hold."""
+    yield SAMPLE, sample()
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if GENERATED.search(page.read_text()):
             yield page, generated(page)

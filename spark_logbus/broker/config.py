@@ -20,12 +20,14 @@ _SESSION_MS = range(500, _DAY_MS + 1)
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfig:
-    """Compaction of all logs by this broker; when a log is due, its topic says."""
+    """Compaction of all logs by this broker, one at a time, in a process of its own. When a log
+    is due, its topic says."""
 
     #: How often to look for a log that is due.
     check_interval_ms: int = 15_000
     #: What the compacting process remembers of keys at a time: 500,000 keys of 50 bytes. A log
-    #: with more new keys takes several rounds.
+    #: with more new keys takes several rounds. A record batch that takes more than half of it
+    #: decoded is not compacted.
     map_bytes: int = 128 * MiB
     #: A compacting process that gets no further for this long is ended.
     stall_timeout_ms: int = 600_000
@@ -38,14 +40,15 @@ class CompactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """The HTTP server of /metrics, /healthz and /livez. It is on by default: it costs nothing
-    while nobody asks, and who looks for it is in trouble already."""
+    """The HTTP server of /metrics, /healthz and /livez."""
 
+    #: On by default: it costs nothing while nobody asks, and whoever looks for it is in trouble.
     enabled: bool = True
     #: There is no password, and topic names are shown: only this machine, unless told otherwise.
     host: str = "127.0.0.1"
     #: 0 takes a free port, so that brokers on one machine never collide, and keeps it over
-    #: restarts. The broker logs it and writes it to <data_dir>/metrics.port.
+    #: restarts. The broker logs it and writes it to ``<data_dir>/metrics.port``. Set it where
+    #: Prometheus is to find it.
     port: int = 0
     #: Series for each partition; a broker with many thousands may be better off without.
     partitions: bool = True
@@ -59,8 +62,10 @@ class MetricsConfig:
 class LoggingConfig:
     """What the broker writes to standard error."""
 
-    #: text: for people; json: one object a line, for collectors of logs.
+    #: ``text``: for people; ``json``: one object a line, for collectors of logs. The option
+    #: ``--log-format`` overrides it.
     format: str = "text"
+    #: ``debug``, ``info``, ``warning`` or ``error``.
     level: str = "info"
 
     def __post_init__(self) -> None:
@@ -71,16 +76,26 @@ class LoggingConfig:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """One broker process. ``id`` is unique in the cluster; ``port`` 0 takes a free port and
-    keeps it over restarts."""
+    """One broker process."""
 
+    #: Unique in the cluster, and never changed.
     id: int
+    #: A directory of this broker's own on a local disk. It belongs to the id from its first start
+    #: on, when it must be empty (but for ``lost+found`` and names that begin with a dot) or not
+    #: there yet.
     data_dir: Path
+    #: The address to listen on; 0.0.0.0 is all.
     host: str = "127.0.0.1"
+    #: 0 takes a free port, and keeps it over restarts.
     port: int = 9192
-    #: What clients are told to connect to, when it differs from ``host``.
+    #: What clients are told to connect to, when it differs from ``host``; needed when that is
+    #: 0.0.0.0.
     advertised_host: str | None = None
+    #: The ensemble, with one chroot at the end.
     zookeeper: str = "localhost:2181/logbus"
+    #: A silent broker counts as gone after this: shorter notices sooner, longer forgives longer
+    #: pauses. A broker that paused for longer asks ZooKeeper for its id before it takes appends
+    #: again.
     zookeeper_session_ms: int = 10_000
     #: Of a topic that is created or enlarged. Each partition costs its leader a directory and an
     #: open file, and each producer and consumer some memory.

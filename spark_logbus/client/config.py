@@ -31,36 +31,28 @@ def _one_of(owner: object, key: str, kind: type) -> None:
 class ClientConfig:
     """How a ``Cluster`` talks to brokers."""
 
+    #: Names this client in the brokers' logs.
     client_id: str = "logbus"
-    """Names this client in the brokers' logs."""
-
+    #: An unanswered request is given up, and its connection closed, after this long.
     request_timeout_ms: int = 30_000
-    """An unanswered request is given up, and its connection closed, after this long."""
-
+    #: Bound on connecting and shaking hands with one broker.
     connect_timeout_ms: int = 5_000
-    """Bound on connecting and shaking hands with one broker."""
-
+    #: An operation is repeated after retriable errors for at most this long.
     retry_deadline_ms: int = 60_000
-    """An operation is repeated after retriable errors for at most this long."""
-
+    #: Pause before the first repetition; doubles from one to the next.
     retry_backoff_ms: int = 50
-    """Pause before the first repetition; doubles from one to the next."""
-
+    #: The pause grows no further than this.
     retry_backoff_max_ms: int = 1_000
-    """The pause grows no further than this."""
-
+    #: Leaders are asked for again after this long, even if nothing failed.
     metadata_max_age_ms: int = 300_000
-    """Leaders are asked for again after this long, even if nothing failed."""
-
+    #: A larger response frame is refused unread. A fetch of 8 MiB can bring at most one record
+    #: batch more, which brokers limit to 16 MiB by default; the rest is room for other
+    #: choices.
     max_response_bytes: int = 256 << 20
-    """A larger response frame is refused unread. A fetch of 8 MiB can bring at most one record
-    batch more, which brokers limit to 16 MiB by default; the rest is room for other choices."""
-
+    #: Use a broker's UNIX socket when it is on this machine: a quarter of loopback TCP's cost.
     local_sockets: bool = True
-    """Use a broker's UNIX socket when it is on this machine: a quarter of loopback TCP's cost."""
-
+    #: Connections kept open per broker between requests, one per thread that calls at once.
     idle_connections: int = 4
-    """Connections kept open per broker between requests, one per thread that calls at once."""
 
     def __post_init__(self) -> None:
         _at_least(
@@ -76,40 +68,30 @@ class ClientConfig:
 class ProducerConfig:
     """How a ``Producer`` collects and sends records."""
 
+    #: What a broker has done before it acknowledges.
     acks: Acks = Acks.FLUSHED
-    """What a broker has done before it acknowledges."""
-
+    #: Number the record batches, so that a retry after a lost answer does not append them
+    #: twice. Without effect with acks none, which are never retried.
     idempotent: bool = True
-    """Number the record batches, so that a retry after a lost answer does not append them twice.
-    Without effect with acks none, which are never retried."""
-
+    #: A record batch that is not full waits this long for more records.
     linger_ms: int = 5
-    """A record batch that is not full waits this long for more records."""
-
+    #: A record batch of single records is sent at this size. Larger ones cost less to read.
     batch_bytes: int = 1 << 20
-    """A record batch of single records is sent at this size. Larger ones cost less to read."""
-
+    #: ``send_arrow`` cuts what it is given into record batches of about this size.
     arrow_piece_bytes: int = 4 << 20
-    """``send_arrow`` cuts what it is given into record batches of about this size."""
-
+    #: Arrow's own buffer compression; skipped for record batches of fewer than 50 records.
     compression: Compression = Compression.NONE
-    """Arrow's own buffer compression; skipped for record batches of fewer than 50 records."""
-
+    #: Memory for records that are not acknowledged yet.
     buffer_bytes: int = 64 << 20
-    """Memory for records that are not acknowledged yet."""
-
+    #: A send waits this long for room in the buffer, or for the topic's metadata.
     max_block_ms: int = 60_000
-    """A send waits this long for room in the buffer, or for the topic's metadata."""
-
+    #: Retries of a record batch end this long after its first record was handed over.
     delivery_timeout_ms: int = 120_000
-    """Retries of a record batch end this long after its first record was handed over."""
-
+    #: Unanswered append requests per broker. Per partition it is always one at a time, so that
+    #: a retry never changes the order; one request carries all record batches that are ready.
     max_in_flight: int = 5
-    """Unanswered append requests per broker. Per partition it is always one at a time, so that
-    a retry never changes the order; one request carries all record batches that are ready."""
-
+    #: An append request is filled up to this size, or the broker's frame limit if smaller.
     max_request_bytes: int = 16 << 20
-    """An append request is filled up to this size, or the broker's frame limit if smaller."""
 
     def __post_init__(self) -> None:
         _one_of(self, "acks", Acks)
@@ -127,29 +109,22 @@ class ProducerConfig:
 class ConsumerConfig:
     """How a ``Consumer`` reads."""
 
+    #: Consumer group whose committed offsets (in ZooKeeper) are read and written.
     group: str | None = None
-    """Consumer group whose committed offsets (in ZooKeeper) are read and written."""
-
+    #: Where group offsets are; none takes ``LOGBUS_ZOOKEEPER`` or the local default.
     zookeeper: str | None = None
-    """Where group offsets are; None takes ``LOGBUS_ZOOKEEPER`` or the local default."""
-
+    #: Where to begin in a partition without a position and without a committed offset.
     start: OffsetSpec = field(default_factory=Earliest)
-    """Where to begin in a partition without a position and without a committed offset."""
-
+    #: What to do when the position is no longer (or not yet) in the log.
     out_of_range: Literal["error", "earliest", "latest"] = "error"
-    """What to do when the position is no longer (or not yet) in the log."""
-
+    #: Bytes that one fetch request may bring, over all partitions of a leader.
     fetch_bytes: int = 8 << 20
-    """Bytes that one fetch request may bring, over all partitions of a leader."""
-
+    #: Bytes that one partition may bring per fetch request, so that none starves the others.
     partition_fetch_bytes: int = 4 << 20
-    """Bytes that one partition may bring per fetch request, so that none starves the others."""
-
+    #: A broker answers a waiting fetch when so many bytes are there.
     min_bytes: int = 1
-    """A broker answers a waiting fetch when so many bytes are there."""
-
+    #: A waiting fetch is answered after this long, whatever is there.
     max_wait_ms: int = 500
-    """... or after this long."""
 
     def __post_init__(self) -> None:
         if self.group is not None:

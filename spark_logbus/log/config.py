@@ -51,38 +51,41 @@ class FlushPolicy(enum.Enum):
 class LogConfig:
     """Limits and policies of one log."""
 
-    # Roll before a segment grows beyond this; retention and recovery work in segments.
+    #: Roll before a segment grows beyond this; retention and recovery work in segments.
     segment_bytes: int = 1 << 30
-    # Roll this long after a segment's first append, so that a quiet topic's data can expire.
+    #: Roll this long after a segment's first append, so that a quiet topic's data can expire.
     segment_ms: int = 7 * _DAY_MS
-    # One index entry at most every so many bytes: what a reader walks over at worst.
+    #: One index entry at most every so many bytes: what a reader walks over at worst.
     index_interval_bytes: int = 4096
-    # Delete segments whose newest record was appended longer ago, and is older by its own time
-    # too; None keeps them.
+    #: Delete segments whose newest record was appended longer ago, and is older by its own time
+    #: too; none keeps them.
     retention_ms: int | None = 7 * _DAY_MS
-    # Delete the oldest segments beyond this size of the log; None sets no bound.
+    #: Delete the oldest segments beyond this size of the log; none sets no bound.
     retention_bytes: int | None = None
-    # Flush after so many records, or so long after the first unflushed one. With both None
-    # every append asks for a flush at once, and appends that arrive meanwhile share the next.
+    #: Flush after so many records. Without this and ``flush_ms`` every append asks for a flush at
+    #: once, and appends that arrive meanwhile share the next.
     flush_records: int | None = None
+    #: Flush so long after the first record that is not flushed.
     flush_ms: int | None = None
+    #: ``logbus``: as soon as the disk allows, or as ``flush_records`` and ``flush_ms`` say. ``os``
+    #: leaves it to the operating system; read docs/guarantees.md first.
     flush_policy: FlushPolicy = FlushPolicy.LOGBUS
-    # The largest record batch that an append may hold: what a reader must fit into memory.
+    #: The largest record batch that an append may hold: what a reader must fit into memory.
     max_record_batch_bytes: int = 16 << 20
-    # An idempotent producer that is silent for longer may have to start over: until then the log
-    # remembers it, and knows a repeated append of its for what it is.
+    #: An idempotent producer that is silent for longer may have to start over: until then the log
+    #: remembers it, and can recognise a repeated append.
     producer_expiration_ms: int = _DAY_MS
-    # What happens to old records: "delete" by retention, "compact" to the newest of each key,
-    # or "compact,delete" for both.
+    #: What happens to old records: ``delete`` by retention, ``compact`` to the newest of each
+    #: key, or ``compact,delete`` for both.
     cleanup_policy: str = "delete"
-    # Compact once this share of the log's sealed bytes has come since the last time.
+    #: Compact once this share of the log's sealed bytes has come since the last time.
     min_cleanable_dirty_ratio: float = 0.5
-    # No record is removed by compaction earlier than this after its append ...
+    #: No record is removed by compaction earlier than this after its append.
     min_compaction_lag_ms: int = 0
-    # ... and a log is compacted, whatever its share, this long after one; None sets no bound.
+    #: A log is compacted, whatever its share, this long after an append; none sets no bound.
     max_compaction_lag_ms: int | None = None
-    # Tombstones stay this long after the compaction that removed what they delete, so that a
-    # reader under way sees them.
+    #: Tombstones stay this long after the compaction that removed what they delete, so that a
+    #: reader under way sees them.
     delete_retention_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:

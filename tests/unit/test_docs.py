@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from scripts.docs import NAMED, ROOT, files
+from spark_logbus.datasource import options as source
+from spark_logbus.sink import options as sink
 
 DOCS = ROOT / "docs"
 PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
@@ -90,3 +92,10 @@ def test_results_of_benchmarks_can_be_read() -> None:
         date.fromisoformat(row["date"])
         float(row["value"])
         assert None not in row.values()
+
+
+def test_every_option_of_source_and_sink_is_described() -> None:
+    pages = {name: (DOCS / name).read_text() for name in ("spark.md", "from-kafka.md")}
+    for option in (*source.KNOWN, *sink.KNOWN):
+        if option != "path":  # what load() and save() are given
+            assert [page for page in pages if f"`{option}`" not in pages[page]] == [], option

@@ -42,7 +42,8 @@ class NetworkConfig:
 
     #: Threads that serve requests. Each is in a system call most of the time, so more than cores.
     threads: int = 8
-    #: Serve clients on the same machine over a UNIX socket too: a quarter of loopback TCP's cost.
+    #: Serve clients on the same machine over a UNIX socket too (Linux): it costs a quarter of
+    #: loopback TCP, and lets them map segment files.
     local_socket: bool = True
     #: All connections together; each costs about 3 KiB and one file descriptor.
     max_connections: int = 4_096
