@@ -41,14 +41,12 @@ _EXPECTED = {
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Which columns a DataFrame brings. Picklable: it goes to the tasks."""
+    """The columns that a DataFrame brings. Picklable: it goes to the tasks."""
 
+    #: Of value, key, headers and timestamp the ones that are there.
     record: tuple[str, ...]
-    """Of value, key, headers and timestamp the ones that are there."""
-
+    #: Rows name their topics (and the option topic does not overrule them).
     has_topic: bool
-    """Rows name their topics (and the option topic does not overrule them)."""
-
     has_partition: bool
 
 

@@ -33,19 +33,16 @@ _COMPRESSION: Final = {kind.name.lower(): kind for kind in Compression}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where to write, and how."""
+    """The options of one write."""
 
+    #: Connect string, with the chroot after a slash.
     zookeeper: str
-    """Connect string, with the chroot behind a slash."""
-
+    #: Topic of every row, whatever the column ``topic`` says; None leaves it to the column.
     topic: str | None = None
-    """Topic of every row, whatever the column ``topic`` says; None leaves it to the column."""
-
+    #: A task ends when this is done with its appends.
     acks: Acks = Acks.FLUSHED
-    """What the brokers have done when a task ends."""
-
+    #: Compression of the record batches.
     compression: Compression = Compression.NONE
-    """Compression of the record batches."""
 
 
 def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions:
