@@ -1,4 +1,4 @@
-"""Frames: how requests and responses are cut out of a byte stream. No sockets here.
+"""Frames, which requests and responses are in a byte stream. No sockets here.
 
 Every frame, in both directions, little-endian::
 
@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What a receiver accepts. ``max_frame_bytes`` counts everything after the length field."""
+    """Limits of a receiver. ``max_frame_bytes`` counts everything after the length field."""
 
     max_frame_bytes: int
     max_header_bytes: int = DEFAULT_MAX_HEADER_BYTES
@@ -92,19 +92,19 @@ class FrameReader:
 
     @property
     def in_frame(self) -> bool:
-        """Whether some bytes of a frame have come, but not all."""
+        """True if some bytes of a frame have come, but not all."""
         return self._part > 0 or self._filled > 0
 
     @property
     def announced(self) -> tuple[int, int] | None:
-        """Bytes of the frame that has begun, of all of it and of its header, once it has told
-        and passed the limits."""
+        """Bytes of the frame that has begun, of all of it and of its header, once its lengths have
+        come and passed the limits."""
         length, _, _, _, header_length = self._prelude
         return (length + _LENGTH_SIZE, header_length) if self._part else None
 
     @property
     def received(self) -> int:
-        """Bytes of the frame that has begun that have come."""
+        """Bytes that have come of the frame that has begun."""
         return self._before + self._filled
 
     def buffer(self) -> memoryview:

@@ -1,8 +1,8 @@
-"""The append request: write, and answer when the durability that was asked for is reached.
+"""The append request, which is answered when the durability that it asks for is reached.
 
-Both only while it is certain that the broker still has its id (see ``coordination.lease``): an
-append that comes later is not begun, and one that was written meanwhile is not acknowledged,
-before ZooKeeper has said so.
+A broker writes and answers only while it is certain that it still has its id (see
+``coordination.lease``): an append that comes later is not begun, and one that was written meanwhile
+is not acknowledged, before ZooKeeper has said so.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class _PendingAppend(DelayedResponse):
         return Response(encode_response(AppendResponse(results)))
 
     def _doubt(self) -> None:
-        """What was written is not acknowledged: another broker may have the id by now."""
+        """Acknowledge nothing that was written: another broker may have the id by now."""
         why = self._lease.refusal or "ZooKeeper has not said yet that this broker has its id still."
         doubt = BrokerUnavailableError(f"The record batch was written and may be there. {why}")
         with self._lock:

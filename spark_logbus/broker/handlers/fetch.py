@@ -1,4 +1,4 @@
-"""The fetch request: slices of segments, at once or when enough has come (long poll)."""
+"""The fetch request, answered with slices of segments, at once or when enough has come."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEAST_PASSED_BYTES: Final = 1 << 20
 
 
 class DelayedFetches:
-    """Which fetches wait for records of which partition. Thread-safe.
+    """The fetches that wait for records, by partition. Thread-safe.
 
     A waiting fetch is forgotten when it is woken (it comes back if that was not enough) and when
     its connection drops it: only weak references are held.
@@ -62,7 +62,7 @@ class DelayedFetches:
                     del self._waiting[topic_partition]
 
     def wake(self, topic_partition: TopicPartition) -> None:
-        """The high watermark moved, or the partition is no longer led here."""
+        """Wake the fetches of a partition whose high watermark moved, or that is led elsewhere."""
         with self._lock:
             waiting = list(self._waiting.pop(topic_partition, ()))
         for fetch in waiting:
@@ -78,7 +78,7 @@ class DelayedFetches:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRead:
-    """What one partition gives to a fetch; ``settled``: there is no point in waiting for more."""
+    """One partition's part of a fetch; ``settled``: there is no point in waiting for more."""
 
     result: FetchResult
     slice: LogSlice | None = None
@@ -151,7 +151,7 @@ class FetchHandler:
             file = self._file_instead(request.partitions[0], found, max_file_bytes)
         for result in results:
             if result.length:
-                sent = file.piece.length if file is not None else result.length
+                sent = file.slice.length if file is not None else result.length
                 self._metrics.sent(result.topic, sent)
         return Response(encode_response(FetchResponse(results)), slices, file)
 
@@ -159,19 +159,19 @@ class FetchHandler:
         self, wanted: FetchPartition, found: PartitionRead, max_bytes: int
     ) -> FileHandover | None:
         """The response with a file in place of its bytes, if it may hold so many that this pays."""
-        log, piece = found.log, found.slice
-        if log is None or piece is None:
+        log, log_slice = found.log, found.slice
+        if log is None or log_slice is None:
             return None
-        if min(max_bytes, piece.length + piece.bytes_after) < LEAST_PASSED_BYTES:
+        if min(max_bytes, log_slice.length + log_slice.bytes_after) < LEAST_PASSED_BYTES:
             return None
         try:
-            piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+            log_slice = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
         except LogbusError:
             return None  # it changed at this moment; what was found a moment ago goes out
-        if piece is None or piece.length < LEAST_PASSED_BYTES:
+        if log_slice is None or log_slice.length < LEAST_PASSED_BYTES:
             return None
-        result = msgspec.structs.replace(found.result, length=piece.length)
-        return FileHandover(encode_response(FetchResponse([result], piece.position)), piece)
+        result = msgspec.structs.replace(found.result, length=log_slice.length)
+        return FileHandover(encode_response(FetchResponse([result], log_slice.position)), log_slice)
 
     def _read(
         self, wanted: FetchPartition, room: int, *, first: bool, enough: int
@@ -181,15 +181,16 @@ class FetchHandler:
             led = self._partitions.leader_of(topic_partition)
             require_id(wanted.topic, wanted.topic_id, led)
             log = led.log
-            piece = None
+            log_slice = None
             settled = False
             if room > 0 or first:
                 max_bytes = max(1, min(wanted.max_bytes, room))
-                piece = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+                log_slice = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+            if log_slice is not None:
                 # Less than the client waits for, because max_bytes keeps out what is there.
-                settled = piece is not None and piece.length < enough and piece.bytes_after > 0
-            if piece is not None and piece.length > room and not first:
-                piece = None  # does not fit behind what others got; its turn comes next time
+                settled = log_slice.length < enough and log_slice.bytes_after > 0
+                if log_slice.length > room and not first:
+                    log_slice = None  # does not fit after the others; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
             self._metrics.failed(Api.FETCH, error)
@@ -198,11 +199,11 @@ class FetchHandler:
         result = FetchResult(
             wanted.topic,
             wanted.partition,
-            length=piece.length if piece is not None else 0,
+            length=log_slice.length if log_slice is not None else 0,
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
         )
-        return PartitionRead(result, piece, log, settled)
+        return PartitionRead(result, log_slice, log, settled)
 
 
 class _LongPoll(DelayedResponse):

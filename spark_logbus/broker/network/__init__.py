@@ -1,8 +1,8 @@
 """Connections: frames in, responses out, within limits on threads, memory and descriptors.
 
 ``Network`` hands each request to one function and sends the ``Response``, or the
-``DelayedResponse`` when it is there. What a request means is not known here, nor are partitions: of
-the log there is only the slice of a file that goes out with ``sendfile``.
+``DelayedResponse`` when it is there. It knows neither what a request means nor partitions: of the
+log, only the slice of a file that goes out with ``sendfile``.
 """
 
 from spark_logbus.broker.network.connection import Connection

@@ -67,7 +67,7 @@ class NetworkConfig:
     #: none waits for ever. The rest all larger requests share. Requests and answers that wait may
     #: take max_buffered_bytes again, then each connection gets one at a time.
     max_buffered_bytes: int = 256 * MiB
-    #: What the requests of one peer hold of that at most, half of it those up to 1 MiB. A peer is
+    #: The most that requests of one peer hold of that, half of it those up to 1 MiB. A peer is
     #: an IP address, or a process on this machine. With a quarter of what there is, three do not
     #: get in a fourth one's way, and 16 of a producer's usual requests are more than threads
     #: receive at a time; what goes beyond comes one request after the other.
@@ -118,5 +118,5 @@ class NetworkConfig:
 
     @property
     def largest_request_bytes(self) -> int:
-        """What one request takes at most: its frame, and its header decoded."""
+        """The most that one request takes, for its frame and its decoded header."""
         return self.max_frame_bytes + DECODED * self.max_header_bytes

@@ -1,4 +1,4 @@
-"""A queue of deadlines: of connections that have to be looked at though nothing happens."""
+"""A queue of connection deadlines, for turns that no event gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _SPARE_ENTRIES = 64  # outdated heap entries that are kept at most, beside as ma
 
 
 class DeadlineQueue(Generic[T]):
-    """At most one time for each of many things, and the ones that are due. Thread-safe.
+    """Holds at most one time for each of many things, and gives out those that are due.
+    Thread-safe.
 
     A thing that is forgotten is let go of at once, or nearly: outdated entries are cleared away
     before they outnumber the valid ones.
@@ -31,7 +32,7 @@ class DeadlineQueue(Generic[T]):
         return len(self._times)
 
     def set(self, thing: T, at: float) -> None:
-        """See that ``thing`` becomes due at ``at``, or earlier if that was wanted before."""
+        """Have ``thing`` become due at ``at``, or earlier if that was wanted before."""
         with self._changed:
             if self._times.get(thing, math.inf) <= at:
                 return
@@ -66,7 +67,7 @@ class DeadlineQueue(Generic[T]):
             self._changed.wait(max(0.0, min(self._heap.first_due, until) - now))
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Have nobody wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

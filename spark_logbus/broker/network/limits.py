@@ -77,7 +77,7 @@ class ConnectionQuotas:
                     del self._open[each]
 
     def report(self) -> None:
-        """Log who was refused. Once in a while, as who is refused tends to come again at once."""
+        """Log the refusals since the last report. Not at once: refused clients come again soon."""
         with self._lock:
             refused, self._refused = self._refused, Counter()
         for reason, count in refused.items():
@@ -89,12 +89,12 @@ def _counted(peer: str, *, local: bool) -> tuple[str, ...]:
 
 
 def turn_away(transport: Transport, error: LimitExceededError) -> None:
-    """Close a connection and say why, if that can be done without waiting."""
+    """Close a connection and send the reason, if that can be done without waiting."""
     header = encode_error(error)
     with contextlib.suppress(OSError):
         head = frame_head(api=ABOUT_CONNECTION, version=0, correlation=0, header=header)
         transport.send(memoryview(head), more=False)
-        # What lies unread at the end makes it a reset, which can overtake the answer.
+        # Bytes that lie unread at the end make it a reset, which can overtake the answer.
         transport.receive_into(memoryview(bytearray(_HELLO_BYTES)))
     transport.close()
 
@@ -103,11 +103,11 @@ T = TypeVar("T")
 
 
 class SendSlots(Generic[T]):
-    """How many threads may send from segments at a time. Thread-safe.
+    """Bounds the threads that send from segments at a time. Thread-safe.
 
-    Sending what is not in the page cache waits for the disk. With fewer lanes than threads,
+    Sending what is not in the page cache waits for the disk. With fewer slots than threads,
     however many readers of old records there are, some threads are left for everyone else.
-    Who finds no lane is left here, and the next thread that is done goes on with it.
+    Without a free slot a connection is parked, and the next thread that is done sends for it.
     """
 
     def __init__(self, count: int) -> None:
@@ -125,7 +125,7 @@ class SendSlots(Generic[T]):
             return False
 
     def leave(self) -> T | None:
-        """Give the lane back; or get the next parked one to send for, and then ``leave`` again."""
+        """Give the slot back; or get the next parked one to send for, and then ``leave`` again."""
         with self._lock:
             if self._parked:
                 return self._parked.popleft()

@@ -1,22 +1,22 @@
 """Bounds on memory that many connections share.
 
 Requests that come in take memory as their bytes come, so that an announced length costs nothing.
-Several could then each hold a part and wait for the rest for ever. So the budget has two parts:
+Several could then each hold a part and wait for the rest for ever. So a memory pool has two parts:
 
-* the **pool**, of which a frame takes what it needs for its next step, if that is there and its
-  peer has not had its share;
+* the **shared part**, of which a frame takes what it needs for its next step, if that is there and
+  its peer has not had its share;
 * the **last resort**, as large as the largest frame can be, which one frame at a time has to
   itself. It goes to one that waits, and that takes all of its further memory from it and never
   waits again.
 
 So of all frames that wait, one always gets through if its sender sends, and gives back what it
 held of both parts; the next one that waits then gets the last resort. A sender that does not send
-is cut off by the limits on time and rate (see ``inbound``), and that has the same effect.
+is cut off by the limits on time and rate (see ``receiver``), and that has the same effect.
 
 Peers take turns at what becomes free, one step each; frames of one peer are served in the order
 in which they began to wait. A peer that fills its share waits for itself and for the last resort,
-and not for others, nor they for it. Requests of the usual size have a budget of their own, so
-that they never wait for large ones, not even for those of the same peer.
+and not for others, nor they for it. Requests of the usual size have a pool of their own, so that
+they never wait for large ones, not even for those of the same peer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _USUAL: Final = (1 << 20) + (64 << 10)
 
 
 class _Peer:
-    """What one peer holds of the pool, and its frames that wait. Under the budget's lock."""
+    """One peer's part of a pool, and its frames that wait. Under the pool's lock."""
 
     __slots__ = ("name", "pooled", "reservations", "waiting")
 
@@ -46,14 +46,14 @@ class _Peer:
 
 
 class MemoryPool:
-    """So many bytes, given out step by step, each peer's share of them bounded. Thread-safe.
+    """Gives out so many bytes step by step, and bounds each peer's share of them. Thread-safe.
 
     ``total`` includes the last resort of ``largest`` bytes, the most that one reservation may
-    grow to; ``share`` is what all reservations of one peer hold of the pool at most.
+    grow to; ``share`` is what all reservations of one peer hold of the shared part at most.
     """
 
     def __init__(self, total: int, *, largest: int, share: int) -> None:
-        self._pool = max(0, total - largest)
+        self._shared = max(0, total - largest)
         self._share = share
         self._lock = threading.Lock()
         self._pooled = 0
@@ -94,7 +94,7 @@ class MemoryPool:
             return reservation.granted
 
     def _fits(self, peer: _Peer, size: int) -> bool:
-        return self._pooled + size <= self._pool and peer.pooled + size <= self._share
+        return self._pooled + size <= self._shared and peer.pooled + size <= self._share
 
     def _take(self, peer: _Peer, reservation: Reservation) -> None:
         size = reservation.wanted
@@ -130,7 +130,7 @@ class MemoryPool:
             each.notify()
 
     def _serve(self) -> list[Reservation]:
-        """Grant what can be granted to those that wait; who they are."""
+        """Grant what can be granted to those that wait; returns the ones that got it."""
         served: list[Reservation] = []
         passed = 0  # peers in a row that could get nothing
         while self._turns and passed < len(self._turns):
@@ -153,32 +153,32 @@ class MemoryPool:
 
 
 class Reservation:
-    """A part of a budget, which grows, or a place in the queue for more. Thread-safe; grown by
-    one thread at a time, and not while a step waits."""
+    """A growing part of a pool, or a place in the queue for more. Thread-safe; grown by one thread
+    at a time, and not while a step waits."""
 
-    __slots__ = ("_budget", "notify", "over", "peer", "pooled", "size", "wanted")
+    __slots__ = ("_pool", "notify", "over", "peer", "pooled", "size", "wanted")
 
-    def __init__(self, budget: MemoryPool, peer: _Peer, notify: Callable[[], None]) -> None:
-        self._budget = budget
+    def __init__(self, pool: MemoryPool, peer: _Peer, notify: Callable[[], None]) -> None:
+        self._pool = pool
         self.peer = peer
         self.notify = notify
         self.size = 0  # bytes that it holds
-        self.pooled = 0  # ... of the pool
+        self.pooled = 0  # ... of the shared part
         self.wanted = 0  # bytes of the step that it waits for
         self.over = False
 
     @property
     def granted(self) -> bool:
-        """Whether it waits for nothing."""
+        """True if it waits for nothing."""
         return not self.wanted
 
     def grow(self, size: int) -> bool:
         """Take ``size`` bytes more; False when they have to be waited for."""
-        return self._budget.grow(self, size)
+        return self._pool.grow(self, size)
 
     def release(self) -> None:
         """May be called more than once."""
-        self._budget.release(self)
+        self._pool.release(self)
 
 
 class Tally:
@@ -223,7 +223,7 @@ class Charge:
 
 
 class Memory:
-    """What a broker's connections share, each of ``max_buffered_bytes``. Thread-safe.
+    """Memory that a broker's connections share, each of ``max_buffered_bytes``. Thread-safe.
 
     Incoming memory is reserved while a frame is received. ``waiting`` counts requests that wait
     for their answer and answers that wait for their reader: when it is used up, each connection
@@ -242,14 +242,14 @@ class Memory:
         self.waiting = Tally(total)
 
     def incoming(self, size: int) -> MemoryPool:
-        """The budget for a request that takes so many bytes in the end."""
+        """The pool for a request that takes so many bytes in the end."""
         return self._usual if size <= _USUAL else self._large
 
     @property
     def incoming_bytes(self) -> int:
-        """What all requests that are coming in have reserved."""
+        """Bytes that all requests that are coming in have reserved."""
         both = {self._usual, self._large}
-        return sum(budget.used for budget in both)
+        return sum(pool.used for pool in both)
 
 
 _SMALLEST = 64 << 10  # below this, the allocator does as well
@@ -257,7 +257,7 @@ _KEPT_BYTES = 32 << 20
 
 
 class BufferPool:
-    """Buffers that were used lie ready for the next requests of about their size. Thread-safe.
+    """Keeps used buffers ready for the next requests of about their size. Thread-safe.
 
     New memory of a megabyte costs as much time as checksumming it, because the kernel has to clear
     it. It is asked for from the kernel itself and goes back there: from the C library's allocator,
@@ -278,9 +278,7 @@ class BufferPool:
         """``size`` bytes of any content; ``give`` them back, in any event."""
         if size < _SMALLEST:
             return memoryview(bytearray(size))
-        step = 1 << (
-            size.bit_length() - 4
-        )  # so that 8 capacities lie between a size and its double
+        step = 1 << (size.bit_length() - 4)  # 8 capacities lie between a size and its double
         capacity = -(-size // step) * step
         with self._lock:
             idle = self._idle[capacity]

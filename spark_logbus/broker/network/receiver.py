@@ -1,11 +1,11 @@
-"""The receiving half of a connection: bytes from the transport, cut into frames, within limits.
+"""The receiving half of a connection, which cuts bytes into frames within limits.
 
 A frame's memory is reserved as its bytes come: up to ``_ALWAYS_PASSES`` for nothing, then by
 steps that grow with what has come. The buffer of its payload has the announced length from the
 start, so nothing is copied when it grows, but the kernel gives it memory only where it is written
 to. What the header takes when it is decoded is reserved when the frame is whole; it is then
-handled at once. A frame that gets no memory is not received further, and keeps what it has; why
-it gets through in the end is told in ``budget``.
+handled at once. A frame that gets no memory is not received further, and keeps what it has;
+``memory`` explains why it gets through in the end.
 
 A sender that holds memory has to go on: the whole frame has a time limit, so has every pause, and
 a large frame has a least rate, as otherwise a byte now and then would do.
@@ -29,10 +29,10 @@ _MOST_AT_A_TIME: Final = 4 << 20
 
 
 class FrameReceiver:
-    """Receives one connection's requests. Used by the thread that has the connection's turn;
-    ``late`` may be asked by others.
+    """Receives one connection's requests. Used by the thread that has the connection's turn; other
+    threads may call ``late``.
 
-    What was reserved is kept until the request has been ``handled``, or the connection ends.
+    It keeps what was reserved until the request has been ``handled``, or the connection ends.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FrameReceiver:
 
     @property
     def held_back(self) -> bool:
-        """Whether a frame waits for memory; ``call`` is called when it has it."""
+        """True if a frame waits for memory; ``call`` is called when it has it."""
         return self._reservation is not None and not self._reservation.granted
 
     def receive(self, now: float) -> Frame | None:
@@ -107,8 +107,8 @@ class FrameReceiver:
                 return frame if self._may_be_decoded(frame, now) else None
 
     def _progress(self, count: int, now: float) -> None:
-        """The least rate: a sender has the whole window to begin with, gains time with each byte,
-        and saves up no more than a window."""
+        """Account for the least rate: a sender begins with a whole window, gains time with each
+        byte, and saves up no more than a window."""
         self.last_progress = now
         earned = self._fast_enough_until + count * self._byte_s
         self._fast_enough_until = min(earned, now + self._window_s)
@@ -121,8 +121,8 @@ class FrameReceiver:
         assert announced is not None
         length, header_length = announced
         if self._reservation is None:
-            budget = self._memory.incoming(length + DECODED * header_length)
-            self._reservation = budget.open(self._peer, self._call)
+            pool = self._memory.incoming(length + DECODED * header_length)
+            self._reservation = pool.open(self._peer, self._call)
         step = min(7 * self._room, _MOST_AT_A_TIME, length - self._room)
         self._room += step
         return self._grow(step, now)
@@ -141,7 +141,7 @@ class FrameReceiver:
         return False
 
     def _go_on(self, now: float) -> None:
-        """The time in which the frame waited for memory does not count."""
+        """Leave out of account the time in which the frame waited for memory."""
         assert self._queued_at is not None
         waited, self._queued_at = now - self._queued_at, None
         self._frame_began += waited
@@ -149,7 +149,7 @@ class FrameReceiver:
         self.last_progress = now
 
     def handled(self, frame: Frame) -> None:
-        """Nobody looks at the frame's payload any more."""
+        """Take back the frame's memory, as nobody looks at its payload any more."""
         if frame.payload:
             self._buffers.give(frame.payload)
         self._release()
@@ -170,7 +170,7 @@ class FrameReceiver:
     # -- time -----------------------------------------------------------------------------
 
     def late(self, now: float, *, read_since: float) -> str | None:
-        """What takes too long, for a connection that has been read since then."""
+        """The reason to end a connection that was read since ``read_since`` and is too slow."""
         if self._queued_at is not None or not self._reader.in_frame:
             return None
         stall_s, frame_s = self._window_s, self._config.frame_timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""What a request handler gives back, now or later."""
+"""Answers of request handlers: responses, now or later, or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FileHandover:
     """A response with a descriptor of the slice's file in place of a payload."""
 
     header: bytes
-    piece: LogSlice
+    slice: LogSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Response:
 
     @property
     def payload_length(self) -> int:
-        return sum(piece.length for piece in self.slices)
+        return sum(each.length for each in self.slices)
 
 
 class DelayedResponse(ABC):
-    """A response that has to wait: for a flush, for records to come, or for a deadline.
+    """A response that waits for a flush, for records, or for a deadline.
 
-    The network asks ``poll`` for the reply, at once and after each ``wake``; None means "not
+    The network asks ``poll`` for the response, at once and after each ``wake``; None means "not
     yet". ``wake`` may be called from any thread and does no work itself: what answers a request
     runs on a network thread, never on the flusher's.
     """
@@ -60,7 +60,7 @@ class DelayedResponse(ABC):
 
 
 class NoResponse(enum.Enum):
-    """What happens instead of a response."""
+    """The consequence of a request that gets no response."""
 
     NOT_WANTED = "the request wants none (acks=none)"
     CLOSE_CONNECTION = "it failed and wants none: the connection ends, so that the client notices"

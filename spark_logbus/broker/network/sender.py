@@ -1,4 +1,4 @@
-"""The sending half of a connection: response heads and slices of segments, in order."""
+"""The sending half of a connection, for response heads and slices of segments in order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SENDFILE_BYTES: Final = 4 << 20  # a system call, so that a fast reader cannot 
 
 @dataclass(frozen=True, slots=True)
 class _Handover:
-    """A file that is to be passed over with its ``head``, or else ``instead`` and slices."""
+    """A file to pass over with its ``head``; or else ``instead`` and the slices go out."""
 
     head: bytes
-    piece: LogSlice
+    slice: LogSlice
     instead: bytes
     slices: Sequence[LogSlice]
 
@@ -43,7 +43,7 @@ class ResponseSender:
 
     @property
     def at_slice(self) -> bool:
-        """Whether a slice of a segment is to be sent next."""
+        """True if a slice of a segment is to be sent next."""
         return bool(self._parts) and isinstance(self._parts[0], LogSlice)
 
     def append(self, head: bytes, slices: Sequence[LogSlice] = ()) -> None:
@@ -51,14 +51,14 @@ class ResponseSender:
         self._parts.extend(slices)
 
     def append_file(
-        self, head: bytes, piece: LogSlice, instead: bytes, slices: Sequence[LogSlice]
+        self, head: bytes, log_slice: LogSlice, instead: bytes, slices: Sequence[LogSlice]
     ) -> None:
-        """Send ``head`` with a descriptor of the file of ``piece``; or, when there is none to
+        """Send ``head`` with a descriptor of the file of ``log_slice``; or, when there is none to
         spare, ``instead`` and ``slices``."""
-        self._parts.append(_Handover(head, piece, instead, slices))
+        self._parts.append(_Handover(head, log_slice, instead, slices))
 
     def hold(self, charges: Iterable[Charge]) -> None:
-        """Release these when all that is here now has been sent or dropped."""
+        """Release these when all parts that are here now were sent or dropped."""
         self._held.extend(charges)
 
     def send(self, now: float, *, may_send_slices: bool, budget: int | None = None) -> int:
@@ -85,38 +85,38 @@ class ResponseSender:
         self._account(sent, total=len(data))
         return sent
 
-    def _send_slice(self, piece: LogSlice) -> int:
+    def _send_slice(self, log_slice: LogSlice) -> int:
         sent = self._transport.send_file(
-            piece.file.fileno(),
-            piece.position + self._sent_of_head,
-            min(piece.length - self._sent_of_head, _SENDFILE_BYTES),
+            log_slice.file.fileno(),
+            log_slice.position + self._sent_of_head,
+            min(log_slice.length - self._sent_of_head, _SENDFILE_BYTES),
         )
         if sent == 0:
             # The file ends before the slice does: the promised bytes cannot be delivered.
             raise OSError("segment shorter than its slice")
-        self._account(sent, total=piece.length)
+        self._account(sent, total=log_slice.length)
         return sent
 
-    def _pass_file(self, passing: _Handover) -> int:
+    def _pass_file(self, handover: _Handover) -> int:
         try:
-            descriptor = passing.piece.file.open_again()
+            descriptor = handover.slice.file.open_again()
         except OSError:
-            return self._send_in_place(passing)
+            return self._send_in_place(handover)
         try:
-            sent = self._transport.send_with_descriptor(passing.head, descriptor)
+            sent = self._transport.send_with_descriptor(handover.head, descriptor)
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:  # clients have not received so many others
-                return self._send_in_place(passing)
+                return self._send_in_place(handover)
             raise
         finally:
             os.close(descriptor)
-        self._parts[0] = memoryview(passing.head)  # the descriptor went with its first byte
-        self._account(sent, total=len(passing.head))
+        self._parts[0] = memoryview(handover.head)  # the descriptor went with its first byte
+        self._account(sent, total=len(handover.head))
         return sent
 
-    def _send_in_place(self, passing: _Handover) -> int:
+    def _send_in_place(self, handover: _Handover) -> int:
         self._parts.popleft()
-        self._parts.extendleft([*reversed(passing.slices), memoryview(passing.instead)])
+        self._parts.extendleft([*reversed(handover.slices), memoryview(handover.instead)])
         return 0
 
     def _account(self, sent: int, *, total: int) -> None:

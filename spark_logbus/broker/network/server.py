@@ -1,11 +1,11 @@
-"""Sockets and threads: many connections, few threads, nobody waits for anybody else.
+"""The listener, the network threads and all connections.
 
-All threads wait on one epoll. A connection is armed one-shot, so an event gives it to one thread
-for one turn, after which that thread arms it again for what it needs next. An idle connection, a
-reader that does not read and a request that waits for a flush therefore cost no thread. Blocking
-work (a write to a segment, a ``sendfile`` that must read the disk) happens in the turn and holds
-up one of ``threads``, not the others. The measurement behind this choice is in
-``docs/adr/0002-broker-threads.md``.
+All threads wait on one epoll, and none waits for another. A connection is armed one-shot, so an
+event gives it to one thread for one turn, after which that thread arms it again for what it needs
+next. An idle connection, a reader that does not read and a request that waits for a flush
+therefore cost no thread. Blocking work (a write to a segment, a ``sendfile`` that must read the
+disk) happens in the turn and holds up one of ``threads``, not the others. The measurements for
+this choice are in ``docs/adr/0002-broker-threads.md``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _ONCE = select.EPOLLONESHOT
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _SWEEP_S = 1.0
-_THREADS_WITHOUT_LANE = 2  # are left for appends while all others wait for the disk
+_THREADS_WITHOUT_SLOT = 2  # are left for appends while all others wait for the disk
 _JOIN_S = 10.0
 
 Handle = Callable[[Connection, Frame], Answer]
@@ -65,13 +65,13 @@ class Network:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._lock = threading.Lock()
-        self._alarms: DeadlineQueue[Connection] = DeadlineQueue()
-        self._lanes: SendSlots[Connection] = SendSlots(
-            max(1, config.threads - _THREADS_WITHOUT_LANE)
+        self._deadlines: DeadlineQueue[Connection] = DeadlineQueue()
+        self._send_slots: SendSlots[Connection] = SendSlots(
+            max(1, config.threads - _THREADS_WITHOUT_SLOT)
         )
         self._buffers = BufferPool()
         self._memory = Memory(config)
-        self._admission = ConnectionQuotas(config, first_reserved=first_reserved_descriptor())
+        self._quotas = ConnectionQuotas(config, first_reserved=first_reserved_descriptor())
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -83,12 +83,12 @@ class Network:
     @property
     def accepted(self) -> int:
         """Connections that were let in since the start."""
-        return self._admission.accepted
+        return self._quotas.accepted
 
     @property
     def refused(self) -> int:
         """Connections that were turned away since the start, for want of room."""
-        return self._admission.refused
+        return self._quotas.refused
 
     # -- start and stop -------------------------------------------------------------------
 
@@ -114,20 +114,20 @@ class Network:
             listener.close()
 
     def waiting(self) -> int:
-        """Requests that have been started and are not answered yet."""
+        """Requests that were started and are not answered yet."""
         return sum(connection.waiting for connection in self._snapshot())
 
     def stop(self) -> None:
         """Close every connection and end the threads. Call after ``stop_accepting``."""
         self._stopping = True
         self._wake_write.send(b"x")  # stays readable: wakes every thread
-        self._alarms.close()
+        self._deadlines.close()
         for thread in self._threads:
             thread.join(timeout=_JOIN_S)
-        for connection in self._lanes.clear():
+        for connection in self._send_slots.clear():
             self._drop(connection)
         for connection in self._snapshot():
-            if connection.turns.take():  # else a thread is stuck in it
+            if connection.strand.take():  # else a thread is stuck in it
                 self._drop(connection)
         self._epoll.close()
         self._wake_read.close()
@@ -154,20 +154,20 @@ class Network:
                 )
 
     def _turn(self, connection: Connection, *, gone: bool) -> None:
-        """One turn of the connection, and of others that wait for a thread to send slices."""
-        if not connection.turns.take():
+        """Give a turn to the connection, then to others that wait for a slot to send slices."""
+        if not connection.strand.take():
             return
         at_slice = connection.at_slice and not gone
         if at_slice or not self._work(connection, may_send_slices=False, gone=gone):
-            if not self._lanes.enter(connection):
+            if not self._send_slots.enter(connection):
                 return
             sending: Connection | None = connection
             while sending is not None:
                 self._work(sending, may_send_slices=True)
-                sending = self._lanes.leave()
+                sending = self._send_slots.leave()
 
     def _work(self, connection: Connection, *, may_send_slices: bool, gone: bool = False) -> bool:
-        """Give it its turn and end that; False if it has it still, and wants to send slices."""
+        """Give it a turn and end that; False: it keeps its turn, and wants to send slices."""
         try:
             if gone:
                 connection.check_peer()
@@ -188,8 +188,8 @@ class Network:
     def _give_back(self, connection: Connection) -> None:
         deadline = connection.next_deadline()
         if deadline is not None:
-            self._alarms.set(connection, deadline)
-        connection.turns.give_back(
+            self._deadlines.set(connection, deadline)
+        connection.strand.give_back(
             reads=connection.wants_to_read(), writes=connection.wants_to_write()
         )
 
@@ -231,21 +231,21 @@ class Network:
             self._epoll.modify(fd, _ONCE | events)
 
         try:
-            self._admission.admit(address, local=transport.local, descriptor=fd)
+            self._quotas.admit(address, local=transport.local, descriptor=fd)
         except LimitExceededError as error:
             turn_away(transport, error)
             return
         assert self._handle is not None
         connection = Connection(
             transport, peer, address=address, config=self._config, handle=self._handle,
-            turns=Strand(arm), buffers=self._buffers, memory=self._memory,
+            strand=Strand(arm), buffers=self._buffers, memory=self._memory,
             now=self._clock.monotonic(),
         )  # fmt: skip
         with self._lock:
             self._connections[fd] = connection
         try:
             self._epoll.register(fd, _ONCE)
-            connection.turns.give_back(reads=True, writes=False)
+            connection.strand.give_back(reads=True, writes=False)
         except OSError:
             self._drop(connection)
             raise
@@ -257,9 +257,9 @@ class Network:
             if known:
                 del self._connections[connection.fd]
         if known:
-            self._admission.leave(connection.address, local=connection.local)
+            self._quotas.leave(connection.address, local=connection.local)
         connection.close()
-        self._alarms.forget(connection)
+        self._deadlines.forget(connection)
 
     # -- the timer ------------------------------------------------------------------------
 
@@ -269,21 +269,21 @@ class Network:
         while not self._stopping:
             now = self._clock.monotonic()
             try:
-                for connection in self._alarms.take_due(now):
-                    connection.turns.call()
+                for connection in self._deadlines.take_due(now):
+                    connection.strand.call()
                 if now >= next_sweep:
                     next_sweep = now + _SWEEP_S
                     self._listen_again()
                     self._end_overdue(now)
-                    self._admission.report()
+                    self._quotas.report()
             except Exception:
                 logger.exception("The network's timer met a failure that was not foreseen.")
-            self._alarms.wait(now=now, until=next_sweep)
+            self._deadlines.wait(now=now, until=next_sweep)
 
     def _end_overdue(self, now: float) -> None:
         for connection in self._snapshot():
             # One that somebody works on is not overdue; it is looked at next time.
-            if connection.overdue(now) is not None and connection.turns.take():
+            if connection.overdue(now) is not None and connection.strand.take():
                 if (reason := connection.overdue(now)) is not None:
                     logger.info(
                         "Closing the connection from %s: %s.",

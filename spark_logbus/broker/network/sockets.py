@@ -1,4 +1,4 @@
-"""Sockets as the broker wants them, and how many there can be."""
+"""Listening sockets, options of accepted ones, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def listen_locally() -> tuple[socket.socket, str] | None:
 
 
 def peer_name(sock: socket.socket, address: object) -> str:
-    """Of a connection and what ``accept`` says of it, for logs."""
+    """Peer address as text, of a connection and what ``accept`` says of it."""
     if isinstance(address, tuple) and address:
         return f"{address[0]}:{address[1]}"
     return f"{peer_key(sock, address)} on this machine"
 
 
 def peer_key(sock: socket.socket, address: object) -> str:
-    """What a connection is counted by: an IP address, or the process that made it.
+    """Key by which a connection is counted: an IP address, or the process that made it.
 
-    The kernel tells the process, so it cannot pretend to be another. One in another container,
+    The kernel names the process, so it cannot pretend to be another. One in another container,
     which has no number here, counts by its user.
     """
     if isinstance(address, tuple) and address:
         return str(address[0])
     if not hasattr(socket, "SO_PEERCRED"):
         return "one process"
-    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(told)
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return f"process {pid} of user {uid}" if pid else f"the containers of user {uid}"
 
 
@@ -95,7 +95,7 @@ def configure(sock: socket.socket, *, peer_timeout_ms: int) -> None:
 
 
 def is_out_of_room(error: OSError) -> bool:
-    """Whether ``accept`` failed for want of descriptors or memory, and would fail again."""
+    """True if ``accept`` failed for want of descriptors or memory, and would fail again."""
     return error.errno in _NO_ROOM
 
 

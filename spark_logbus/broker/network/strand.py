@@ -1,4 +1,4 @@
-"""Who works on a connection: one thread at a time, nobody waits, and no call is lost."""
+"""The right to work on a connection, for one thread at a time, without waiting or lost calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Arm(Protocol):
 class Strand:
     """The right to work on one connection. Thread-safe.
 
-    Whoever has the turn may touch the connection. A thread that cannot get it leaves at once:
-    the one that has it is told to have another look. So a connection that keeps a thread busy
-    (a ``sendfile`` from a slow disk) never keeps a second one waiting.
+    The thread that has the turn may touch the connection. A thread that cannot get it leaves at
+    once, and the one that has it looks again. So a connection that keeps a thread busy (a
+    ``sendfile`` from a slow disk) never keeps a second one waiting.
 
     Born taken, by whoever makes the connection.
     """
@@ -33,7 +33,7 @@ class Strand:
 
     @property
     def taken(self) -> bool:
-        """Whether somebody works on the connection, as of a moment ago."""
+        """True if somebody works on the connection, as of a moment ago."""
         return self._taken
 
     def take(self) -> bool:
@@ -48,7 +48,7 @@ class Strand:
             return True
 
     def call(self) -> None:
-        """Something may have changed: see to a turn that begins after this. Never blocks."""
+        """Have a turn begin after this, as something may have changed. Never blocks."""
         with self._lock:
             if self._taken:
                 self._again = True
@@ -65,7 +65,7 @@ class Strand:
             self._arm(reads=reads or again, writes=writes or again)
 
     def end(self) -> None:
-        """No turn ever again, and no use of the socket's descriptor, which may be reused."""
+        """Give no turn ever again, nor use the socket's descriptor, which may be reused."""
         with self._lock:
             self._over = True
             self._taken = False

@@ -16,28 +16,28 @@ from typing import Protocol
 class Transport(Protocol):
     """One end of a connection, which never blocks. Used by one thread at a time.
 
-    What moves bytes raises BlockingIOError when it has to wait for the other end, and another
-    OSError when the connection is broken.
+    Methods that move bytes raise BlockingIOError when they have to wait for the other end, and
+    another OSError when the connection is broken.
     """
 
     @property
     def local(self) -> bool:
-        """Whether the other end is a process on this machine, which can be passed descriptors."""
+        """True if the other end is a process on this machine, which can be passed descriptors."""
         ...
 
     @property
     def receive_waits_for_write(self) -> bool:
-        """Whether the receive that raised BlockingIOError goes on when bytes can be written."""
+        """True if the receive that raised BlockingIOError goes on when bytes can be written."""
         ...
 
     @property
     def send_waits_for_read(self) -> bool:
-        """Whether the send that raised BlockingIOError goes on when bytes can be read."""
+        """True if the send that raised BlockingIOError goes on when bytes can be read."""
         ...
 
     @property
     def has_buffered(self) -> bool:
-        """Whether a receive would give bytes that were read before."""
+        """True if a receive would give bytes that were read before."""
         ...
 
     def fileno(self) -> int: ...

@@ -1,4 +1,4 @@
-"""One connection to one broker: requests are pipelined, responses come back in their order.
+"""One connection to one broker, with pipelined requests and responses in their order.
 
 The transport never blocks. A synchronous caller waits in ``PendingResponse.result`` and moves the
 bytes itself, both ways, so that a broker that is busy answering cannot lock up with a client
@@ -129,19 +129,19 @@ class BrokerConnection:
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether it goes on when bytes can be written; it always may when bytes can be read."""
+        """True if it goes on when bytes can be written; it always may when bytes can be read."""
         transport = self._transport
         sends = bool(self._out) and not transport.send_waits_for_read
         return sends or transport.receive_waits_for_write
 
     @property
     def receives(self) -> bool:
-        """Whether a response has begun to come."""
+        """True if a response has begun to come."""
         return self._reader.in_frame
 
     @property
     def idle(self) -> bool:
-        """Whether it is usable and nothing is under way on it."""
+        """True if it is usable and nothing is under way on it."""
         return not (self.failure or self._out or self._awaited or self._reader.in_frame)
 
     def looks_alive(self) -> bool:

@@ -1,7 +1,7 @@
 """Idle connections, kept per broker for the next caller.
 
 A connection is leased to one caller at a time: requests of different callers never queue up
-behind each other's long polls, and a connection needs no lock.
+after each other's long polls, and a connection needs no lock.
 """
 
 from __future__ import annotations

@@ -19,23 +19,23 @@ from spark_logbus.client.transport.mapped_file import ONE_DESCRIPTOR, MappedFile
 class Transport(Protocol):
     """The client's end of a connection, which never blocks. Not thread-safe.
 
-    What moves bytes raises BlockingIOError when it has to wait for the other end, and another
-    OSError when the connection is broken.
+    Methods that move bytes raise BlockingIOError when they have to wait for the other end, and
+    another OSError when the connection is broken.
     """
 
     @property
     def takes_files(self) -> bool:
-        """Whether the other end is on this machine and can pass files over."""
+        """True if the other end is on this machine and can pass files over."""
         ...
 
     @property
     def receive_waits_for_write(self) -> bool:
-        """Whether the receive that raised BlockingIOError goes on when bytes can be written."""
+        """True if the receive that raised BlockingIOError goes on when bytes can be written."""
         ...
 
     @property
     def send_waits_for_read(self) -> bool:
-        """Whether the send that raised BlockingIOError goes on when bytes can be read."""
+        """True if the send that raised BlockingIOError goes on when bytes can be read."""
         ...
 
     def fileno(self) -> int: ...
@@ -53,7 +53,7 @@ class Transport(Protocol):
         ...
 
     def is_silent(self) -> bool:
-        """Whether the other end has neither sent anything nor closed the connection."""
+        """True if the other end has neither sent anything nor closed the connection."""
         ...
 
     def close(self) -> None: ...

@@ -40,7 +40,7 @@ class AlterTopicRequest(Message):
 
 
 class AlterTopicResponse(Message):
-    """What the topic sets itself (not the brokers' defaults), and how many partitions it has."""
+    """The topic's own settings (not the brokers' defaults) and its number of partitions."""
 
     config_before: dict[str, str]
     config: dict[str, str]

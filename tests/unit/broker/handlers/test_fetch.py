@@ -355,8 +355,8 @@ def position_and_length(answer: Response) -> tuple[int, int] | None:
     assert isinstance(message, FetchResponse)
     (result,) = message.results
     assert (message.position, result.length) == (
-        answer.file.piece.position,
-        answer.file.piece.length,
+        answer.file.slice.position,
+        answer.file.slice.length,
     )
     whole = decode_response(Api.FETCH, answer.header)
     assert isinstance(whole, FetchResponse)

@@ -23,21 +23,21 @@ from spark_logbus.protocol import (
 )
 from tests.servers.wire import Wire
 
-REPLY = Response(encode_response(DeleteTopicResponse()))
+RESPONSE = Response(encode_response(DeleteTopicResponse()))
 STALL_S = 30.0  # the default of stall_timeout_ms
 
 
 class Later(DelayedResponse):
-    """A deferred answer that the test gives."""
+    """A delayed answer that the test gives."""
 
     def __init__(self, deadline: float = 100.0) -> None:
         super().__init__(deadline=deadline)
-        self.reply: Response | None = None
+        self.response: Response | None = None
         self.polls = 0
 
     def poll(self) -> Response | None:
         self.polls += 1
-        return self.reply
+        return self.response
 
 
 @dataclass
@@ -80,7 +80,7 @@ def over(
 
     def handle(_: Connection, frame: Frame) -> Answer:
         frames.append(frame)
-        return answers.pop(0) if answers else REPLY
+        return answers.pop(0) if answers else RESPONSE
 
     def arm(*, reads: bool, writes: bool) -> None:
         armed.append((reads, writes))
@@ -90,7 +90,7 @@ def over(
         "peer",
         config=config,
         handle=handle,
-        turns=Strand(arm),
+        strand=Strand(arm),
         address="here",
         buffers=buffers or BufferPool(),
         memory=memory or Memory(config),

@@ -26,7 +26,7 @@ from spark_logbus.protocol import (
     encode_response,
 )
 from tests.servers.wire import Wire, request
-from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later
+from tests.unit.broker.network.ends import RESPONSE, STALL_S, Ends, Later
 
 
 def test_a_request_is_answered_in_one_turn(ends: Ends) -> None:
@@ -59,14 +59,14 @@ def test_several_frames_in_one_turn_but_not_without_end(ends: Ends) -> None:
 
 def test_answers_keep_the_order_of_requests(ends: Ends) -> None:
     first, last = Later(), Later()
-    ends.answers += [first, REPLY, last]
+    ends.answers += [first, RESPONSE, last]
     for _ in range(3):
         ends.request()
     ends.turn()
-    last.reply = REPLY
+    last.response = RESPONSE
     ends.turn()
-    assert ends.connection.waiting == 3 + ends.connection.turns.taken
-    first.reply = REPLY
+    assert ends.connection.waiting == 3 + ends.connection.strand.taken
+    first.response = RESPONSE
     ends.turn()
     assert [ends.wire.receive().correlation for _ in range(3)] == [1, 2, 3]
 
@@ -78,7 +78,7 @@ def test_only_the_next_answer_is_asked_for(ends: Ends) -> None:
     ends.request()
     ends.turn()
     assert (first.polls > 0, second.polls) == (True, 0)
-    first.reply = REPLY
+    first.response = RESPONSE
     ends.turn()
     assert second.polls > 0
 
@@ -97,7 +97,7 @@ def test_a_wake_up_gives_the_next_turn(ends: Ends) -> None:
     ends.answers.append(later)
     ends.request()
     ends.turn()
-    ends.connection.turns.give_back(reads=True, writes=False)
+    ends.connection.strand.give_back(reads=True, writes=False)
     later.wake()
     assert ends.armed == [(True, False), (True, True)]
 
@@ -121,20 +121,20 @@ def test_a_request_that_cannot_be_begun_yet_is_kept_and_holds_up_those_behind_it
     ends: Ends,
 ) -> None:
     later = NotNow()
-    ends.answers += [REPLY, later.answer]
+    ends.answers += [RESPONSE, later.answer]
     ends.request()
     kept = ends.wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("kept"), b"payload")
     ends.request()
     ends.turn()
     assert len(ends.frames) == 2
     assert not ends.connection.wants_to_read()
-    assert ends.connection.waiting == 1 + ends.connection.turns.taken
+    assert ends.connection.waiting == 1 + ends.connection.strand.taken
     assert ends.connection.overdue(ends.now + 10**6) is None, "it waits for us"
     ends.answers += [later.answer]
     ends.turn()
     assert len(ends.frames) == 3, "asked again, and put off again"
     assert bytes(ends.frames[2].payload) == b"payload"
-    ends.connection.turns.give_back(reads=False, writes=False)
+    ends.connection.strand.give_back(reads=False, writes=False)
     later.allow()
     assert ends.armed[-1] == (True, True)
     ends.turn()
@@ -154,7 +154,7 @@ def test_a_request_that_cannot_be_begun_goes_with_its_client(ends: Ends) -> None
 
 def test_the_memory_of_a_request_that_could_not_be_begun_is_used_again(ends: Ends) -> None:
     payload = bytes(100_000)
-    buffers = ends.connection._inbound._buffers
+    buffers = ends.connection._receiver._buffers
     buffers.give(buffers.take(len(payload)))
     ends.answers += [NotNow().answer]
     ends.wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("kept"), payload)
@@ -173,7 +173,7 @@ def test_no_more_than_max_in_flight_are_started(ends: Ends) -> None:
     assert len(ends.frames) == 3
     assert not ends.connection.wants_to_read()
     for later in waiting:
-        later.reply = REPLY
+        later.response = RESPONSE
     ends.turn()
     ends.turn()
     assert len(ends.frames) == 5
@@ -197,7 +197,7 @@ def test_a_failure_that_cannot_be_answered_ends_the_connection_after_earlier_ans
     ends.turn()
     assert not ends.connection.closed
     assert len(ends.frames) == 2, "what comes behind the failure is not started"
-    later.reply = REPLY
+    later.response = RESPONSE
     ends.turn()
     assert ends.connection.closed
     assert ends.wire.receive().correlation == 1
@@ -234,7 +234,7 @@ def test_the_error_comes_behind_the_answers_that_are_due(ends: Ends) -> None:
     ends.turn()
     assert not ends.connection.closed
     assert not ends.connection.wants_to_read()
-    later.reply = REPLY
+    later.response = RESPONSE
     ends.turn()
     assert ends.wire.receive().correlation == 1
     ends.wire.receive()
@@ -249,8 +249,8 @@ def test_before_the_handshake_frames_are_small() -> None:
         "peer",
         address="here",
         config=NetworkConfig(max_handshake_bytes=100),
-        handle=lambda *_: REPLY,
-        turns=Strand(lambda *, reads, writes: None),
+        handle=lambda *_: RESPONSE,
+        strand=Strand(lambda *, reads, writes: None),
         buffers=BufferPool(),
         memory=Memory(NetworkConfig()),
         now=0.0,
@@ -280,7 +280,7 @@ def test_the_other_end_closes(ends: Ends) -> None:
 
 
 def test_what_was_sent_before_the_other_end_went_is_handled(ends: Ends) -> None:
-    ends.answers += [NoResponse.NOT_WANTED, REPLY, NoResponse.NOT_WANTED]
+    ends.answers += [NoResponse.NOT_WANTED, RESPONSE, NoResponse.NOT_WANTED]
     for _ in range(3):
         ends.request()
     ends.wire.sock.close()
@@ -296,7 +296,7 @@ def test_a_peer_that_is_there_is_not_given_up(ends: Ends) -> None:
     ends.request()
     ends.turn()
     ends.connection.check_peer()
-    later.reply = REPLY
+    later.response = RESPONSE
     ends.turn()
     ends.wire.receive()
 
@@ -317,7 +317,11 @@ def piece(tmp_path: Path) -> Callable[[int], LogSlice]:
 
 def test_slices_follow_their_head(ends: Ends, piece: Callable[[int], LogSlice]) -> None:
     header = encode_response(CreateTopicResponse("x"))
-    ends.answers += [Response(header, [piece(30), piece(20)]), REPLY, Response(header, [piece(10)])]
+    ends.answers += [
+        Response(header, [piece(30), piece(20)]),
+        RESPONSE,
+        Response(header, [piece(10)]),
+    ]
     for _ in range(3):
         ends.request()
     ends.turn()
@@ -329,7 +333,7 @@ def test_slices_follow_their_head(ends: Ends, piece: Callable[[int], LogSlice]) 
 def test_slices_wait_for_a_thread_that_may_send_them(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Response(REPLY.header, [piece(20)]))
+    ends.answers.append(Response(RESPONSE.header, [piece(20)]))
     ends.request()
     ends.turn(may_send_slices=False)
     assert ends.connection.at_slice
@@ -344,7 +348,7 @@ def test_slices_wait_for_a_thread_that_may_send_them(
 def test_a_reader_that_does_not_read_is_waited_for(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Response(REPLY.header, [piece(3_000_000)]))
+    ends.answers.append(Response(RESPONSE.header, [piece(3_000_000)]))
     ends.request()
     ends.turn()
     assert ends.connection.wants_to_write()
@@ -361,7 +365,7 @@ def test_a_reader_that_does_not_read_is_waited_for(
 def test_a_slice_longer_than_its_file_ends_the_connection(
     ends: Ends, piece: Callable[[int], LogSlice]
 ) -> None:
-    ends.answers.append(Response(REPLY.header, [piece(4_000_000)]))
+    ends.answers.append(Response(RESPONSE.header, [piece(4_000_000)]))
     ends.request()
     ends.turn()
     while ends.wire.sock.recv(1 << 20):
@@ -373,7 +377,7 @@ def test_a_slice_outlives_its_file(ends: Ends, tmp_path: Path) -> None:
     path = tmp_path / "deleted"
     path.write_bytes(bytes(1000))
     file = OS_FILES.open_read_only(path)
-    ends.answers.append(Response(REPLY.header, [LogSlice(file, 0, 1000)]))
+    ends.answers.append(Response(RESPONSE.header, [LogSlice(file, 0, 1000)]))
     del file
     os.unlink(path)
     ends.request()

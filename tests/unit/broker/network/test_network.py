@@ -67,8 +67,8 @@ def ask(wire: Wire) -> None:
     wire.call(Api.DELETE_TOPIC, DeleteTopicRequest("t"), DeleteTopicResponse)
 
 
-def later(reply: Callable[[], Response | None], *, in_s: float = 60.0) -> DelayedResponse:
-    return Polled(reply, deadline=time.monotonic() + in_s)
+def later(response: Callable[[], Response | None], *, in_s: float = 60.0) -> DelayedResponse:
+    return Polled(response, deadline=time.monotonic() + in_s)
 
 
 @pytest.mark.parametrize("way", [connect, connect_locally])
@@ -160,16 +160,16 @@ def test_wake_ups_in_the_middle_of_turns_are_not_lost() -> None:
     class Racing:
         def __init__(self) -> None:
             self.ready = False
-            self.deferred = later(lambda: OK if self.ready else None)
+            self.delayed = later(lambda: OK if self.ready else None)
 
         def finish(self) -> None:
             self.ready = True
-            self.deferred.wake()
+            self.delayed.wake()
 
     def handle(*_: object) -> Answer:
         racing = Racing()
         threading.Thread(target=racing.finish).start()
-        return racing.deferred
+        return racing.delayed
 
     with serving(handle) as network, connect(network) as wire:
         for _ in range(300):
@@ -203,7 +203,7 @@ def test_a_busy_connection_keeps_no_second_thread() -> None:
     def handle(connection: Connection, frame: Frame) -> Answer:
         if not frame.payload:
             return OK
-        busy.subscribe(connection.turns.call)
+        busy.subscribe(connection.strand.call)
         working.set()
         go_on.wait(20)
         return busy

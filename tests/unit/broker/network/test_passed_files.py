@@ -17,7 +17,7 @@ from spark_logbus.log.filesystem import OSFile
 from spark_logbus.protocol import Api, CreateTopicResponse, Frame, decode_response, encode_response
 from spark_logbus.protocol.frames import PRELUDE, PRELUDE_SIZE
 from tests.servers.wire import Wire, frames
-from tests.unit.broker.network.ends import REPLY, over
+from tests.unit.broker.network.ends import RESPONSE, over
 
 CONTENT = b"0123456789" * 10_000
 BY_FILE = CreateTopicResponse("by file")
@@ -32,7 +32,7 @@ def piece(tmp_path: Path) -> Callable[[int], LogSlice]:
 
 
 def by_file(piece: LogSlice, *, instead: Sequence[LogSlice] = ()) -> Response:
-    return Response(REPLY.header, instead, FileHandover(encode_response(BY_FILE), piece))
+    return Response(RESPONSE.header, instead, FileHandover(encode_response(BY_FILE), piece))
 
 
 def receive(wire: Wire) -> tuple[Frame, int | None]:
@@ -81,7 +81,7 @@ def test_a_file_is_passed_with_its_own_response(
         before = set(os.listdir("/proc/self/fd"))
         slices = [piece(7), piece(30)]
         (tmp_path / "segment").unlink()  # as retention does
-        ends.answers += [Response(REPLY.header, slices[:1]), by_file(slices[1]), REPLY]
+        ends.answers += [Response(RESPONSE.header, slices[:1]), by_file(slices[1]), RESPONSE]
         del slices
         for _ in range(3):
             ends.request()
@@ -94,7 +94,7 @@ def test_a_file_is_passed_with_its_own_response(
         assert not frame.payload
         assert holds(descriptor) == b"0123456789"
         frame, descriptor = receive(ends.wire)
-        assert (frame.header, descriptor) == (REPLY.header, None)
+        assert (frame.header, descriptor) == (RESPONSE.header, None)
 
 
 def test_a_passed_file_cannot_be_written(piece: Callable[[int], LogSlice]) -> None:
@@ -115,17 +115,17 @@ def test_the_file_goes_once_with_the_first_byte(piece: Callable[[int], LogSlice]
     here, there = socket.socketpair()
     slow = Unwilling.of(here)
     with over(slow, there) as ends:
-        ends.answers += [REPLY, by_file(piece(30)), REPLY]
+        ends.answers += [RESPONSE, by_file(piece(30)), RESPONSE]
         for _ in range(3):
             ends.request()
         ends.turn()
         assert slow.calls == 1
         frame, descriptor = receive(ends.wire)
-        assert (frame.header, descriptor) == (REPLY.header, None)
+        assert (frame.header, descriptor) == (RESPONSE.header, None)
         frame, descriptor = receive(ends.wire)
         assert decode_response(Api.CREATE_TOPIC, frame.header) == BY_FILE
         assert holds(descriptor) == b"0123456789"
-        assert receive(ends.wire)[0].header == REPLY.header
+        assert receive(ends.wire)[0].header == RESPONSE.header
 
 
 def test_a_client_that_does_not_read_is_waited_for(piece: Callable[[int], LogSlice]) -> None:
@@ -159,14 +159,14 @@ def test_the_bytes_go_out_when_the_file_cannot_be_opened_again(
 
     monkeypatch.setattr(OSFile, "open_again", full)
     with over(*socket.socketpair()) as ends:
-        ends.answers += [by_file(piece(30), instead=[piece(7), piece(10)]), REPLY]
+        ends.answers += [by_file(piece(30), instead=[piece(7), piece(10)]), RESPONSE]
         for _ in range(2):
             ends.request()
         ends.turn()
         frame, descriptor = receive(ends.wire)
-        assert frame.header == REPLY.header
+        assert frame.header == RESPONSE.header
         assert (bytes(frame.payload), descriptor) == (b"0123456" + b"0123456789", None)
-        assert receive(ends.wire)[0].header == REPLY.header
+        assert receive(ends.wire)[0].header == RESPONSE.header
 
 
 @pytest.mark.parametrize(("code", "answered"), [(errno.ETOOMANYREFS, True), (errno.EPIPE, False)])

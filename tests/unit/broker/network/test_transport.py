@@ -16,7 +16,7 @@ from spark_logbus.broker.network.transport import SocketTransport
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, Frame
 from tests.servers.wire import Wire, request
-from tests.unit.broker.network.ends import REPLY, over
+from tests.unit.broker.network.ends import RESPONSE, over
 from tests.unit.broker.network.test_network import serving
 
 CONTENT = bytes(range(256)) * 1000
@@ -70,7 +70,7 @@ def test_requests_and_slices_pass_through_a_cipher(
 
     def handle(_: Connection, frame: Frame) -> Response:
         file = OS_FILES.open_read_only(path)
-        return Response(REPLY.header, [LogSlice(file, 0, len(CONTENT))] if frame.payload else [])
+        return Response(RESPONSE.header, [LogSlice(file, 0, len(CONTENT))] if frame.payload else [])
 
     sock = EncipheringSocket()
     with serving(handle) as network, Wire(sock) as wire:

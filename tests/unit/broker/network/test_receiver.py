@@ -12,7 +12,7 @@ from spark_logbus.broker.network.strand import Strand
 from spark_logbus.broker.network.transport import SocketTransport
 from spark_logbus.protocol import Api, DeleteTopicRequest, HandshakeRequest
 from tests.servers.wire import request
-from tests.unit.broker.network.ends import REPLY, STALL_S, Ends, Later, over
+from tests.unit.broker.network.ends import RESPONSE, STALL_S, Ends, Later, over
 
 
 def test_an_idle_connection_never_stalls(ends: Ends) -> None:
@@ -191,7 +191,7 @@ def test_half_a_frame_that_we_do_not_read_on_does_not_stall(ends: Ends) -> None:
     ends.now += STALL_S + 1
     assert not ends.connection.overdue(ends.now)
     for later in waiting:
-        later.reply = REPLY
+        later.response = RESPONSE
     ends.turn()
     assert not ends.connection.overdue(ends.now + 1), "our sending counts as progress"
 
@@ -204,8 +204,8 @@ def test_before_the_handshake_bytes_do_not_buy_time() -> None:
         "peer",
         address="here",
         config=NetworkConfig(),
-        handle=lambda *_: REPLY,
-        turns=Strand(lambda *, reads, writes: None),
+        handle=lambda *_: RESPONSE,
+        strand=Strand(lambda *, reads, writes: None),
         buffers=BufferPool(),
         memory=Memory(NetworkConfig()),
         now=0.0,
