@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from spark_logbus.errors import ConfigError, StorageError
+from spark_logbus.log.filesystem import OS_FILES, storage_error, storage_errors, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -82,21 +81,9 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"Cannot read {path}: {error.strerror}; check the disk.") from error
+        raise storage_error("read", path, error) from error
 
 
 def _write(path: Path, text: str) -> None:
-    """The old or the new content is there after a crash, never half of it."""
-    fresh = path.with_name(f"{path.name}.new")
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write {path}: {error.strerror}; check the disk and the permissions."
-        ) from error
+    with storage_errors("write", path):
+        write_atomically(OS_FILES, path, f"{text}\n".encode())

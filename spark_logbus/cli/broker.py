@@ -65,10 +65,10 @@ def broker(
 
 
 def _say_ready(ready_file: Path, address: str) -> None:
-    fresh = ready_file.with_suffix(".new")
+    from spark_logbus.log.filesystem import OS_FILES, write_atomically
+
     try:
-        fresh.write_text(f"{address}\n")
-        fresh.replace(ready_file)
+        write_atomically(OS_FILES, ready_file, f"{address}\n".encode())
     except OSError as error:
         logger.error(
             "Cannot write the ready file %s: %s. The broker serves at %s all the same.",

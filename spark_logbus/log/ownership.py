@@ -36,7 +36,8 @@ def check_is_ours_or_empty(files: FileSystem, path: Path, *, known_files: Collec
         ]
     if any(name in known_files for name in listed):
         return
-    begun = {names.temporary(names.CHECKPOINT), *(f"{name}.new" for name in known_files)}
+    begun = {names.temporary(name) for name in (names.CHECKPOINT, *known_files)}
+    begun.update(f"{name}.new" for name in known_files)  # as release 0.1.0 began them
     foreign = [name for name in listed if name not in begun]
     if foreign and not any(_is_ours(files, path / name) for name in foreign):
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""

@@ -13,6 +13,7 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.errors import ConfigError, StorageError
+from spark_logbus.log.filesystem import OSFile
 
 
 def test_a_directory_belongs_to_the_first_who_claims_it(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_port_that_cannot_be_written_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     remember_port(tmp_path, 9192)
-    (tmp_path / "broker.port.new").mkdir()  # in the way, as a full disk is
+    (tmp_path / "broker.port.tmp").mkdir()  # in the way, as a full disk is
     remember_port(tmp_path, 9192)
     assert not caplog.records, "nothing is to be written"
     remember_port(tmp_path, 9193)
@@ -55,10 +56,10 @@ def test_a_port_that_cannot_be_written_stops_nobody(
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_descriptor: int) -> None:
+    def refuse(_file: OSFile) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(OSFile, "sync", refuse)
     with pytest.raises(StorageError, match="No space left"):
         claim_identity(tmp_path, 3)
     assert list(tmp_path.iterdir()) == []

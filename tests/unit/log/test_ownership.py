@@ -71,7 +71,7 @@ def test_the_refusal_names_what_is_there(tmp_path: Path) -> None:
 def test_what_a_file_system_or_a_first_start_left_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir(mode=0)
     (tmp_path / ".Trash").mkdir()
-    for name in (".lock", ".DS_Store", "broker.id.new", "checkpoint.tmp"):
+    for name in (".lock", ".DS_Store", "broker.id.tmp", "broker.id.new", "checkpoint.tmp"):
         put(tmp_path / name)
     open_directory(tmp_path)
     open_directory(tmp_path / "to" / "be" / "made")
