@@ -44,7 +44,7 @@ class MetricsConfig:
 
     #: On by default: it costs nothing while nobody asks, and whoever looks for it is in trouble.
     enabled: bool = True
-    #: There is no password, and topic names are shown: only this machine, unless told otherwise.
+    #: There is no password, and topic names are shown: only this machine, by default.
     host: str = "127.0.0.1"
     #: 0 takes a free port, so that brokers on one machine never collide, and keeps it over
     #: restarts. The broker logs it and writes it to ``<data_dir>/metrics.port``. Set it where
@@ -88,7 +88,7 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     #: 0 takes a free port, and keeps it over restarts.
     port: int = 9192
-    #: What clients are told to connect to, when it differs from ``host``; needed when that is
+    #: What clients connect to, when it differs from ``host``; needed when that is
     #: 0.0.0.0.
     advertised_host: str | None = None
     #: The ensemble, with one chroot at the end.
