@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class AppendHandler:
-    """Thread-safe, keeps nothing between requests."""
+    """Answers appends. Thread-safe, keeps nothing between requests."""
 
     def __init__(
         self,

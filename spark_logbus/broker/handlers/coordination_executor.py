@@ -16,7 +16,7 @@ _MAX_WAITING = 64  # such requests are rare; more than this is a runaway script
 
 
 class CoordinationExecutor:
-    """Thread-safe."""
+    """Runs the work of requests that ask ZooKeeper. Thread-safe."""
 
     def __init__(self, *, clock: Clock, max_wait_ms: int) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="coordination-request")

@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class RequestDispatcher:
-    """Thread-safe. Errors of a request become its response; only bugs escape as exceptions.
+    """Decodes requests and calls their handlers. Thread-safe.
+
+    Errors of a request become its response; only bugs escape as exceptions.
 
     ``refusal``: set it to have all requests but handshakes answered with that error.
     """

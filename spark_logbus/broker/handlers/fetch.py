@@ -87,7 +87,7 @@ class PartitionRead:
 
 
 class FetchHandler:
-    """Thread-safe, keeps nothing between requests but those that wait."""
+    """Answers fetches. Thread-safe, keeps nothing between requests but those that wait."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _MAX_CUTS = 10_000
 
 
 class OffsetHandler:
-    """Thread-safe, keeps nothing."""
+    """Answers requests for offsets and for cuts of ranges. Thread-safe, keeps nothing."""
 
     def __init__(self, partitions: ReplicaManager, *, metrics: RequestMetrics) -> None:
         self._partitions = partitions

@@ -27,7 +27,7 @@ from spark_logbus.protocol import (
 
 
 class TopicHandler:
-    """Thread-safe, keeps nothing."""
+    """Answers requests that change topics. Thread-safe, keeps nothing."""
 
     def __init__(
         self,

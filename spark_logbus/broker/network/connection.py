@@ -65,8 +65,9 @@ class _Slot:
 
 
 class Connection:
-    """Used by one thread at a time, the one that has the turn (see ``strand``); other threads may
-    read ``waiting``, ``overdue`` and ``handshaken``, and get a recent answer."""
+    """One client's connection. Used by one thread at a time, the one that has the turn (see
+    ``strand``); others may read ``waiting``, ``overdue`` and ``handshaken``, and get a recent
+    answer."""
 
     def __init__(
         self,

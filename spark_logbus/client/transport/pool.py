@@ -19,7 +19,7 @@ from spark_logbus.retry import Deadline
 
 
 class ConnectionPool:
-    """Thread-safe."""
+    """Leases connections, and keeps idle ones. Thread-safe."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
