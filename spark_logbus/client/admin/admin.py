@@ -296,7 +296,7 @@ class Admin(OffsetQueries):
         def attempt(deadline: Deadline) -> None:
             topic = self._cluster.topic(name, deadline)
             asked = [ListOffsetsPartition(name, number, "latest") for number in topic.leaders]
-            self._list_offsets.once(asked, deadline)
+            self._list_offsets.ask_once(asked, deadline)
 
         self._cluster.retrying(
             f"Waiting for the leaders of topic {name}", attempt, topics=[name], deadline=deadline

@@ -84,7 +84,7 @@ class OffsetQueries:
         TopicRecreatedError for others of those names.
         """
         asked = _questions(specs, topic_ids)
-        results = self._list_offsets.run("Listing offsets", asked) if asked else []
+        results = self._list_offsets.ask_all("Listing offsets", asked) if asked else []
         found = self._looked_into(zip(asked, results, strict=True))
         return {
             topic_partition: _own_offset(spec, found.get(topic_partition))
@@ -105,7 +105,7 @@ class OffsetQueries:
         deadline = self._cluster.deadline_ms(
             self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms
         )
-        answers, failures = self._list_offsets.available(asked, deadline)
+        answers, failures = self._list_offsets.ask_available(asked, deadline)
         found = self._looked_into((asked[number], answer) for number, answer in answers.items())
         away = {_tp_of(asked[number]): error for number, error in sorted(failures.items())}
         return FoundOffsets(
@@ -161,7 +161,7 @@ class OffsetQueries:
             for one in ranges
             if one.count
         ]
-        results = iter(self._split.run("Splitting ranges", asked) if asked else [])
+        results = iter(self._split.ask_all("Splitting ranges", asked) if asked else [])
         pieces: dict[OffsetRange, tuple[list[OffsetRange], int]] = {}
         for one in ranges:
             if not one.count:

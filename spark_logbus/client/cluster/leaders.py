@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Message)
 def partition_error(
     error: ErrorInfo, topic_partition: TopicPartition, leader: BrokerAddress
 ) -> LogbusError:
-    """What a leader reported about one partition.
+    """The error that a leader reported about one partition.
 
     A leader that does not know a partition which the metadata gives it has not heard of it
     yet, or no longer has it: for its client that is the same as not leading it.
@@ -44,7 +44,7 @@ def partition_error(
 
 
 class LeaderCall(Generic[P, R, M]):
-    """How one API asks about many partitions: makes requests, takes responses apart."""
+    """One API's requests about many partitions, sent to their leaders. Thread-safe."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LeaderCall(Generic[P, R, M]):
         self._tp = topic_partition
         self._topic_id = topic_id
 
-    def run(self, what: str, questions: Sequence[P]) -> list[R]:
+    def ask_all(self, action: str, questions: Sequence[P]) -> list[R]:
         """The answers in the order of the questions; retries those that can succeed."""
         answers: dict[int, R] = {}
         topics = sorted({self._tp(question).topic for question in questions})
@@ -74,14 +74,14 @@ class LeaderCall(Generic[P, R, M]):
             left = [number for number in range(len(questions)) if number not in answers]
             _raise_worst(self._round(questions, left, answers, deadline))
 
-        self._cluster.retrying(what, attempt, topics=topics)
+        self._cluster.retrying(action, attempt, topics=topics)
         return [answers[number] for number in range(len(questions))]
 
-    def once(self, questions: Sequence[P], deadline: Deadline) -> None:
+    def ask_once(self, questions: Sequence[P], deadline: Deadline) -> None:
         """Ask each leader once; raises unless all partitions answer."""
         _raise_worst(self._round(questions, list(range(len(questions))), {}, deadline))
 
-    def available(
+    def ask_available(
         self, questions: Sequence[P], deadline: Deadline
     ) -> tuple[dict[int, R], dict[int, LogbusError]]:
         """Ask each leader once: the answers by the number of the question, and why the others
@@ -96,7 +96,7 @@ class LeaderCall(Generic[P, R, M]):
     def _round(
         self, questions: Sequence[P], left: list[int], answers: dict[int, R], deadline: Deadline
     ) -> dict[int, LogbusError]:
-        """Ask each leader once; sorts the answers in, and tells which questions failed and why."""
+        """Ask each leader once; sorts the answers in, and returns why the others failed."""
         failures: dict[int, LogbusError] = {}
         by_leader: dict[BrokerAddress, list[int]] = {}
         for number in left:
@@ -114,7 +114,7 @@ class LeaderCall(Generic[P, R, M]):
             for leader, numbers in by_leader.items():
                 unsent = numbers
                 others -= 1
-                # A leader that is silent must not use up the time of those behind it.
+                # A leader that is silent must not use up the time of those after it.
                 share_ms = deadline.remaining_s * 1000 / (2 if others else 1)
                 try:
                     connection = self._cluster.pool.take(leader, deadline.sooner_ms(share_ms))

@@ -12,9 +12,9 @@ from spark_logbus.client.admin.admin import Admin
 from spark_logbus.client.arguments import as_offset_spec, as_topic, as_topic_partitions
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
-from spark_logbus.client.consumer.fetcher import Fetched, Fetcher, Position
+from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
+from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
-from spark_logbus.client.fetch.partition_failures import Troubles
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 from spark_logbus.errors import (
     ConfigError,
@@ -50,13 +50,13 @@ class Consumer:
         self._cluster = cluster
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
-        self._troubles = Troubles(cluster)
-        self._fetcher = Fetcher(cluster, self._config, self._troubles)
+        self._failures = PartitionFailures(cluster)
+        self._fetcher = Fetcher(cluster, self._config, self._failures)
         self._group: ConsumerGroup | None = None
         self._assigned: dict[TopicPartition, None] = {}  # in the order of the next request
         self._positions: dict[TopicPartition, Position] = {}
         self._fetch_from: dict[TopicPartition, Position] = {}  # positions, and what is received
-        self._recreated: set[TopicPartition] = set()  # whose topic is another one now, as was told
+        self._recreated: set[TopicPartition] = set()  # whose topic is another now, as raised
         self._received: deque[tuple[TopicPartition, EncodedBatch]] = deque()
         self._current: FetchedBatch | None = None  # under iteration
         self._rows: Iterator[ConsumerRecord] = iter(())
@@ -90,7 +90,7 @@ class Consumer:
         """Go on from there. A timestamp that no record has reached yet means the end.
 
         An offset is of the topic that is being read; once a topic of the same name has taken its
-        place, and that was told, of the new one.
+        place, and that was raised, of the new one.
         """
         if topic_partition not in self._assigned:
             raise InvalidRequestError(
@@ -132,7 +132,7 @@ class Consumer:
             self._rows = iter(())
         self._fetch_from.pop(topic_partition, None)
         self._recreated.discard(topic_partition)
-        self._fetcher.forget(topic_partition)
+        self._fetcher.forget_partition(topic_partition)
 
     def _topic_ids(self, topic_partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """The ids of the topics as they are now, not as they were when last asked for."""
@@ -179,13 +179,14 @@ class Consumer:
     def _resolve_some(
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, Position]:
-        """Likewise of the partitions whose leaders answer at once; the others are in trouble."""
+        """Likewise, of the partitions whose leaders answer at once; failures of the others are
+        recorded."""
         if not specs:
             return {}
         topic_ids = self._topic_ids(specs)
         began = self._cluster.clock.monotonic()
         # Who is silent holds up the others at first for a moment only.
-        tries = min(self._troubles.failures(topic_partition) for topic_partition in specs)
+        tries = min(self._failures.failures_in_a_row(topic_partition) for topic_partition in specs)
         patience_ms = min(_FIRST_PATIENCE_MS << tries, self._cluster.config.connect_timeout_ms)
         found = self._admin.find_offsets(specs, topic_ids=topic_ids, patience_ms=patience_ms)
         late = {
@@ -195,7 +196,7 @@ class Consumer:
         }
         ends = self._admin.find_offsets(late, topic_ids=topic_ids, patience_ms=patience_ms)
         for topic_partition, error in {**found.away, **ends.away}.items():
-            self._troubles.failed([topic_partition], error, began=began)
+            self._failures.record_failure([topic_partition], error, began=began)
         return _placed({**found.found, **ends.found}, topic_ids)
 
     def _find_positions(self) -> None:
@@ -204,7 +205,7 @@ class Consumer:
         missing = [
             topic_partition
             for topic_partition in self._assigned
-            if topic_partition not in self._positions and self._troubles.may_try(topic_partition)
+            if topic_partition not in self._positions and self._failures.may_try(topic_partition)
         ]
         if missing:
             starts, specs = self._starts(missing)
@@ -243,15 +244,15 @@ class Consumer:
         while not self._received:
             self._find_positions()
             self._request_more()
-            for fetched in self._fetcher.poll(deadline):
-                self._take(fetched)
-            self._troubles.tell(self._assigned)
+            for fetched in self._fetcher.collect_fetches(deadline):
+                self._take_data(fetched)
+            self._failures.report(self._assigned)
             if deadline.expired:
                 break
         self._request_more()  # so that the leaders work while the caller does
 
     def _request_more(self) -> None:
-        self._fetcher.request(
+        self._fetcher.send_fetches(
             {
                 topic_partition: self._fetch_from[topic_partition]
                 for topic_partition in self._assigned
@@ -259,7 +260,7 @@ class Consumer:
             }
         )
 
-    def _take(self, fetched: Fetched) -> None:
+    def _take_data(self, fetched: PartitionData) -> None:
         topic_partition = fetched.topic_partition
         if self._fetch_from.get(topic_partition) != fetched.position:
             return  # the consumer was sent elsewhere meanwhile
@@ -326,7 +327,7 @@ class Consumer:
                 self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
                 return record
             if self._current is not None:
-                # Skips the gap that compaction may have left behind the last record.
+                # Skips the gap that compaction may have left after the last record.
                 self._move(self._current.topic_partition, self._current.header.next_offset)
                 self._current = None
             if not self._received:

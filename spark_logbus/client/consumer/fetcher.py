@@ -11,7 +11,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
-from spark_logbus.client.fetch.partition_failures import Troubles
+from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     LogbusError,
@@ -36,9 +36,9 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """What came for one partition: data from ``position`` on, or word that it is no longer there:
-    the log begins behind it or ends before it, or its topic is gone."""
+class PartitionData:
+    """The data of one partition from ``position`` on, or the error that says it is no longer
+    there: the log begins after it or ends before it, or its topic is gone."""
 
     topic_partition: TopicPartition
     position: Position
@@ -58,17 +58,19 @@ class _Waiting:
 
 
 class Fetcher:
-    """Not thread-safe. At most one response per leader is under way. ``troubles`` are shared with
-    the consumer."""
+    """Fetches of one consumer, at most one per leader. Not thread-safe. ``failures`` are shared
+    with the consumer."""
 
-    def __init__(self, cluster: Cluster, config: ConsumerConfig, troubles: Troubles) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ConsumerConfig, failures: PartitionFailures
+    ) -> None:
         self._cluster = cluster
         self._config = config
-        self._troubles = troubles
+        self._failures = failures
         self._waiting: dict[BrokerAddress, _Waiting] = {}
-        self._lost: dict[TopicPartition, Fetched] = {}  # not told yet
+        self._lost: dict[TopicPartition, PartitionData] = {}  # not collected yet
 
-    def request(self, wanted: Mapping[TopicPartition, Position]) -> None:
+    def send_fetches(self, wanted: Mapping[TopicPartition, Position]) -> None:
         """Send fetches for the partitions that none is under way for, where a leader is free."""
         under_way = {
             topic_partition for one in self._waiting.values() for topic_partition in one.positions
@@ -81,18 +83,20 @@ class Fetcher:
             if (
                 topic_partition in under_way
                 or topic_partition in self._lost
-                or not self._troubles.may_try(topic_partition)
+                or not self._failures.may_try(topic_partition)
             ):
                 continue
             try:
-                # A leader refuses another topic's id as if it did not lead it; this tells.
+                # A leader refuses another topic's id as if it did not lead it; this finds out.
                 require_topic(self._cluster, topic_partition.topic, position.topic_id, patience)
                 leader = self._cluster.leader(topic_partition, patience)
             except TopicRecreatedError as error:
-                self._lost[topic_partition] = Fetched(topic_partition, position, _NOTHING, error)
+                self._lost[topic_partition] = PartitionData(
+                    topic_partition, position, _NOTHING, error
+                )
                 continue
             except LogbusError as error:
-                self._troubles.failed([topic_partition], error, began=began)
+                self._failures.record_failure([topic_partition], error, began=began)
                 continue
             if leader not in self._waiting:
                 by_leader.setdefault(leader, {})[topic_partition] = position
@@ -122,14 +126,14 @@ class Fetcher:
             connection = self._cluster.pool.take(leader, self._cluster.deadline_ms(patience_ms))
             pending = connection.send(Api.FETCH, request)
         except LogbusError as error:
-            self._troubles.failed(positions, error, began=began)
+            self._failures.record_failure(positions, error, began=began)
             return
         now = self._cluster.clock.monotonic()
         deadline = self._cluster.deadline_ms(patience_ms + config.max_wait_ms)
         self._waiting[leader] = _Waiting(connection, pending, positions, now, deadline)
 
-    def poll(self, deadline: Deadline) -> list[Fetched]:
-        """What has come by ``deadline``; returns as soon as any leader has answered.
+    def collect_fetches(self, deadline: Deadline) -> list[PartitionData]:
+        """The data received by ``deadline``; returns as soon as any leader has answered.
 
         Raises errors that no retry can mend.
         """
@@ -145,7 +149,7 @@ class Fetcher:
             if waiting.pending.done:
                 del self._waiting[leader]
                 self._cluster.pool.give_back(waiting.connection)
-                fetched += self.parse_response(leader, waiting)
+                fetched += self._parse_response(leader, waiting)
             else:
                 self._note_silence(leader, waiting)
         return fetched
@@ -156,7 +160,7 @@ class Fetcher:
         if waiting.connection.receives or self._cluster.clock.monotonic() < due:
             return
         silent = RequestTimeoutError(f"{leader} has not answered a fetch that was due.")
-        self._troubles.waits(waiting.positions, silent, since=due)
+        self._failures.record_silence(waiting.positions, silent, since=due)
 
     def _silent_from(self, waiting: _Waiting) -> float:
         return waiting.sent_at + self._config.max_wait_ms / 1000 + _ANSWER_S
@@ -164,7 +168,7 @@ class Fetcher:
     def _wait(self, deadline: Deadline) -> None:
         poll = select.poll()
         sockets = {}
-        soonest = self._troubles.soonest(deadline.at)
+        soonest = self._failures.next_event(deadline.at)
         now = self._cluster.clock.monotonic()
         for waiting in self._waiting.values():
             waiting.connection.progress(until=waiting.pending)
@@ -182,7 +186,7 @@ class Fetcher:
         for descriptor, _ in poll.poll(max(1.0, left_s * 1000)):
             sockets[descriptor].connection.progress(until=sockets[descriptor].pending)
 
-    def parse_response(self, leader: BrokerAddress, waiting: _Waiting) -> list[Fetched]:
+    def _parse_response(self, leader: BrokerAddress, waiting: _Waiting) -> list[PartitionData]:
         try:
             response = waiting.pending.result(FetchResponse, waiting.deadline)
             results = response.results
@@ -195,7 +199,7 @@ class Fetcher:
                     f"{len(got)} results and {len(payload)} bytes, of which {total} are theirs."
                 )
         except LogbusError as error:
-            self._troubles.failed(waiting.positions, error)
+            self._failures.record_failure(waiting.positions, error)
             return []
         fetched = []
         at = 0
@@ -207,18 +211,18 @@ class Fetcher:
                 partition_error(result.error, topic_partition, leader) if result.error else None
             )
             if isinstance(refused, OffsetOutOfRangeError):
-                fetched.append(Fetched(topic_partition, position, data, refused))
+                fetched.append(PartitionData(topic_partition, position, data, refused))
             elif refused is not None:
-                self._troubles.failed([topic_partition], refused)
+                self._failures.record_failure([topic_partition], refused)
             else:
-                self._troubles.over(topic_partition)
+                self._failures.record_success(topic_partition)
                 if result.length:
-                    fetched.append(Fetched(topic_partition, position, data))
+                    fetched.append(PartitionData(topic_partition, position, data))
         return fetched
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """The partition is no longer of interest; an answer under way is for nobody."""
-        self._troubles.forget(topic_partition)
+    def forget_partition(self, topic_partition: TopicPartition) -> None:
+        """The partition is no longer of interest; an answer under way is dropped."""
+        self._failures.forget_partition(topic_partition)
         self._lost.pop(topic_partition, None)
 
     def close(self) -> None:

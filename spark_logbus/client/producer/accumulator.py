@@ -133,7 +133,7 @@ class Accumulator:
         self._wake()
         return batch.acknowledgement
 
-    def flush(self) -> list[Acknowledgement]:
+    def begin_flush(self) -> list[Acknowledgement]:
         """Make all that was appended ready; the acknowledgements of what is not settled yet."""
         with self._lock:
             self._seal_all()
@@ -354,7 +354,7 @@ class Accumulator:
             queue.not_before = 0.0
             self._land(queue)
 
-    def drop(
+    def fail_unsent(
         self,
         queue: PartitionQueue,
         failed: Sequence[tuple[QueuedBatch, LogbusError]],

@@ -63,8 +63,8 @@ class LeaderConnections:
     def __iter__(self) -> Iterator[Link]:
         return iter(list(self._links.values()))
 
-    def to_leader(self, topic_partition: TopicPartition, now: float) -> Link | None:
-        """The connected link to the partition's leader; None while that is being looked into."""
+    def link_to_leader(self, topic_partition: TopicPartition, now: float) -> Link | None:
+        """The connected link to the partition's leader; None while there is none."""
         address = self._cluster.cached_leader(topic_partition)
         if address is None or self._cluster.is_stale(topic_partition.topic):
             self._look_up(topic_partition.topic, now)
@@ -79,7 +79,7 @@ class LeaderConnections:
             link.dialing.add_done_callback(lambda _: self._wake())
         return link if link.connection is not None else None
 
-    def away(self, topic_partition: TopicPartition) -> LogbusError | None:
+    def unreachable_reason(self, topic_partition: TopicPartition) -> LogbusError | None:
         """Why the partition's leader cannot be reached; None if it can, or is not known yet."""
         address = self._cluster.cached_leader(topic_partition)
         if address is None:
@@ -98,7 +98,7 @@ class LeaderConnections:
             lookup.asking = self._helpers.submit(self._cluster.topic, topic, deadline)
             lookup.asking.add_done_callback(lambda _: self._wake())
 
-    def connected(self, now: float) -> list[Link]:
+    def adopt_connections(self, now: float) -> list[Link]:
         """Take in finished dials; the links that have just come up."""
         up = []
         for link in self._links.values():
@@ -108,13 +108,13 @@ class LeaderConnections:
             try:
                 link.connection = dialing.result()
             except LogbusError as error:
-                self.down(link, error, now)
+                self.take_down(link, error, now)
             else:
                 link.failures = 0
                 up.append(link)
         return up
 
-    def unknown_topics(self, now: float) -> list[tuple[str, UnknownTopicError]]:
+    def adopt_lookups(self, now: float) -> list[tuple[str, UnknownTopicError]]:
         """Take in finished lookups; the topics that turned out not to exist."""
         unknown = []
         for topic, lookup in list(self._lookups.items()):
@@ -142,7 +142,7 @@ class LeaderConnections:
             lookup.not_before = now + self._cluster.backoff.pause_s(lookup.failures)
         return unknown
 
-    def down(self, link: Link, error: LogbusError, now: float) -> list[InFlight]:
+    def take_down(self, link: Link, error: LogbusError, now: float) -> list[InFlight]:
         """Close a link, to be dialed again after a pause; what was on its way on it."""
         self.last_error = link.last_error = error
         if link.connection is not None:

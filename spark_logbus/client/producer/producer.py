@@ -64,7 +64,7 @@ class Producer:
         self._accumulator = Accumulator(
             self._config, clock=self._clock, backoff=cluster.backoff, wake=poller.wake
         )
-        self._routes = ProducerTopics(cluster, self._config)
+        self._topics = ProducerTopics(cluster, self._config)
         self._closed = False
         self._sender = Sender(cluster, self._config, self._accumulator, poller)
         self._sender.start()
@@ -81,7 +81,7 @@ class Producer:
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Hand over one record; the future tells where it went.
+        """Hand over one record; the future gives its place.
 
         ``timestamp_us`` is µs since the epoch, or a datetime with a time zone, and defaults to
         now. ``headers`` are pairs of a name and bytes, or a mapping. ``partition`` overrides the
@@ -91,7 +91,7 @@ class Producer:
         """
         if topic.__class__ is not str:
             topic = as_topic(topic)
-        route = self._routes.known(topic) or self._routes.open(topic)
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
@@ -121,7 +121,7 @@ class Producer:
             size=size,
         )
         if news:
-            self._routes.refresh_partitions(route)
+            self._topics.refresh_partitions(route)
         return future
 
     def send_arrow(
@@ -140,7 +140,7 @@ class Producer:
         InvalidRequestError for columns that cannot be a record's.
         """
         topic = as_topic(topic)
-        route = self._routes.known(topic) or self._routes.open(topic)
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
         if partition is not None:
             partition = as_partition(partition)
             route.queue(partition)
@@ -165,7 +165,7 @@ class Producer:
                     acknowledgement = self._accumulator.append_encoded(
                         route.queues, target, encoded, record_count=count
                     )
-                    self._routes.refresh_partitions(route)
+                    self._topics.refresh_partitions(route)
                     future = range_future(acknowledgement)
                     if on_ack is not None:
                         future.add_done_callback(on_ack)
@@ -207,14 +207,14 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what is collected now, and return when all of it is acknowledged or failed.
 
-        Failures are told by the futures, not here. RequestTimeoutError after ``timeout_s``,
+        Futures raise the failures, not this. RequestTimeoutError after ``timeout_s``,
         which by default is the delivery timeout and one request.
         """
         if timeout_s is None:
             waiting_ms = self._config.delivery_timeout_ms + self._cluster.config.request_timeout_ms
             timeout_s = waiting_ms / 1000
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
-        waiting = self._accumulator.flush()
+        waiting = self._accumulator.begin_flush()
         for acknowledgement in waiting:
             if not acknowledgement.settled(deadline.remaining_s):
                 undone = sum(not one.done for one in waiting)

@@ -82,10 +82,10 @@ class Sender:
 
     def _turn(self) -> None:
         now = self._cluster.clock.monotonic()
-        for link in self._links.connected(now):
+        for link in self._links.adopt_connections(now):
             assert link.connection is not None
             self._poller.add(link.connection, link)
-        for topic, unknown in self._links.unknown_topics(now):
+        for topic, unknown in self._links.adopt_lookups(now):
             self._accumulator.fail_topic(topic, unknown)
         self._accumulator.seal_lingering(now)
         self._accumulator.fail_expired(now, why=self._why_it_waited)
@@ -112,7 +112,7 @@ class Sender:
             for queue in self._accumulator.ready_queues()
             if len(queue.siblings) > 1
             and queue not in self._away
-            and self._links.to_leader(queue.topic_partition, now) is None
+            and self._links.link_to_leader(queue.topic_partition, now) is None
         ]
         if not waiting and (not self._away or now < self._look_around_at):
             return
@@ -127,7 +127,7 @@ class Sender:
         there = {
             queue
             for queue in siblings
-            if self._links.to_leader(queue.topic_partition, now) is not None
+            if self._links.link_to_leader(queue.topic_partition, now) is not None
         }
         if not there:
             return
@@ -136,12 +136,12 @@ class Sender:
                 if queue in self._away:
                     self._away.remove(queue)
                     self._accumulator.set_back(queue)
-            elif self._links.away(queue.topic_partition) is not None:
+            elif self._links.unreachable_reason(queue.topic_partition) is not None:
                 self._away.add(queue)
         self._accumulator.set_away([queue for queue in siblings if queue in self._away])
 
     def _why_it_waited(self, topic_partition: TopicPartition) -> LogbusError | None:
-        return self._links.away(topic_partition) or self._links.last_error
+        return self._links.unreachable_reason(topic_partition) or self._links.last_error
 
     # -- requests -------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Sender:
         for queue in self._accumulator.ready_queues():
             if queue.not_before > now:
                 continue
-            link = self._links.to_leader(queue.topic_partition, now)
+            link = self._links.link_to_leader(queue.topic_partition, now)
             if link is None or len(link.in_flight) >= self._config.max_in_flight:
                 continue
             _, parts, used = plans.get(id(link), (link, [], 0))
@@ -214,7 +214,7 @@ class Sender:
             except LogbusError as error:
                 failed.append((batch, error))
         if failed:
-            self._accumulator.drop(queue, failed, landed=not data)
+            self._accumulator.fail_unsent(queue, failed, landed=not data)
         if data and queue.sequences is not None:
             queue.sequences.number(list(data))
         return data
@@ -252,7 +252,7 @@ class Sender:
     def _link_down(self, link: Link, error: LogbusError, now: float) -> None:
         if link.connection is not None:
             self._poller.remove(link)
-        for lost in self._links.down(link, error, now):
+        for lost in self._links.take_down(link, error, now):
             if lost.pending.done and lost.pending.error is None:
                 self._answered(link, lost, now)
             else:

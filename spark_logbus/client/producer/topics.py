@@ -45,10 +45,10 @@ class ProducerTopics:
         self._cluster = cluster
         self._config = config
         self._lock = threading.Lock()
-        self._routes: dict[str, Route] = {}
-        self.known = self._routes.get  # the fast path: one dict lookup
+        self._topics: dict[str, Route] = {}
+        self.known_topic = self._topics.get  # the fast path: one dict lookup
 
-    def open(self, topic: str) -> Route:
+    def open_topic(self, topic: str) -> Route:
         """The topic's route; asks for its metadata, for at most ``max_block_ms``."""
         deadline = self._cluster.deadline_ms(max(self._config.max_block_ms, 1))
         known = self._cluster.retrying(
@@ -67,7 +67,7 @@ class ProducerTopics:
         look_again_at = self._look_again_at()
         with self._lock:
             made = Route(topic, queues, keyless, limit, look_again_at)
-            return self._routes.setdefault(topic, made)
+            return self._topics.setdefault(topic, made)
 
     def _queue(
         self,

@@ -114,7 +114,7 @@ def test_a_record_batch_is_ready_when_full_or_lingered_or_flushed() -> None:
     bench.accumulator.seal_lingering(6.0)
     assert bench.ready() == [0, 1]
     bench.add(1, now=6.0)
-    bench.accumulator.flush()
+    bench.accumulator.begin_flush()
     assert [batch.record_count for batch in bench.take(1)] == [1, 1]
 
 
@@ -235,7 +235,7 @@ def test_events_tell_the_linger_the_timeout_and_the_pause() -> None:
     bench = Bench(batch_limit=20)
     bench.add(0, now=2.0)
     assert sorted(bench.accumulator.events()) == [2.0 + LINGER, 2.0 + TIMEOUT]
-    bench.accumulator.flush()
+    bench.accumulator.begin_flush()
     bench.requeue(0, bench.take(0), not_before=4.0)
     assert sorted(bench.accumulator.events()) == [4.0, 2.0 + TIMEOUT]
 
@@ -244,7 +244,7 @@ def test_encoding_happens_once_and_keeps_the_count() -> None:
     bench = Bench()
     bench.add(0, b"a")
     bench.add(0, b"b")
-    bench.accumulator.flush()
+    bench.accumulator.begin_flush()
     (batch,) = bench.take(0)
     estimate = batch.size_bytes
     data = batch.encoded(Compression.NONE)
