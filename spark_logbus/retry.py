@@ -74,7 +74,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long, and how, a passing fault is waited out. Immutable; thread-safe."""
+    """Waits out passing faults, within a bound. Immutable; thread-safe."""
 
     #: Longer than a ZooKeeper session timeout plus a broker's restart; after it, the fault is
     #: not passing, and whoever runs the query should know.

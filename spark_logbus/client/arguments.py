@@ -1,4 +1,4 @@
-"""What callers hand over: taken where its meaning is clear, else refused by name. Pure."""
+"""Checks callers' arguments: accepts what is clear, else refuses it by name. Pure."""
 
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
 
-_LARGEST = 1 << 40
-"""A terabyte, or 34 years in milliseconds: what a thread can still wait for."""
+# A terabyte, or 34 years in milliseconds: what a thread can still wait for.
+_LARGEST: Final = 1 << 40
 
 
 def _at_least(owner: object, minimum: int, *keys: str) -> None:
@@ -29,7 +29,7 @@ def _one_of(owner: object, key: str, kind: type) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How a ``Cluster`` talks to brokers."""
+    """Settings of a ``Cluster``: its connections, retries and metadata."""
 
     #: Names this client in the brokers' logs.
     client_id: str = "logbus"
@@ -66,7 +66,7 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How a ``Producer`` collects and sends records."""
+    """Settings of a ``Producer``: record batches, requests and their bounds."""
 
     #: What a broker has done before it acknowledges.
     acks: Acks = Acks.FLUSHED
@@ -107,7 +107,7 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a ``Consumer`` reads."""
+    """Settings of a ``Consumer``: its group, and the size of its fetches."""
 
     #: Consumer group whose committed offsets (in ZooKeeper) are read and written.
     group: str | None = None

@@ -122,7 +122,7 @@ def _refuse_misspelt(names: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where rows go; ``partition`` None leaves it to the key or the producer's turn."""
+    """The destination of rows; ``partition`` None leaves it to the key or the producer's turn."""
 
     topic: str
     partition: int | None

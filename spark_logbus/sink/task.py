@@ -1,4 +1,4 @@
-"""What one task does: arrow batches from Spark into record batches on the brokers.
+"""One task of a write: arrow batches from Spark into record batches on the brokers.
 
 Rows for one destination are collected to about 2 MB, which is one record batch: large enough
 that its header and the broker's work for it do not count. Sending goes on in the producer's own
@@ -26,17 +26,17 @@ MAX_WAITING_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Appended:
-    """What one task appended to one partition: how many records, and the offsets around them.
+    """One task's appends to one partition: the number of records, and the offsets around them.
 
     Other writers' records may lie between ``first_offset`` and ``end_offset``. Both are None with
-    acks none, which tells no offsets.
+    acks none, which brings no offsets.
     """
 
     records: int = 0
     first_offset: int | None = None
     end_offset: int | None = None
 
-    def add(self, appended: AppendedRange) -> None:
+    def add_range(self, appended: AppendedRange) -> None:
         self.records += appended.record_count
         if appended.base_offset is None:
             return
@@ -114,4 +114,4 @@ class Delivery:
     def _note(self, future: Future[AppendedRange]) -> None:
         appended = future.result()
         topic_partition = TopicPartition(appended.topic, appended.partition)
-        self._appended.setdefault(topic_partition, Appended()).add(appended)
+        self._appended.setdefault(topic_partition, Appended()).add_range(appended)

@@ -40,7 +40,7 @@ class TaskAppends(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """All that a task needs to know. Picklable, without connections."""
+    """The settings of all tasks of a write. Picklable, without connections."""
 
     options: SinkOptions
     columns: SinkColumns
@@ -77,7 +77,7 @@ def _require_topic(admin: Admin, topic: str) -> None:
 
 
 def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> TaskAppends:
-    """What one task does."""
+    """Run one task."""
     config = ProducerConfig(
         acks=plan.options.acks,
         compression=plan.options.compression,

@@ -40,7 +40,7 @@ _CHANGE_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAlteration:
-    """What a topic set itself and how many partitions it had, before and after."""
+    """A topic's own configuration and its number of partitions, before and after."""
 
     config_before: dict[str, str]
     config: dict[str, str]
@@ -231,7 +231,8 @@ class Admin(OffsetQueries):
         problems: dict[BrokerAddress, LogbusError] = {}
         for leader in sorted(led):
             request = MetadataRequest(topics=sorted(led[leader]), ends=True)
-            # Answered from memory: who takes longer is stopped or cut off, and the others wait.
+            # Answered from memory: a broker that takes longer is stopped or cut off, and holds up
+            # the others.
             deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
             try:
                 response = self._cluster.call(

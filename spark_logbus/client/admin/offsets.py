@@ -99,8 +99,8 @@ class OffsetQueries:
         patience_ms: float | None = None,
     ) -> FoundOffsets:
         """Like ``list_offsets``, but asks each leader once, and waits for at most ``patience_ms``,
-        by default the connect timeout. Why an offset is not known is told for each partition
-        whose leader did not answer."""
+        by default the connect timeout. Partitions whose leader did not answer are ``away``, each
+        with the reason."""
         asked = _questions(specs, topic_ids)
         deadline = self._cluster.deadline_ms(
             self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms
@@ -182,7 +182,7 @@ class OffsetQueries:
 def _questions(
     specs: Mapping[TopicPartition, OffsetSpec], topic_ids: Mapping[str, str]
 ) -> list[ListOffsetsPartition]:
-    """What the leaders are to be asked: nothing about an offset that is named."""
+    """The questions for the leaders: none about an offset that is named."""
     asked = []
     for topic_partition, spec in specs.items():
         if isinstance(spec, AtOffset):

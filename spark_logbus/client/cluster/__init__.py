@@ -1,1 +1,1 @@
-"""What a client knows of a cluster: its brokers, topics and leaders, and calls to them."""
+"""A client's knowledge of a cluster: its brokers, topics and leaders, and calls to them."""

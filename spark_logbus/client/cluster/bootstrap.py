@@ -1,4 +1,4 @@
-"""Where a client finds its first broker."""
+"""The addresses at which a client finds its first broker."""
 
 from __future__ import annotations
 

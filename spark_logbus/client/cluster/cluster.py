@@ -1,4 +1,4 @@
-"""The client's view of a cluster: whom to ask, who leads what, and when to ask again."""
+"""The client's view of a cluster: brokers, leaders, and when to ask for them again."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class Cluster:
             self._metadata = self._metadata.doubted_leader(address.broker_id)
 
     def is_stale(self, topic: str) -> bool:
-        """Whether ``topic`` would ask for that topic."""
+        """True if ``topic`` would ask brokers for that topic."""
         return self._fresh(topic) is None
 
     def cached_leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
@@ -231,7 +231,7 @@ class Cluster:
         return self._metadata.leader(topic_partition)
 
     def knows(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition is in the metadata that was last got."""
+        """True if the partition is in the last metadata."""
         topic = self._metadata.topics.get(topic_partition.topic)
         return topic is not None and topic_partition.partition in topic.leaders
 
@@ -261,7 +261,7 @@ class Cluster:
         return address
 
     def not_running(self, topic_partition: TopicPartition) -> BrokerUnavailableError:
-        """What to say of a leader that is not among the live brokers."""
+        """The error for a leader that is not among the live brokers."""
         return BrokerUnavailableError(
             f"The leader of {topic_partition}, {self.leader_name(topic_partition)}, is not "
             "running; start it again, its "

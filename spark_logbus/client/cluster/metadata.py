@@ -1,4 +1,4 @@
-"""What the client knows of the cluster: brokers, topics, leaders. Pure; ``cluster`` asks."""
+"""A snapshot of the cluster's brokers, topics and leaders. Pure; ``cluster`` asks for it."""
 
 from __future__ import annotations
 

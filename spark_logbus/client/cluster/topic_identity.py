@@ -1,4 +1,4 @@
-"""Whether a topic is still the one that is meant: a later one of its name has another id."""
+"""Tells a topic from a later one of its name, which has another id."""
 
 from __future__ import annotations
 

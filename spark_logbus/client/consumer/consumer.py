@@ -214,8 +214,8 @@ class Consumer:
     # -- reading --------------------------------------------------------------------------
 
     def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
-        """What can be had within ``timeout_s``; as soon as there is something, and then what
-        is there. Positions move behind it. Empty if nothing came. Finding a leader may take
+        """Records that arrive within ``timeout_s``; returns all that are there as soon as there
+        are some. Positions move past them. Empty if none came. Finding a leader may take
         the connect timeout longer.
 
         Partitions whose broker is away wait for it, which is logged once, while the others are

@@ -70,7 +70,7 @@ class PartitionFailures:
         return failure is None or failure.not_before <= self._cluster.clock.monotonic()
 
     def failures_in_a_row(self, topic_partition: TopicPartition) -> int:
-        """How often in a row it failed, up to ten."""
+        """Its failures since it was last read, up to ten."""
         failure = self._failures.get(topic_partition)
         return 0 if failure is None else min(failure.count, 10)
 

@@ -132,5 +132,5 @@ def _rows_with_gaps(
 ) -> tuple[int, int]:
     """The rows with offsets in ``[start, end)``; ``decode`` made sure that the deltas rise."""
     deltas = arrow_batch.column("offset_delta")
-    first, behind = (scalar(at - header.base_offset, pa.int64()) for at in (start, end))
-    return pc.sum(pc.less(deltas, first)).as_py(), pc.sum(pc.less(deltas, behind)).as_py()
+    first, after = (scalar(at - header.base_offset, pa.int64()) for at in (start, end))
+    return pc.sum(pc.less(deltas, first)).as_py(), pc.sum(pc.less(deltas, after)).as_py()

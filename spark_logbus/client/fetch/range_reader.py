@@ -168,7 +168,7 @@ class RangeReader:
 
     @property
     def _max_by_file(self) -> int:
-        """What a fetch asks for at most; it stays the same until that was answered."""
+        """The most that a fetch asks for; it stays the same until that was answered."""
         takes_files = self._connection is not None and self._connection.takes_files
         return self._max_mapped_bytes if takes_files else 0
 
@@ -223,7 +223,7 @@ class RangeReader:
         return response.results[0]
 
     def _data(self, pending: PendingResponse, position: int, length: int) -> memoryview | None:
-        """What came, or is in the file that came; None if that cannot be had in this way."""
+        """The data received, or in the file received; None if it cannot be had in this way."""
         if position < 0:
             return pending.payload
         try:

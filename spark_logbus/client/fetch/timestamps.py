@@ -25,13 +25,13 @@ def first_at_or_after(
 ) -> int:
     """Offset of the first record at or after ``timestamp_us`` in the record batch at
     ``base_offset``, which by its header holds one."""
-    # A fetch of one byte brings one whole record batch. How far it reaches is told by its
-    # header, so the range is left open and the reader dropped after the first record batch.
+    # A fetch of one byte brings one whole record batch. Only its header says how far it
+    # reaches, so the range is left open and the reader dropped after the first record batch.
     open_range = OffsetRange(topic_partition, base_offset, _NO_END)
     with RangeReader(cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1) as reader:
         fetched = next(reader)
     number = _first_row(fetched, timestamp_us)
-    if number is None:  # the header promised more than is there; go on behind it
+    if number is None:  # the header promised more than is there; go on after it
         return fetched.header.next_offset
     return int(fetched.offsets()[number].as_py())
 

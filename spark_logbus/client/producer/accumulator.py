@@ -467,7 +467,7 @@ def _waits(queue: PartitionQueue, batch: QueuedBatch) -> bool:
 def _go_together(queue: PartitionQueue, before: QueuedBatch, batch: QueuedBatch) -> bool:
     """Record batches in doubt are sent by themselves while something before them is unknown, and
     not with each other when one between them was given up: the broker would see a gap, and would
-    not tell that it has those before."""
+    not say that it has those before."""
     if before.in_doubt and batch.in_doubt:
         return batch.sequence == before.sequence + before.record_count
     unknown = queue.sequences is not None and queue.sequences.unknown

@@ -1,4 +1,4 @@
-"""What a producer's caller waits on.
+"""The acknowledgements that a producer's callers wait for.
 
 A future per record would cost more than the record. So all records of a record batch share one
 ``Acknowledgement``, and each ``RecordFuture`` is only a number within it.
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record is. ``offset`` is None when nobody told: with acks none, or when the broker
+    """The place of a record. ``offset`` is None when unknown: with acks none, or when the broker
     recognised a repetition of an append whose place it no longer remembers."""
 
     topic: str
@@ -31,7 +31,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class AppendedRange:
-    """Where ``record_count`` records are: from ``base_offset`` on; None when nobody told."""
+    """The place of ``record_count`` records: from ``base_offset`` on; None when unknown."""
 
     topic: str
     partition: int
@@ -81,7 +81,7 @@ class Acknowledgement:
         if self.done:
             return True
         with self._lock:
-            # An event only for those who wait: most records are never asked about.
+            # An event only where one is needed: most records are never asked about.
             if self._done is None and not self.done:
                 self._done = threading.Event()
             done = self._done
@@ -137,7 +137,7 @@ class RecordFuture:
         return not self.done()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is. Raises the error it failed with; TimeoutError past ``timeout``."""
+        """The record's place. Raises the error it failed with; TimeoutError past ``timeout``."""
         appended = self._acknowledgement.wait(timeout)
         base = appended.base_offset
         offset = None if base is None else base + self._number

@@ -1,4 +1,4 @@
-"""What waits in a producer: record batches, and the queue of each partition. Pure."""
+"""Record batches that wait in a producer, and the queue of each partition. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class QueuedBatch:
 
     @property
     def free(self) -> bool:
-        """Whether it can go to another partition: it was never sent."""
+        """True if it can go to another partition: it was never sent."""
         return not (self.keyed or self.failures or self.in_doubt)
 
     def move_to(self, topic_partition: TopicPartition) -> None:
@@ -78,8 +78,8 @@ class QueuedBatch:
 
 
 class PartitionQueue:
-    """What waits for one partition. ``keyless`` and ``siblings``, the queues of all partitions by
-    number, are shared by the topic's queues.
+    """Record batches that wait for one partition. ``keyless`` and ``siblings``, the queues of all
+    partitions by number, are shared by the topic's queues.
 
     Without ``sequences`` its record batches are not numbered: a retry may append them twice.
     """

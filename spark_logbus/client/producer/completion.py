@@ -23,7 +23,7 @@ class Appended:
 
 
 class NextStep(enum.Enum):
-    """What is done with the record batches of one partition."""
+    """The step for the record batches of one partition."""
 
     ACKNOWLEDGE = enum.auto()
     #: Send them again at once, under new sequence numbers.

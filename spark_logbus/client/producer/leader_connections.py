@@ -80,7 +80,7 @@ class LeaderConnections:
         return link if link.connection is not None else None
 
     def unreachable_reason(self, topic_partition: TopicPartition) -> LogbusError | None:
-        """Why the partition's leader cannot be reached; None if it can, or is not known yet."""
+        """The reason if the partition's leader cannot be reached; None if it can, or is unknown."""
         address = self._cluster.cached_leader(topic_partition)
         if address is None:
             known = self._cluster.knows(topic_partition)

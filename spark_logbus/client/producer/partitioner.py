@@ -1,4 +1,4 @@
-"""Which partition a record goes to. Pure, and the same rule for one record and for columns.
+"""Chooses the partition of a record. Pure, and the same rule for one record and for columns.
 
 A key goes to ``crc32c(key) % partitions``, so that equal keys meet in one partition, whichever
 producer sends them. Records without a key stay together for one record batch, and the next

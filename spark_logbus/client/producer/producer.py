@@ -1,4 +1,4 @@
-"""The producer's front: puts records into the accumulator, from any thread."""
+"""The producer's front: appends records to the accumulator, from any thread."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Producer:
     def _targets(
         self, route: Route, batch: pa.RecordBatch, partition: int | None
     ) -> list[tuple[int | None, pa.RecordBatch]]:
-        """Where the parts of a canonical arrow batch go; None stands for "in turn"."""
+        """The parts of a canonical arrow batch with their partitions; None stands for "in turn"."""
         if partition is not None or "key" not in batch.schema.names:
             return [(partition, batch)]
         # Apart from those with a key, which must wait for their leader: rows without one need not.

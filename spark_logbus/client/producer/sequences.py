@@ -6,8 +6,8 @@ the offset of its first copy. At most one request of a partition is on its way, 
 acknowledged yet is always the front of its queue, in order.
 
 After a failure a record batch is either *in doubt*: it may have been appended, and keeps its
-number until the broker has told. Or it has certainly not been appended, and is numbered anew.
-When one that is in doubt is given up, it is not known where those behind it go on. The ones in
+number until the broker has answered. Or it has certainly not been appended, and is numbered anew.
+When one that is in doubt is given up, it is not known where those after it go on. The ones in
 doubt are then sent by themselves: either the broker has them, or it sees a gap; both settle it.
 After a gap the count starts over in a new epoch.
 """
@@ -57,12 +57,12 @@ class Sequences:
     def __init__(self) -> None:
         self._producer_id = secrets.randbits(63)
         self._epoch = 0
-        self._next = 0  # behind all that is acknowledged
+        self._next = 0  # after all that is acknowledged
         self._unknown: int | None = None  # of the last one in doubt that was given up
 
     @property
     def unknown(self) -> bool:
-        """Whether it is not known where the count goes on; see the module's docstring."""
+        """True if it is not known where the count goes on; see the module's docstring."""
         return self._unknown is not None
 
     def number(self, batches: Sequence[Numbered]) -> None:

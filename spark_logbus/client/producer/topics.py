@@ -1,4 +1,4 @@
-"""Per topic: its partitions' queues and limits, made when a producer first meets the topic."""
+"""A producer's topics: their partitions' queues and limits, made at the first send."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Route:
 
 
 class ProducerTopics:
-    """Thread-safe."""
+    """The topics that one producer has met. Thread-safe."""
 
     def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
         self._cluster = cluster
