@@ -225,6 +225,7 @@ def schema() -> bytearray:
 
 
 @pytest.mark.parametrize("hostile", [bomb, outside, extension, schema])
+@pytest.mark.long
 def test_a_payload_that_lies_harms_neither_the_broker_nor_a_reader(
     broker: BrokerProcess, chroot: str, hostile: object
 ) -> None:

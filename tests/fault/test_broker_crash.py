@@ -179,6 +179,7 @@ def test_what_was_acknowledged_or_read_survives_kill_9(tmp_path: Path, chroot: s
     kill_and_check(tmp_path, chroot, rounds=3, seed=1)
 
 
+@pytest.mark.long
 def test_what_was_written_and_never_flushed_survives_kill_9(tmp_path: Path, chroot: str) -> None:
     data = record_batch()
     with broker_process(tmp_path, chroot) as broker:

@@ -133,6 +133,7 @@ def test_a_broker_that_lost_its_id_while_it_was_stopped_acknowledges_nothing_and
         assert "epoch 0" not in epochs[1]
 
 
+@pytest.mark.long
 def test_a_broker_that_asked_for_a_longer_session_than_zookeeper_grants_acknowledges_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_broker_that_slept_and_still_has_its_id_takes_what_waited(
         assert epochs_of(wires[0]) == {8}
 
 
+@pytest.mark.long
 def test_a_broker_that_slept_goes_on_without_zookeeper_after_a_while(tmp_path: Path) -> None:
     with (
         EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper,

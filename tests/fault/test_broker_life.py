@@ -126,6 +126,7 @@ def stop_takes(broker: BrokerProcess) -> float:
 @pytest.mark.parametrize(
     "how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
 )
+@pytest.mark.long
 def test_a_broker_stops_cleanly_without_zookeeper(tmp_path: Path, how: signal.Signals) -> None:
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper:
         directory = tmp_path / "broker"
@@ -149,6 +150,7 @@ def test_a_broker_stops_cleanly_without_zookeeper(tmp_path: Path, how: signal.Si
             assert "after a clean shutdown" in broker.log_file.read_text()
 
 
+@pytest.mark.long
 def test_appends_and_fetches_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
     outage_s = 5.0  # longer than the broker's session
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper:

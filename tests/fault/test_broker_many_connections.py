@@ -57,6 +57,7 @@ def test_a_byte_now_and_then_does_not_buy_time_before_the_handshake(
         assert works(broker, good)
 
 
+@pytest.mark.long
 def test_ten_thousand_idle_connections_cost_little_and_hold_up_nobody(
     tmp_path: Path, chroot: str
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_request_that_drips_in_ends_its_connection(tmp_path: Path, chroot: str
         assert works(broker, good)
 
 
+@pytest.mark.long
 def test_connections_on_which_nothing_moves_are_closed(tmp_path: Path, chroot: str) -> None:
     with serving(tmp_path, chroot, idle_timeout_ms=1_000) as broker, connect(broker) as busy:
         before = sockets_of(broker.pid)
@@ -135,6 +137,7 @@ def test_connections_on_which_nothing_moves_are_closed(tmp_path: Path, chroot: s
         busy.append("t", 0, record_batch())
 
 
+@pytest.mark.long
 def test_clients_do_not_mind_that_their_idle_connection_was_closed(
     tmp_path: Path, chroot: str
 ) -> None:

@@ -89,6 +89,7 @@ def run_load(broker: BrokerProcess, *, mib: int, batches: list[memoryview]) -> N
     "mib",
     [500, pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_data(tmp_path: Path, chroot: str, mib: int) -> None:
     settings = {"log": {"segment_bytes": 32 * MIB}}
     with broker_process(tmp_path, chroot, settings=settings) as broker:
@@ -156,6 +157,7 @@ class SlowSender(threading.Thread):
             self.done = answer.results[0].error is None
 
 
+@pytest.mark.long
 def test_large_requests_share_a_bounded_memory_and_all_get_through(
     tmp_path: Path, chroot: str
 ) -> None:
@@ -177,6 +179,7 @@ def test_large_requests_share_a_bounded_memory_and_all_get_through(
         assert grown < 90, f"{grown:.0f} MiB for 16 requests of {LARGE_MIB} MiB"
 
 
+@pytest.mark.long
 def test_who_stalls_or_goes_gives_its_memory_back(tmp_path: Path, chroot: str) -> None:
     settings = shared(stall_timeout_ms=1_500)
     with broker_process(tmp_path, chroot, settings=settings) as broker, connect(broker) as wire:
@@ -247,6 +250,7 @@ def appended_while(drippers: Drippers, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 40])
+@pytest.mark.long
 def test_requests_that_drip_in_hold_up_no_append_and_are_cut_off(
     tmp_path: Path, chroot: str, count: int
 ) -> None:
@@ -260,6 +264,7 @@ def test_requests_that_drip_in_hold_up_no_append_and_are_cut_off(
         assert broker.log_file.read_text().count(CUT_OFF) == count
 
 
+@pytest.mark.long
 def test_requests_that_hold_all_they_can_and_drip_hold_up_no_append_and_are_cut_off(
     tmp_path: Path, chroot: str
 ) -> None:
@@ -273,6 +278,7 @@ def test_requests_that_hold_all_they_can_and_drip_hold_up_no_append_and_are_cut_
         assert CUT_OFF in broker.log_file.read_text()
 
 
+@pytest.mark.long
 def test_answers_that_nobody_reads_are_bounded(tmp_path: Path, chroot: str) -> None:
     """A client may ask for much with little, again and again, and take nothing."""
     network = {

@@ -50,6 +50,7 @@ def slowest_of(broker: BrokerProcess, count: int) -> float:
     return slowest
 
 
+@pytest.mark.long
 def test_processes_that_are_stopped_in_their_fetches_cost_others_nothing(
     tmp_path: Path, chroot: str
 ) -> None:
@@ -78,6 +79,7 @@ def test_readers_that_never_read_cost_others_nothing(tmp_path: Path, chroot: str
         assert len(stopped[0].receive().payload) > STORED_MIB * MIB
 
 
+@pytest.mark.long
 def test_a_stopped_process_is_let_go_of_in_bounded_time(tmp_path: Path, chroot: str) -> None:
     """Its kernel goes on answering probes, so only the broker can tell."""
     with serving(tmp_path, chroot, idle_timeout_ms=1_500) as broker:

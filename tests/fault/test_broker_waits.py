@@ -78,6 +78,7 @@ def test_it_waits_says_so_and_serves_when_zookeeper_is_there(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.long
 def test_it_can_be_stopped_while_it_waits(
     broker: BrokerProcess, zookeeper: EmbeddedZooKeeper, number: signal.Signals
 ) -> None:
@@ -94,6 +95,7 @@ def test_it_can_be_stopped_while_it_waits(
         assert is_led(wire, "t")
 
 
+@pytest.mark.long
 def test_it_can_be_stopped_while_it_waits_right_after_it_stood_still(
     broker: BrokerProcess,
 ) -> None:

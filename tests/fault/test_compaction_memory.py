@@ -90,6 +90,7 @@ def has_bomb(log: PartitionLog, bomb: memoryview) -> bool:
     return any(payload in path.read_bytes() for path in log.directory.glob("*.log"))
 
 
+@pytest.mark.long
 def test_a_record_batch_that_becomes_too_large_is_kept_within_the_memory(
     tmp_path: Path, bomb: memoryview
 ) -> None:

@@ -69,6 +69,7 @@ def test_foreign_nodes_cost_brokers_and_clients_nothing(tmp_path: Path, chroot: 
 
 
 @pytest.mark.parametrize("how", ["garbage", "forbidden"])
+@pytest.mark.long
 def test_a_topic_whose_node_is_harmed_keeps_its_records_and_comes_back(
     tmp_path: Path, chroot: str, how: str
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_topic_s_node_that_was_put_back_alone_is_completed(tmp_path: Path, chr
         assert "Not all partitions can be led" not in broker.log_file.read_text()
 
 
+@pytest.mark.long
 def test_a_partition_whose_state_is_harmed_costs_no_other(tmp_path: Path, chroot: str) -> None:
     path = "/brokers/topics/t/partitions/0/state"
     with broker_process(tmp_path, chroot) as broker:

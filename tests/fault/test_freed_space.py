@@ -94,6 +94,7 @@ def test_a_deleted_topic_frees_its_space_though_it_was_put_to_all_uses(
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.long
 def test_what_retention_deletes_or_compaction_replaces_frees_its_space(
     tmp_path: Path, chroot: str, policy: str
 ) -> None:

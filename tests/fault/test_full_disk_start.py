@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+import pytest
+
 from spark_logbus.client import Admin, Cluster
 from spark_logbus.errors import LogbusError, StorageError
 from tests.builders.record_batches import record_batch
@@ -33,6 +35,7 @@ def offsets_of(wire: Wire, topic: str) -> list[int]:
         found += [base for base, _ in offsets_in(wire.payload)]
 
 
+@pytest.mark.long
 def test_a_broker_starts_on_a_full_disk_serves_reads_and_frees_space(
     tmp_path: Path, chroot: str
 ) -> None:

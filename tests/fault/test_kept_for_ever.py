@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.builders.record_batches import record_batch
@@ -40,6 +42,7 @@ def wait_for_upkeep(broker: BrokerProcess, topic: str) -> None:
     wait_for(broker, "log_start_offset", 5, topic=topic, partition="0")
 
 
+@pytest.mark.long
 def test_a_topic_that_is_kept_for_ever_outlives_every_start(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper:
         where = f"{zookeeper.address}/logbus"

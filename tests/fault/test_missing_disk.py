@@ -102,6 +102,7 @@ def logbus(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.long
 def test_a_directory_that_is_away_is_refused_and_served_when_it_is_back(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_backup_that_is_put_back_is_refused_where_records_came_since(
         assert read_all(wire, 2) == [2 * number for number in range(AT_FIRST + 2)]
 
 
+@pytest.mark.long
 def test_a_kill_is_no_reason_to_refuse_and_what_was_noted_before_it_counts(
     broker: BrokerProcess, tmp_path: Path, chroot: str
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_kill_is_no_reason_to_refuse_and_what_was_noted_before_it_counts(
     check_refused(broker, 0)
 
 
+@pytest.mark.long
 def test_a_log_that_is_given_up_goes_on_behind_all_its_offsets_and_readers_are_told(
     broker: BrokerProcess, chroot: str
 ) -> None:

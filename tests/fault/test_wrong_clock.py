@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from spark_logbus.log import OS_FILES
 from spark_logbus.log.clock_file import write_clock
 from tests.builders.record_batches import record_batch
@@ -23,6 +25,7 @@ def accept_clock(data: Path, *options: str) -> str:
     return " ".join(done.stdout.split())
 
 
+@pytest.mark.long
 def test_a_clock_that_is_wrong_at_the_start_deletes_nothing(tmp_path: Path, chroot: str) -> None:
     aged = {"retention.ms": "1"}
     sized = {"retention.ms": "-1", "retention.bytes": "1", "segment.bytes": "1024"}

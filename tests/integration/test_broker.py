@@ -208,6 +208,7 @@ def test_a_topic_deleted_and_created_again_under_a_waiting_fetch(
 # -- life -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_second_broker_with_the_same_id_is_refused(
     broker: Broker, tmp_path: Path, chroot: str
 ) -> None:

@@ -125,6 +125,7 @@ class Leaving(Client):
 
 
 @pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_every_request_is_answered_in_its_turn(tmp_path: Path, chroot: str, seconds: float) -> None:
     network = NetworkConfig(threads=6, stall_timeout_ms=500)
     with broker_here(tmp_path, chroot, network=network) as broker:

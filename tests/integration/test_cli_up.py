@@ -95,6 +95,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             up.end(signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_data_and_ports_survive_every_way_to_stop(start: Start) -> None:
     """SIGTERM, Ctrl-C and SIGKILL: nothing is left running, and the next run goes on."""
     up = start("--brokers", "2").ready()
@@ -126,6 +127,7 @@ def test_a_signal_during_the_start_ends_it(start: Start) -> None:
     assert "Traceback" not in up.shown
 
 
+@pytest.mark.long
 def test_a_directory_belongs_to_one_run_and_deaths_are_told(start: Start) -> None:
     up = start().ready()
     second = start()

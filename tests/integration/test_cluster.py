@@ -79,6 +79,7 @@ def test_a_cluster_without_brokers_is_none() -> None:
         EmbeddedCluster(Path("unused"), brokers=0)
 
 
+@pytest.mark.long
 def test_a_broker_that_was_killed_is_started_again(tmp_path: Path, chroot: str) -> None:
     directory = tmp_path / 'an "odd" \\ directory, ü'
     with broker_process(directory, chroot) as broker:

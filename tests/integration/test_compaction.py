@@ -136,6 +136,7 @@ def check(found: dict[int, Sent], sent: list[Sent]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.long
 def test_a_topic_is_compacted_by_itself_and_reads_right(
     brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, compression: Compression
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_killed_compaction_changes_nothing_and_is_done_again(lone: EmbeddedClu
         wait_until(lambda: not leftovers(broker))
 
 
+@pytest.mark.long
 def test_a_broker_killed_while_it_compacts(lone: EmbeddedCluster) -> None:
     broker = lone.brokers[0]
     with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:

@@ -103,6 +103,7 @@ def text(record: ConsumerRecord) -> str:
     return record.value.decode()
 
 
+@pytest.mark.long
 def test_records_without_a_key_go_to_partitions_that_have_a_leader(halves: Halves) -> None:
     living = {topic_partition.partition for topic_partition in halves.living_tps}
     config = ProducerConfig(batch_bytes=400, delivery_timeout_ms=60_000)
@@ -120,6 +121,7 @@ def test_records_without_a_key_go_to_partitions_that_have_a_leader(halves: Halve
         )
 
 
+@pytest.mark.long
 def test_rows_without_a_key_do_not_wait_with_rows_that_have_one(halves: Halves) -> None:
     living = {topic_partition.partition for topic_partition in halves.living_tps}
     keys = (b"%d" % number for number in range(1_000))
@@ -133,6 +135,7 @@ def test_rows_without_a_key_do_not_wait_with_rows_that_have_one(halves: Halves) 
                 assert {future.result(50).partition for future in futures} <= living
 
 
+@pytest.mark.long
 def test_records_that_must_wait_name_the_broker_in_the_end(halves: Halves) -> None:
     config = ProducerConfig(delivery_timeout_ms=1_500)
     with connected(halves) as cluster, Producer(cluster, config) as producer:
@@ -141,6 +144,7 @@ def test_records_that_must_wait_name_the_broker_in_the_end(halves: Halves) -> No
             kept.result(50)
 
 
+@pytest.mark.long
 def test_what_there_is_is_consumed_and_the_rest_is_told(halves: Halves) -> None:
     done = subprocess.run(consume(halves), capture_output=True, text=True, timeout=60, check=False)
     assert set(done.stdout.split()) == halves.records(halves.living_tps)
@@ -171,6 +175,7 @@ def test_an_offset_that_only_others_have_is_no_error_of_a_broker_that_came_back(
     assert [fetched.topic_partition for fetched in read] == list(halves.living_tps)
 
 
+@pytest.mark.long
 def test_following_waits_for_the_broker_and_goes_on_by_itself(
     halves: Halves, tmp_path: Path
 ) -> None:
@@ -196,6 +201,7 @@ def test_following_waits_for_the_broker_and_goes_on_by_itself(
     assert all(str(topic_partition) in warning for topic_partition in halves.dead_tps)
 
 
+@pytest.mark.long
 def test_a_consumer_that_runs_already_goes_on_with_the_living(
     halves: Halves, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +231,7 @@ def test_a_consumer_that_runs_already_goes_on_with_the_living(
             assert text(next(consumer)) == "back"
 
 
+@pytest.mark.long
 def test_offsets_of_the_living_are_known_at_once(halves: Halves) -> None:
     with connected(halves) as cluster:
         admin = Admin(cluster)

@@ -45,6 +45,7 @@ def test_settings_that_clients_rely_on(zookeeper: EmbeddedZooKeeper) -> None:
     assert "maxClientCnxns=0" in settings
 
 
+@pytest.mark.long
 def test_survives_kill_and_restarts_on_the_same_port(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path / "zk") as server:
         address, pid = server.address, server.pid

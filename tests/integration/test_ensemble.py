@@ -88,7 +88,7 @@ def command_line(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=90).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_brokers_queries_and_groups_outlive_the_leader_of_an_ensemble(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_field_may_take_the_place_of_the_value(topic: Topic) -> None:
     assert topic.rows("value") == [(5,)]
 
 
+@pytest.mark.long
 def test_columns_may_be_added_and_left_out(topic: Topic) -> None:
     """After each load the whole can be read, with one schema for all and with each file's own."""
     schemas = [None, "a int", "b string, s struct<x: int>", "a int, s struct<y: string, x: int>"]
@@ -168,6 +169,7 @@ def test_columns_may_be_added_and_left_out(topic: Topic) -> None:
 @pytest.mark.parametrize(
     "keeps_schema", [pytest.param(True, id="kept"), pytest.param(False, id="of an earlier release")]
 )
+@pytest.mark.long
 def test_a_type_that_changed_is_refused_before_anything_is_written(
     topic: Topic, keeps_schema: bool
 ) -> None:
@@ -277,6 +279,7 @@ class NoLock:
         ("delete", None),
     ],
 )
+@pytest.mark.long
 def test_a_load_that_stands_still_while_others_run(
     topic: Topic, step: str, outcome: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +325,7 @@ def test_a_load_that_was_fenced_cannot_stage_anew(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("method", ["flush", "write", "claim"])
+@pytest.mark.long
 def test_killed_within_the_commit(
     topic: Topic, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +361,7 @@ def test_killed_within_the_commit(
         ),
     ],
 )
+@pytest.mark.long
 def test_records_that_are_not_those_that_were_read_are_not_committed(
     topic: Topic,
     change: Callable[[DataFrame], DataFrame],

@@ -150,6 +150,7 @@ def test_series_of_partitions_can_be_switched_off(tmp_path: Path, chroot: str) -
         assert not [name for name, labels in found if dict(labels).keys() == {"topic", "partition"}]
 
 
+@pytest.mark.long
 def test_health_follows_zookeeper(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=128) as server:
         connect_string = f"{server.address}/logbus"
@@ -195,6 +196,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, chroot: str) -> None:
         assert health(port_of(broker))[0] == 200
 
 
+@pytest.mark.long
 def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
     """After a crash with much to scan, the broker tells so instead of being silent."""
     port = free_port()

@@ -97,21 +97,21 @@ def package_files(folder: Path) -> set[str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["spark_logbus", "pyspark_logbus"])
 def test_all_files_of_the_packages_are_installed(installed: Path, package: str) -> None:
     [target] = installed.glob(f"lib/python*/site-packages/{package}")
     assert package_files(target) == package_files(ROOT / package)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_else_is_importable(installed: Path) -> None:
     [site] = installed.glob("lib/python*/site-packages")
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert names - {"__pycache__"} == {"spark_logbus", "pyspark_logbus"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("folder", "pattern"), [("jobs", "*.py"), ("conf", "*.toml")])
 def test_jobs_and_sample_configuration_are_installed(
     installed: Path, folder: str, pattern: str
@@ -121,7 +121,7 @@ def test_jobs_and_sample_configuration_are_installed(
     assert {path.name for path in target.glob(pattern)} == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_command_line_entry_point(installed: Path) -> None:
     assert (installed / "bin" / "logbus").exists()
     output = run(installed / "bin" / "python", "-c", _INSPECT)
@@ -132,7 +132,7 @@ def all_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("editable", [False, True], ids=["plain", "editable"])
 def test_an_installation_leaves_nothing_in_the_source_tree(tmp_path: Path, editable: bool) -> None:
     source = source_tree(tmp_path)
@@ -168,7 +168,7 @@ def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Pat
     assert "Traceback" not in told, told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["wheel", "source", "editable"])
 def test_a_program_in_another_folder_reads_a_topic_however_logbus_was_installed(

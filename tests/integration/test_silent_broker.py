@@ -60,6 +60,7 @@ def stopped(broker: BrokerProcess) -> Iterator[None]:
         os.kill(broker.pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_offsets_of_others_are_known_when_the_first_leader_is_silent(
     tmp_path: Path,
 ) -> None:
@@ -80,6 +81,7 @@ def test_offsets_of_others_are_known_when_the_first_leader_is_silent(
                 assert all(f"broker {silent} " in str(error) for error in found.away.values())
 
 
+@pytest.mark.long
 def test_a_silent_broker_costs_a_poll_one_timeout_however_many_partitions_it_leads(
     chroot: str, tmp_path: Path
 ) -> None:

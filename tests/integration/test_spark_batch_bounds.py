@@ -68,6 +68,7 @@ def read_offsets(frame: DataFrame) -> dict[int, tuple[int, int]]:
         ),
     ],
 )
+@pytest.mark.long
 def test_bounds_for_all_partitions(
     spark: SparkSession,
     logbus: Logbus,

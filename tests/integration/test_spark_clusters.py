@@ -65,12 +65,14 @@ def go_round(
     return told
 
 
+@pytest.mark.long
 def test_a_standalone_cluster(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
     with standalone(tmp_path, env) as cluster:
         told = go_round(cluster, logbus, tmp_path, env)
     assert told["jvms"] == 2, "both workers' executors have read"
 
 
+@pytest.mark.long
 def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
     with connect_server(tmp_path, env) as connect:
         go_round(connect, logbus, tmp_path, env)

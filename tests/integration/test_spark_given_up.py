@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 GONE_ON = 5_000
 
 
+@pytest.mark.long
 def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
     spark: SparkSession, tmp_path: Path, chroot: str
 ) -> None:

@@ -54,6 +54,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
             process.wait(30)
 
 
+@pytest.mark.long
 def test_a_second_query_is_refused_and_told_who_holds_the_group(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_second_query_is_refused_and_told_who_holds_the_group(
     wait_until(lambda: not holders(logbus, "one-query"), deadline_s=8, message="the release")
 
 
+@pytest.mark.long
 def test_topics_that_join_a_pattern_are_claimed(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_group_is_never_ahead_of_what_is_processed(
     assert sum(logbus.committed("behind").values()) == 20
 
 
+@pytest.mark.long
 def test_once_commits_its_micro_batch_with_the_next_run(logbus: Logbus, streams: Streams) -> None:
     """Spark tells the source nothing after the only micro-batch of ``once``."""
     topic = logbus.topic()
@@ -191,6 +194,7 @@ def test_reads_of_one_query_that_share_a_source_share_its_claim(
     assert logbus.committed("union") == logbus.ends(topic)
 
 
+@pytest.mark.long
 def test_a_self_join_needs_a_group_for_each_of_its_reads(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a", "b"])

@@ -30,6 +30,7 @@ def launched() -> Iterator[list[subprocess.Popen[bytes]]]:
             process.wait(30)
 
 
+@pytest.mark.long
 def test_a_killed_query_goes_on_without_losing_or_repeating(
     spark: SparkSession,
     logbus: Logbus,

@@ -31,6 +31,7 @@ def page(listener: LagListener) -> str:
     return text
 
 
+@pytest.mark.long
 def test_the_lag_of_a_limited_query_shrinks_to_nothing(
     logbus: Logbus, streams: Streams, listener: LagListener, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -89,6 +89,7 @@ def with_a_topic(option: str, value: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("option", "value", "said"), BATCH)
+@pytest.mark.long
 def test_a_batch_read_names_option_value_and_remedy(
     spark: SparkSession, logbus: Logbus, option: str, value: str, said: str
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_batch_read_names_option_value_and_remedy(
 
 
 @pytest.mark.parametrize(("option", "value", "said"), STREAM)
+@pytest.mark.long
 def test_a_stream_names_option_value_and_remedy(
     streams: Streams, option: str, value: str, said: str
 ) -> None:
@@ -139,6 +141,7 @@ def test_each_option_is_among_them() -> None:
         ({"assign": '{"no-such-topic":[0]}'}, "The cluster has no topic no-such-topic"),
     ],
 )
+@pytest.mark.long
 def test_mistakes_of_a_batch_read(
     spark: SparkSession, logbus: Logbus, options: dict[str, str], said: str
 ) -> None:
@@ -160,12 +163,14 @@ def test_mistakes_of_a_batch_read(
         ),
     ],
 )
+@pytest.mark.long
 def test_mistakes_of_a_stream(streams: Streams, options: dict[str, str], said: str) -> None:
     with pytest.raises(StreamingQueryException, match=said):
         streams.run(**options)
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+@pytest.mark.long
 def test_partitions_that_a_start_lacks_or_has_too_many(
     spark: SparkSession, logbus: Logbus, streams: Streams, option: str
 ) -> None:

@@ -67,6 +67,7 @@ def pushdown(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(ENABLED)
 
 
+@pytest.mark.long
 def test_spark_carries_pushed_filters_over_to_other_actions(pushdown: SparkSession) -> None:
     """Right would be 6 and 10. The second action does not ask the reader again, so the reader can
     do nothing about it; giving the filters back does not help, because the rows are missing."""
@@ -90,6 +91,7 @@ def test_a_reader_that_takes_filters_cannot_read_while_they_are_off(
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.long
 def test_a_logbus_dataframe_that_is_used_again_counts_right(
     pushdown: SparkSession, logbus: Logbus, enabled: str
 ) -> None:

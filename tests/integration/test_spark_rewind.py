@@ -64,7 +64,9 @@ LONG_AGO_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
 
 
-@pytest.mark.parametrize("trigger", [{}, {"processingTime": "1 second"}])
+@pytest.mark.parametrize(
+    "trigger", [{}, pytest.param({"processingTime": "1 second"}, marks=pytest.mark.long)]
+)
 def test_a_running_query_follows_at_once(
     logbus: Logbus, streams: Streams, trigger: dict[str, str]
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_running_query_follows_at_once(
     )
 
 
+@pytest.mark.long
 def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_anew(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_ane
     assert streams.run(**options) == [], "it is followed once"
 
 
+@pytest.mark.long
 def test_a_restart_in_the_middle_of_a_replay_repeats_the_same_ranges(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -185,6 +189,7 @@ def during(
     return batches
 
 
+@pytest.mark.long
 def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(10))
@@ -203,6 +208,7 @@ def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams) -
     assert streams.run(**options) == []
 
 
+@pytest.mark.long
 def test_available_now_skips_to_the_end_beyond_its_own(logbus: Logbus, streams: Streams) -> None:
     """What was appended since the run began, and skipped by the rewind, does not come later."""
     topic = logbus.topic()
@@ -220,6 +226,7 @@ def test_available_now_skips_to_the_end_beyond_its_own(logbus: Logbus, streams: 
     assert logbus.committed("skip") == logbus.ends(topic)
 
 
+@pytest.mark.long
 def test_partitions_that_the_query_does_not_read_are_left_alone(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -238,6 +245,7 @@ def test_partitions_that_the_query_does_not_read_are_left_alone(
     assert found == {**unread, TopicPartition(topic, 1): 0, TopicPartition(topic, 0): 4}
 
 
+@pytest.mark.long
 def test_a_partition_that_the_query_has_not_seen_yet(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(4))
@@ -249,6 +257,7 @@ def test_a_partition_that_the_query_has_not_seen_yet(logbus: Logbus, streams: St
     assert streams.run(**options) == numbered(1, 103)
 
 
+@pytest.mark.long
 def test_a_rewind_of_a_topic_that_was_recreated_since(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(4))
@@ -263,6 +272,7 @@ def test_a_rewind_of_a_topic_that_was_recreated_since(logbus: Logbus, streams: S
     assert streams.run(**options) == numbered(2, 104)
 
 
+@pytest.mark.long
 def test_a_new_checkpoint_starts_where_its_options_say(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(6))

@@ -110,6 +110,7 @@ def frame_of(spark: SparkSession, columns: str) -> DataFrame:
         ("'v' AS value;cast(null as string) AS topic", {}, "Column topic is null in"),
     ],
 )
+@pytest.mark.long
 def test_mistakes_are_named(
     spark: SparkSession, logbus: Logbus, columns: str, options: dict[str, str], said: str
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_log_is_not_overwritten(spark: SparkSession, logbus: Logbus) -> None:
     assert sum(logbus.ends(topic).values()) == 0
 
 
+@pytest.mark.long
 def test_stream_from_topic_to_topic(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
 ) -> None:

@@ -47,7 +47,9 @@ def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Stre
     assert logbus.committed(group) == logbus.ends(topic)
 
 
-@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize(
+    "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.long)]
+)
 def test_restart_reads_exactly_the_gap(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_running_query_takes_up_new_records_and_new_topics(
     assert streams.values() == [*numbered(3), *numbered(3, 100), *numbered(1, 200)]
 
 
+@pytest.mark.long
 def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(10))
@@ -95,6 +98,7 @@ def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams) -> Non
     assert read == [*numbered(2, 8), *numbered(2, 100)]
 
 
+@pytest.mark.long
 def test_a_rewind_takes_effect_on_a_checkpoint(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     topic_partition = TopicPartition(topic, 0)
@@ -120,6 +124,7 @@ def test_assigned_partitions_and_offsets(logbus: Logbus, streams: Streams) -> No
     assert read == [*numbered(2, 2), *numbered(4, 200)]
 
 
+@pytest.mark.long
 def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
     one, two = logbus.topic(), logbus.topic()
     logbus.produce(one, numbered(3))
@@ -134,6 +139,7 @@ def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 5, 7])  # fewer records than before, as many, and more
+@pytest.mark.long
 def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
@@ -152,6 +158,7 @@ def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None
     assert streams.run(**options) == []
 
 
+@pytest.mark.long
 def test_a_deleted_topic_of_a_pattern(logbus: Logbus, streams: Streams) -> None:
     for name in ("shrink-a", "shrink-b"):
         logbus.topic(name=name)
@@ -166,6 +173,7 @@ def test_a_deleted_topic_of_a_pattern(logbus: Logbus, streams: Streams) -> None:
     assert streams.run(**options) == []
 
 
+@pytest.mark.long
 def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) -> None:
     left, kept = logbus.topic(), logbus.topic()
     for topic in (left, kept):
@@ -179,6 +187,7 @@ def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) ->
     assert streams.run(subscribe=f"{left},{kept}", **options) == [left]
 
 
+@pytest.mark.long
 def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
     topic_partition = TopicPartition(topic, 0)

@@ -22,6 +22,7 @@ class PlannedError(Exception):
     pass
 
 
+@pytest.mark.long
 def test_the_first_micro_batch_fails_and_latest_stays_where_it_was(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -39,6 +40,7 @@ def test_the_first_micro_batch_fails_and_latest_stays_where_it_was(
     assert streams.run(subscribe=topic) == numbered(3, 100)
 
 
+@pytest.mark.long
 def test_a_failed_micro_batch_is_read_again_though_partitions_were_added(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_failed_micro_batch_is_read_again_though_partitions_were_added(
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.long
 def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
@@ -86,6 +89,7 @@ def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
+@pytest.mark.long
 def test_available_now_finds_that_what_it_set_out_to_read_is_gone(
     logbus: Logbus, streams: Streams, how: str, fail_on_data_loss: str
 ) -> None:
@@ -119,6 +123,7 @@ def test_available_now_finds_that_what_it_set_out_to_read_is_gone(
         assert streams.run(**options) == again[10:]
 
 
+@pytest.mark.long
 def test_available_now_reads_nothing_that_came_after_its_start(
     logbus: Logbus, streams: Streams
 ) -> None:

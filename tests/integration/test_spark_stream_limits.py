@@ -39,6 +39,7 @@ def taken(query: StreamingQuery, topic: str) -> list[dict[str, int]]:
     return ends
 
 
+@pytest.mark.long
 def test_a_limit_is_shared_out_in_proportion_and_holds_after_a_restart(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -81,6 +82,7 @@ def test_once_ignores_limits(logbus: Logbus, streams: Streams) -> None:
     assert streams.values() == numbered(40)
 
 
+@pytest.mark.long
 def test_a_limit_of_long_max(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -91,6 +93,7 @@ def test_a_limit_of_long_max(logbus: Logbus, streams: Streams) -> None:
         assert read == [*numbered(7, start), *numbered(3, start + 50)]
 
 
+@pytest.mark.long
 def test_too_few_records_wait_for_more(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(2))
@@ -110,6 +113,7 @@ def test_too_few_records_wait_for_more(logbus: Logbus, streams: Streams) -> None
     assert streams.values() == [*numbered(2), *numbered(10, 100), *numbered(24, 200)]
 
 
+@pytest.mark.long
 def test_too_few_records_wait_no_longer_than_the_delay(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(2))
@@ -124,6 +128,7 @@ def test_too_few_records_wait_no_longer_than_the_delay(logbus: Logbus, streams: 
     query.stop()
 
 
+@pytest.mark.long
 def test_a_limit_by_bytes(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     for start in range(0, 40, 4):  # a record batch of 4 KB each

@@ -17,6 +17,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("include_headers", ["true", "false"])
+@pytest.mark.long
 def test_a_stream_has_the_rows_of_a_batch_read(
     spark: SparkSession, logbus: Logbus, streams: Streams, include_headers: str
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_stream_with_a_choice_of_columns(
     ]
 
 
+@pytest.mark.long
 def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, [None, "b"], key="k")
@@ -63,6 +65,7 @@ def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
     ("options", "tasks"),
     [({"minPartitions": "7"}, range(7, 12)), ({"maxRecordsPerPartition": "20"}, range(6, 7))],
 )
+@pytest.mark.long
 def test_more_tasks_than_partitions(
     logbus: Logbus, streams: Streams, options: dict[str, str], tasks: range
 ) -> None:
@@ -75,6 +78,7 @@ def test_more_tasks_than_partitions(
     assert len({row["task"] for row in streams.rows}) in tasks
 
 
+@pytest.mark.long
 def test_a_watermark_on_the_timestamp(logbus: Logbus, streams: Streams) -> None:
     """Windows are given out when the records' timestamps have passed them, and then are closed."""
     topic = logbus.topic()

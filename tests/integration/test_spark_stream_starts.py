@@ -80,6 +80,7 @@ STARTS: dict[str, tuple[Callable[[str], dict[str, str]], tuple[int, int]]] = {
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 @pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.long
 def test_starts(logbus: Logbus, streams: Streams, selection: str, fail_on_data_loss: str) -> None:
     """All starts in one query, each a source of its own, marked with its name."""
     topic = filled_topic(logbus)
@@ -121,6 +122,7 @@ YOUNGER = BEGAN_MS + COUNT * SECOND_MS  # than all records of a filled topic
     ],
 )
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.long
 def test_no_record_is_as_young_as_the_start(
     logbus: Logbus, streams: Streams, option: str, firsts: tuple[int, int], fail_on_data_loss: str
 ) -> None:
@@ -148,6 +150,7 @@ def test_no_record_is_as_young_as_the_start(
     assert streams.run(**lenient) == [value(0, COUNT), value(1, COUNT)]
 
 
+@pytest.mark.long
 def test_a_start_that_the_log_does_not_reach(logbus: Logbus, streams: Streams) -> None:
     topic = filled_topic(logbus)
     beyond = {"subscribe": topic, "startingOffsets": by_partition(topic, COUNT + 5, COUNT - 1)}
@@ -181,6 +184,7 @@ def test_the_more_special_option_of_a_start_wins(logbus: Logbus, streams: Stream
     ],
 )
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.long
 def test_a_partition_that_comes_later_is_read_from_its_beginning(
     logbus: Logbus, streams: Streams, start: dict[str, str], first: int, fail_on_data_loss: str
 ) -> None:
@@ -205,6 +209,7 @@ def test_a_partition_that_comes_later_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.long
 def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:

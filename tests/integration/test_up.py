@@ -31,8 +31,7 @@ def test_up_stops_everything_and_continues(tmp_path: Path) -> None:
                 [*LOGBUS, "up", "--data", str(tmp_path / "data")], stdout=sink, stderr=sink
             )
         try:
-            wait_until(lambda: b"logbus is up" in output.read_bytes(), deadline_s=120)  # noqa: B023
-            address = next(word for word in output.read_text().split() if word.endswith("/logbus"))
+            address = wait_until(lambda: address_in(output.read_text()), deadline_s=120)  # noqa: B023
             addresses.append(address)
             if turn == 0:
                 run("topics", "create", "kept", "--zookeeper", address)
@@ -44,6 +43,11 @@ def test_up_stops_everything_and_continues(tmp_path: Path) -> None:
         left = run_ps(str(tmp_path))
         assert left == [], left
     assert addresses[0] == addresses[1]
+
+
+def address_in(shown: str) -> str | None:
+    """ZooKeeper's address, which ``logbus up`` shows when all is up."""
+    return next((word for word in shown.split() if word.endswith("/logbus")), None)
 
 
 def run_ps(part: str) -> list[str]:

@@ -42,6 +42,7 @@ class Writer(threading.Thread):
                 self.appended += 1
 
 
+@pytest.mark.long
 def test_no_false_alarm_while_a_broker_appends_rolls_and_deletes(
     tmp_path: Path, chroot: str
 ) -> None:
@@ -74,6 +75,7 @@ def test_no_false_alarm_while_a_broker_appends_rolls_and_deletes(
 
 
 @pytest.mark.parametrize("live", [True, False])
+@pytest.mark.long
 def test_damage_is_found_beside_a_broker_and_without(
     tmp_path: Path, chroot: str, live: bool
 ) -> None:

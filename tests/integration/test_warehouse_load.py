@@ -54,6 +54,7 @@ def job(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> Job:
     return Job(spark, logbus, tmp_path)
 
 
+@pytest.mark.long
 def test_each_load_brings_what_is_new(job: Job) -> None:
     job.produce("a", "b", day=1)
     job.produce("c", partition=1, day=2)
@@ -121,7 +122,18 @@ class KilledError(BaseException):
     """Stands for SIGKILL: nothing of the load runs after it."""
 
 
-@pytest.mark.parametrize("step", ["commit", "publish", "half-way", "delete"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "commit",
+        "half-way",
+        pytest.param("publish", marks=LONG),
+        pytest.param("delete", marks=LONG),
+    ],
+)
 def test_a_load_killed_at_a_step_is_made_good(
     job: Job, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +176,7 @@ def test_a_load_killed_at_a_step_is_made_good(
     assert job.staging() == []
 
 
+@pytest.mark.long
 def test_the_job_runs_by_itself(job: Job) -> None:
     """As spark-submit runs it: a program of its own, with a readable report or error."""
     job.produce("a", "b", day=1)

@@ -117,6 +117,7 @@ def test_the_default_address_is_told_with_what_to_do(monkeypatch: pytest.MonkeyP
     assert "export LOGBUS_ZOOKEEPER=" in told
 
 
+@pytest.mark.long
 def test_who_must_wait_is_told_what_for_once(silent: str, caplog: pytest.LogCaptureFixture) -> None:
     reason = f"{silent} takes connections and does not answer"
     session = Session(silent, client_name="test", connect_timeout_ms=6_000, expects_cluster=True)
@@ -172,6 +173,7 @@ def test_a_client_of_python_learns_it(refusing: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_names_the_reason_within_seconds(spark: SparkSession, refusing: str) -> None:
     reader = spark.read.format("logbus").option("subscribe", "t")
     with pytest.raises(PySparkException) as failed:
