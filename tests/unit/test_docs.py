@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import re
 from datetime import date
@@ -99,3 +100,36 @@ def test_every_option_of_source_and_sink_is_described() -> None:
     for option in (*source.KNOWN, *sink.KNOWN):
         if option != "path":  # what load() and save() are given
             assert [page for page in pages if f"`{option}`" not in pages[page]] == [], option
+
+
+#: Failures whose tests take longer than a person waits.
+TAKES_LONG = ("The leader of a ZooKeeper ensemble", "logbus is installed from a source tree")
+
+
+def test_failures_are_touched_by_tests_that_a_person_waits_for() -> None:
+    waited_for = {name for path in ROOT.glob("tests/**/test_*.py") for name in short_tests(path)}
+    untouched = [
+        row for row in rows("failures.md", "What goes") if not waited_for & set(NAMED.findall(row))
+    ]
+    assert [
+        row for row in untouched if not row.startswith(tuple(f"| {t}" for t in TAKES_LONG))
+    ] == []
+
+
+def short_tests(path: Path) -> set[str]:
+    """The tests of a file that ``scripts/test`` runs."""
+    tree = ast.parse(path.read_text())
+    marks = next(
+        (ast.unparse(node.value) for node in tree.body if isinstance(node, ast.Assign)
+         and ast.unparse(node.targets[0]) == "pytestmark"),
+        "",
+    )  # fmt: skip
+    if "slow" in marks or "long" in marks:
+        return set()
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and not {"pytest.mark.long", "pytest.mark.slow"}
+        & set(map(ast.unparse, node.decorator_list))
+    }
