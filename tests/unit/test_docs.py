@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.docs import NAMED, ROOT, files
+from scripts.docs import CLIENTS, GENERATED, NAMED, ROOT, TABLES, files
 from spark_logbus.datasource import options as source
 from spark_logbus.sink import options as sink
 
@@ -39,6 +39,11 @@ def rows(page: str, header: str) -> list[str]:
 def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
     stale = [str(path) for path, text in files() if path.read_text() != text]
     assert stale == [], "run scripts/docs"
+
+
+def test_every_setting_has_a_place_in_a_page() -> None:
+    placed = {name for page in PAGES for _, name, _ in GENERATED.findall(page.read_text())}
+    assert placed >= {f"{name}-settings" for name in (*TABLES, *CLIENTS)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

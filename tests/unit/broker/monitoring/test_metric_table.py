@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
-from spark_logbus.broker import (
-    BrokerConfig,
-    CompactionConfig,
-    LoggingConfig,
-    MetricsConfig,
-    NetworkConfig,
-)
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric
-from spark_logbus.log import LogConfig
 
 PAGE = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
 SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.HISTOGRAM: ""}
@@ -48,12 +39,3 @@ def test_whatever_the_page_names_exists() -> None:
     }
     named = set(re.findall(r"\blogbus_[a-z_]+\b", PAGE))
     assert named <= known, named - known
-
-
-def test_each_configuration_key_is_documented() -> None:
-    tables = {"network", "log", "compaction", "metrics", "logging"}
-    for kind in (
-        BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MetricsConfig, LoggingConfig,
-    ):  # fmt: skip
-        for field in dataclasses.fields(kind):
-            assert field.name in tables or f"`{field.name}`" in PAGE, field.name
