@@ -32,6 +32,7 @@ def test_up_stops_everything_and_continues(tmp_path: Path) -> None:
             )
         try:
             address = wait_until(lambda: address_in(output.read_text()), deadline_s=120)  # noqa: B023
+            assert address is not None
             addresses.append(address)
             if turn == 0:
                 run("topics", "create", "kept", "--zookeeper", address)
