@@ -11,7 +11,7 @@ from spark_logbus.errors import StorageError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.log import OS_FILES
 from spark_logbus.log.clock_file import off_us
-from spark_logbus.log.steady_time import JumpGuardedClock
+from spark_logbus.log.guarded_clock import JumpGuardedClock
 
 
 def tell_of_clocks(out: Console, brokers: Sequence[BrokerProcess]) -> None:

@@ -10,9 +10,9 @@ from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory
 from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
+from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
-from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import Appended
 

@@ -32,7 +32,7 @@ from spark_logbus.errors import (
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import names, ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
-from spark_logbus.log.clock_file import read_clock, take_accepted, write_clock
+from spark_logbus.log.clock_file import ClockKeeper
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment, LogStats
 from spark_logbus.log.filesystem import (
@@ -46,14 +46,15 @@ from spark_logbus.log.filesystem import (
 )
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.log import PartitionLog
-from spark_logbus.log.missing import missing, too_short
-from spark_logbus.log.partition_directories import PartitionDirectories
+from spark_logbus.log.partition_directories import (
+    PartitionDirectories,
+    missing_log,
+    too_short_log,
+)
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.model import TopicPartition, check_name
-from spark_logbus.times import US_PER_S, show_moment
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +90,11 @@ class LogDirectory:
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
-        #: The time by which records are deleted, by whoever deletes them.
-        self.time = JumpGuardedClock(self._clock)
+        self.clock = ClockKeeper(files, path, self._clock)
         environment = LogEnvironment(
             files,
             self._clock,
-            self.time,
+            self.clock.time,
             self._flusher,
             OpenSegments(_OPEN_SEALED_SEGMENTS),
             ProducerCount(),
@@ -110,10 +110,9 @@ class LogDirectory:
         # Of logs that the checkpoint knows, and whose directories are not there.
         self._missing: dict[TopicPartition, LogCheckpoint] = {}
         self._lock_file: File | None = None
-        self._checkpointed_at = self._time_kept_at = 0.0
-        self._said_clock = False
+        self._checkpointed_at = 0.0
         self.recovery = RecoveryProgress(self._clock)
-        self._home = PartitionDirectories(path, environment, self.recovery)
+        self._directories = PartitionDirectories(path, environment, self.recovery)
 
     # -- opening ------------------------------------------------------------------------
 
@@ -133,24 +132,14 @@ class LogDirectory:
             claim()
             clean = checkpoints.take_clean_marker(self._files, self._path)
             self._checkpoints = checkpoints.read_checkpoint(self._files, self._path)
-            self._resume_time()
+            self.clock.resume()
             self._recover(clean=clean)
         except LogbusError:
             self._lock_file = None
             raise
         self._flusher.start()
         self._checkpoint_or_warn()
-        self._keep_time()
-
-    def _resume_time(self) -> None:
-        try:
-            last_seen_us = read_clock(self._files, self._path)
-        except StorageError as error:
-            logger.warning("%s The clock is taken at its word.", error)
-            return
-        if last_seen_us is not None:
-            self.time.resume(last_seen_us)
-        self._watch_clock()
+        self.clock.keep()
 
     def _take_lock(self) -> None:
         path = self._path / names.LOCK
@@ -165,7 +154,7 @@ class LogDirectory:
             raise storage_error("lock", path, error) from error
 
     def _recover(self, *, clean: bool) -> None:
-        partitions = self._home.find()
+        partitions = self._directories.find()
         self._missing = {
             topic_partition: at
             for topic_partition, at in self._checkpoints.items()
@@ -182,7 +171,7 @@ class LogDirectory:
 
         def recover(topic_partition: TopicPartition) -> PartitionLog | StorageError:
             try:
-                return self._home.open(
+                return self._directories.open(
                     topic_partition,
                     self._checkpoints.get(topic_partition),
                     config=self._defaults,
@@ -248,21 +237,21 @@ class LogDirectory:
             log = self._logs.get(topic_partition)
             if log is None:
                 self._refuse_missing(topic_partition, topic_id, known_end)
-                if self._home.is_there(topic_partition):
-                    log = self._home.complete(topic_partition, log_config)
+                if self._directories.is_there(topic_partition):
+                    log = self._directories.complete(topic_partition, log_config)
                 else:
-                    log = self._home.create(
+                    log = self._directories.create(
                         PartitionMetadata(topic_partition, topic_id), log_config
                     )
                 self._add(log)
             elif log.flushed_end < (known_end or 0):
-                raise too_short(
+                raise too_short_log(
                     topic_partition, log.directory, end=log.flushed_end, known_end=known_end or 0
                 )
             if log.config != log_config:
                 log.configure(log_config)
             log.release()
-            self._home.keep_config(log, config)
+            self._directories.keep_config(log, config)
             return log
 
     def start_over(
@@ -275,7 +264,7 @@ class LogDirectory:
     ) -> PartitionLog:
         """An empty log in the place of one that ``ensure`` refuses, from ``base_offset`` on.
 
-        What is there of the old one is set aside. Raises ConfigError, StorageError.
+        The files of the old one are set aside. Raises ConfigError, StorageError.
         """
         log_config = LogConfig.from_topic_config(config, self._defaults)
         with self._changing:
@@ -283,8 +272,8 @@ class LogDirectory:
             log = self._logs.get(topic_partition)
             if log is not None:
                 stray: Path | None = self._move_away(log, names.stray_directory)
-            elif self._home.is_there(topic_partition):
-                stray = self._home.set_aside(topic_partition, topic_id)
+            elif self._directories.is_there(topic_partition):
+                stray = self._directories.set_aside(topic_partition, topic_id)
             else:
                 stray = None
             logger.warning(
@@ -294,10 +283,10 @@ class LogDirectory:
                 f"; what there is of the old log was moved to {stray}" if stray else "",
             )
             metadata = PartitionMetadata(topic_partition, topic_id)
-            log = self._home.create(metadata, log_config, base_offset=base_offset)
+            log = self._directories.create(metadata, log_config, base_offset=base_offset)
             self._add(log)
             log.release()
-            self._home.keep_config(log, config)
+            self._directories.keep_config(log, config)
             return log
 
     def _add(self, log: PartitionLog) -> None:
@@ -313,12 +302,12 @@ class LogDirectory:
         if log is not None:
             other: str | None = log.topic_id
             stray = self._move_away(log, names.stray_directory)
-        elif self._home.is_there(topic_partition):
+        elif self._directories.is_there(topic_partition):
             known = self._checkpoints.get(topic_partition)
-            other = self._home.topic_id_of(topic_partition, known)
+            other = self._directories.topic_id_of(topic_partition, known)
             if other is None or other == topic_id:
                 return
-            stray = self._home.set_aside(topic_partition, other)
+            stray = self._directories.set_aside(topic_partition, other)
             self._failed.pop(topic_partition, None)
         else:
             return
@@ -335,7 +324,7 @@ class LogDirectory:
         if topic_partition in self._failed and topic_partition in self._to_open_again:
             known = self._checkpoints.get(topic_partition)
             try:
-                log = self._home.open(topic_partition, known, config=config, clean=False)
+                log = self._directories.open(topic_partition, known, config=config, clean=False)
             except StorageError as error:
                 if not is_for_want_of_descriptors(error):
                     self._to_open_again.remove(topic_partition)
@@ -364,9 +353,9 @@ class LogDirectory:
             entry = None
         if entry is not None or known_end is not None:
             recovery_point = entry.recovery_point if entry is not None else 0
-            raise missing(
+            raise missing_log(
                 topic_partition,
-                self._home.directory(topic_partition),
+                self._directories.directory(topic_partition),
                 known_end=max(known_end or 0, recovery_point),
             )
 
@@ -391,14 +380,14 @@ class LogDirectory:
                 del self._missing[topic_partition]
             log = self._logs.get(topic_partition)
             if log is None:
-                doomed = self._move_failed_away(topic_partition, topic_id)
+                moved_away = self._move_failed_away(topic_partition, topic_id)
             elif log.topic_id == topic_id:
                 log.abandon(_deleted(log))
-                doomed = self._move_away(log, names.deleted_directory)
+                moved_away = self._move_away(log, names.deleted_directory)
             else:
-                doomed = None
-        if doomed is not None:
-            self._home.delete(doomed)
+                moved_away = None
+        if moved_away is not None:
+            self._directories.delete(moved_away)
 
     def _check_open(self) -> None:
         if self._lock_file is None:
@@ -408,7 +397,7 @@ class LogDirectory:
 
     def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
         """Take the log out of the set and its directory out of the way."""
-        target = self._home.move_away(log, _deleted(log), name)
+        target = self._directories.move_away(log, _deleted(log), name)
         del self._logs[log.topic_partition]
         return target
 
@@ -417,11 +406,11 @@ class LogDirectory:
         known = self._checkpoints.get(topic_partition)
         if (
             topic_partition not in self._failed
-            or not self._home.is_there(topic_partition)
-            or self._home.topic_id_of(topic_partition, known) != topic_id
+            or not self._directories.is_there(topic_partition)
+            or self._directories.topic_id_of(topic_partition, known) != topic_id
         ):
             return None
-        target = self._home.set_aside(topic_partition, topic_id, names.deleted_directory)
+        target = self._directories.set_aside(topic_partition, topic_id, names.deleted_directory)
         del self._failed[topic_partition]
         return target
 
@@ -430,23 +419,22 @@ class LogDirectory:
     def maintain(self) -> None:
         """One pass: flush and roll what is due, retention, checkpoint. For a timer thread.
 
-        What fails is logged and tried again in the next pass.
+        A failure is logged, and the next pass tries again.
         """
         with self._maintaining:
             if self._lock_file is None:
                 return  # closed: the directory may be another process's by now
-            now_us = self._watch_clock()
-            retired = False
+            now_us = self.clock.watch()
+            expired = False
             for log in self.logs():
                 try:
                     log.flush_and_roll_if_due()
-                    retired |= log.expire(now_us)
+                    expired |= log.expire(now_us)
                 except LogbusError as error:
                     logger.error("%s", error)
-            now = self._clock.monotonic()
-            if now - self._time_kept_at >= _CHECKPOINT_EVERY_S:
-                self._keep_time()
-            if retired or now - self._checkpointed_at >= _CHECKPOINT_EVERY_S:
+            self.clock.keep_if_due()
+            passed_s = self._clock.monotonic() - self._checkpointed_at
+            if expired or passed_s >= _CHECKPOINT_EVERY_S:
                 # Deletion goes on though this fails, or a full disk could never be emptied: it
                 # goes oldest first, each on disk before the next, so no gap can come of it.
                 self._checkpoint_or_warn()
@@ -455,46 +443,6 @@ class LogDirectory:
                     log.delete_expired()
                 except StorageError as error:
                     logger.error("%s It is tried again later.", error)
-
-    def _watch_clock(self) -> int:
-        """The time by which ages count now; hears what an operator says of the clock."""
-        now_us = self.time.now_us()
-        if self.time.jump is None:
-            if self._said_clock:
-                logger.info("The clock shows what is expected again: ages count by it.")
-            self._said_clock = False
-            return now_us
-        if take_accepted(self._files, self._path, self._clock.now_us()):
-            self.time.accept()
-            self._keep_time()
-            self._said_clock = False
-            logger.info("The clock was accepted by an operator: ages count by it from now on.")
-            return self.time.now_us()
-        if not self._said_clock:
-            logger.warning("%s", self.clock_problem())
-        self._said_clock = True
-        return now_us
-
-    def clock_problem(self) -> str | None:
-        """What is wrong with the machine's clock, and what to do; None while it is believed."""
-        jump = self.time.jump
-        if jump is None:
-            return None
-        shown, expected = (show_moment(us // US_PER_S * US_PER_S) for us in jump)
-        return (
-            f"The machine's clock shows {shown}, and by the time that was seen last it is about "
-            f"{expected}. A clock that is more than a day off is not believed: until it comes "
-            "back, records are deleted by age late rather than early. If it is right, because "
-            "the broker was stopped for so long, say, tell the broker: "
-            f"logbus accept-clock {self._path} --execute"
-        )
-
-    def _keep_time(self) -> None:
-        self._time_kept_at = self._clock.monotonic()
-        try:
-            write_clock(self._files, self._path, self.time.trusted_us)
-        except StorageError as error:
-            logger.warning("%s The next start goes by an earlier time.", error)
 
     def _checkpoint_or_warn(self) -> bool:
         """Write the checkpoint; False, and a warning, when that failed."""
@@ -526,8 +474,8 @@ class LogDirectory:
             with self._maintaining:
                 stopped = [log.stop(stopping) for log in self.logs()]
                 self._flusher.stop()
-                self.time.now_us()
-                self._keep_time()
+                self.clock.time.now_us()
+                self.clock.keep()
                 clean = self._checkpoint_or_warn() and all(stopped) and not self._failed
                 if clean:
                     try:

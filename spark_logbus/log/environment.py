@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from spark_logbus.clock import Clock
 from spark_logbus.log.filesystem import FileSystem
 from spark_logbus.log.flusher import FlushScheduler
+from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.segment.segment import OpenSegments
-from spark_logbus.log.steady_time import JumpGuardedClock
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
 
@@ -40,14 +39,6 @@ class LogStats:
     def __init__(self) -> None:
         #: Seconds that each successful flush of a segment took.
         self.flushes = Histogram()
-        #: What retention has taken out of logs.
-        self.retired_segments = Counter()
-        self.retired_bytes = Counter()
-
-
-class AppendTotals(NamedTuple):
-    """What was appended to one log since it was opened."""
-
-    record_batches: int
-    records: int
-    size_bytes: int
+        #: Taken out of logs by retention.
+        self.expired_segments = Counter()
+        self.expired_bytes = Counter()

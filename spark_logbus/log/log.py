@@ -19,7 +19,7 @@ from spark_logbus.log import view as views
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.environment import AppendTotals, LogEnvironment
+from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
@@ -27,7 +27,7 @@ from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
 from spark_logbus.log.state import Listener, LogState, OnFlushed
 from spark_logbus.log.view import LogSlice, LogView
-from spark_logbus.log.writer import Appended, LogWriter
+from spark_logbus.log.writer import Appended, AppendTotals, LogWriter
 from spark_logbus.model import OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -250,8 +250,8 @@ class PartitionLog:
                 try:
                     return look_up(view)
                 except views.DamagedError as damaged:
-                    stretch = damaged.stretch
-                    stretch.segment.inspect(stretch.limit, stretch.end)
+                    visible = damaged.visible
+                    visible.segment.inspect(visible.limit, visible.end)
                 except views.InHoleError as in_hole:
                     raise self._damage_error(offset, in_hole) from None
             except FileNotFoundError as error:
@@ -311,14 +311,16 @@ class PartitionLog:
         )
         if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
             count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
-        count = min(count, len(self._state.view.visible))  # consumers are still to see the rest
+        count = min(
+            count, len(self._state.view.visible_sealed)
+        )  # consumers are still to see the rest
         if count == 0:
             return False
         dropped = self._state.drop_head(count)
         self._pending_deletes.extend(dropped)
         size_bytes = sum(segment.summary.size_bytes for segment in dropped)
-        self._stats.retired_segments.add(count)
-        self._stats.retired_bytes.add(size_bytes)
+        self._stats.expired_segments.add(count)
+        self._stats.expired_bytes.add(size_bytes)
         logger.info(
             "Retention deletes %d segments (%d bytes) of %s; its log now starts at offset %d.",
             count,

@@ -1,7 +1,10 @@
 """The directories of single logs: found, opened, created, set aside, deleted.
 
 A log's directory is whole or not there: it is prepared under another name, and moved to yet
-another before it is deleted. What a crash leaves under such names is removed at the next start.
+another before it is deleted. Leftovers of a crash under such names are removed at the next start.
+
+An empty log in the place of one that is missing would give its offsets to other records, and no
+reader could notice. So a log that is known to have been there is never made anew by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_logbus.errors import ConfigError, LogbusError, StorageError
+from spark_logbus.errors import ConfigError, LogbusError, LogMissingError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import names
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
@@ -18,11 +21,10 @@ from spark_logbus.log.config import LogConfig
 from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.log import PartitionLog
-from spark_logbus.log.missing import EndsTooEarlyError, too_short
 from spark_logbus.log.ownership import is_made_by_us
 from spark_logbus.log.producers.snapshots import recover_producers
 from spark_logbus.log.producers.states import ProducerStateManager
-from spark_logbus.log.recovery import LogRecovery, RecoveryProgress
+from spark_logbus.log.recovery import EndsTooEarlyError, LogRecovery, RecoveryProgress
 from spark_logbus.log.segment.segment import create_segment
 from spark_logbus.model import TopicPartition
 
@@ -30,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionDirectories:
-    """Where the logs' directories are. Not thread-safe: ``LogDirectory`` locks."""
+    """The logs' directories in one data directory. Not thread-safe: ``LogDirectory`` locks."""
 
     def __init__(self, path: Path, environment: LogEnvironment, progress: RecoveryProgress) -> None:
         self._path = path
@@ -250,7 +252,7 @@ class PartitionDirectories:
             try:
                 view = recovery.run()
             except EndsTooEarlyError as early:
-                raise too_short(
+                raise too_short_log(
                     metadata.topic_partition, directory, end=early.end, known_end=early.known_end
                 ) from None
             producers = ProducerStateManager(metadata.topic_partition, self._environment.producers)
@@ -269,3 +271,32 @@ class PartitionDirectories:
             config=config,
             environment=self._environment,
         )
+
+
+def missing_log(
+    topic_partition: TopicPartition, directory: Path, *, known_end: int
+) -> LogMissingError:
+    """``directory`` is not there; ``known_end`` is 0 when only that there was a log is known."""
+    reached = f" and reached offset {known_end} at least" if known_end else ""
+    return LogMissingError(
+        f"Partition {topic_partition} is not served: its log was in {directory}{reached}, and is "
+        f"not there. {_remedies(topic_partition)}"
+    )
+
+
+def too_short_log(
+    topic_partition: TopicPartition, directory: Path, *, end: int, known_end: int
+) -> LogMissingError:
+    """The log in ``directory`` ends at ``end``, and ``known_end`` was on disk once."""
+    return LogMissingError(
+        f"Partition {topic_partition} is not served: its log in {directory} ends at offset {end}, "
+        f"and reached {known_end} at least. Is it an older copy? {_remedies(topic_partition)}"
+    )
+
+
+def _remedies(topic_partition: TopicPartition) -> str:
+    return (
+        "Mount its disk, or put the directory back, and restart the broker; or, if it is lost, "
+        f"give it up: logbus topics give-up {topic_partition.topic} --partition "
+        f"{topic_partition.partition}."
+    )

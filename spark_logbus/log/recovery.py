@@ -1,12 +1,13 @@
 """Brings the log of one partition from its directory to a state that can be served.
 
-What a crash can leave, and what is done about it:
+Leftovers of a crash, and what is done about them:
 
 * The last segment ends in a torn or lost write: it is cut back to its last whole record batch,
   unless valid record batches follow or the damage lies before the recovery point. Then it is
   not a crash's doing, so nothing is cut and the range becomes a ``DamagedRange``.
 * No crash leaves a log that ends, undamaged, before the recovery point: that is an older copy,
-  or one without its last segments. It is refused, not continued (see ``missing``).
+  or one without its last segments. It is refused, not continued: its offsets would go to other
+  records, and no reader could notice.
 * Files of an interrupted deletion (``.deleted``) or replacement (``.tmp``) are removed, and so
   are segments before the log start offset, which was on disk before their deletion began.
 * A compaction that was decided (``.swap``) is completed; one that was not (``.cleaned``) goes.
@@ -30,7 +31,6 @@ from spark_logbus.clock import Clock
 from spark_logbus.log import flush_failure, names
 from spark_logbus.log.compaction.swap import complete as complete_swaps
 from spark_logbus.log.filesystem import File, FileSystem
-from spark_logbus.log.missing import EndsTooEarlyError
 from spark_logbus.log.segment.index import Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, read_summary, save_index
 from spark_logbus.log.segment.lookup import Lookup
@@ -52,8 +52,17 @@ logger = logging.getLogger(__name__)
 _REWRITE_BYTES: Final = 1 << 20
 
 
+class EndsTooEarlyError(Exception):
+    """A log ends before its checkpoint says. Never leaves this package."""
+
+    def __init__(self, end: int, known_end: int) -> None:
+        super().__init__(end, known_end)
+        self.end = end
+        self.known_end = known_end
+
+
 class RecoveryProgress:
-    """How far recovery has come, as numbers and now and then in the log. Thread-safe."""
+    """Progress of recovery, as numbers and now and then in the log. Thread-safe."""
 
     REPORT_EVERY_S: Final = 5.0
 
@@ -203,7 +212,7 @@ class LogRecovery:
         contents: SegmentMetadata,
         result: ScanResult,
     ) -> LogView:
-        """Flushed records are lost at the end: keep the file, go on behind them in a new one.
+        """Flushed records are lost at the end: keep the file, continue after them in a new one.
 
         Their offsets may have been read, so they are not given to other records.
         """

@@ -53,10 +53,9 @@ class LogView(NamedTuple):
         return (*self.sealed, self.active)
 
     def segment_of(self, offset: int) -> VisibleSegment:
-        number = bisect_right(self.base_offsets, offset) - 1
-        return self.stretch(number)
+        return self.visible_segment(bisect_right(self.base_offsets, offset) - 1)
 
-    def stretch(self, number: int) -> VisibleSegment:
+    def visible_segment(self, number: int) -> VisibleSegment:
         """For a segment that begins before the high watermark."""
         if number == len(self.sealed):
             return VisibleSegment(self.active, self.high_watermark, self.visible_position)
@@ -66,7 +65,7 @@ class LogView(NamedTuple):
         return VisibleSegment(segment, end, segment.summary.size_bytes)
 
     @property
-    def visible(self) -> tuple[SealedSegment, ...]:
+    def visible_sealed(self) -> tuple[SealedSegment, ...]:
         """The sealed segments that lie before the high watermark as a whole."""
         return self.sealed[: bisect_right(self.base_offsets, self.high_watermark) - 1]
 
@@ -82,9 +81,9 @@ class VisibleSegment(NamedTuple):
 class DamagedError(Exception):
     """A walk met damage that is not known yet. Never leaves this package."""
 
-    def __init__(self, stretch: VisibleSegment) -> None:
-        super().__init__(stretch)
-        self.stretch = stretch
+    def __init__(self, visible: VisibleSegment) -> None:
+        super().__init__(visible)
+        self.visible = visible
 
 
 class InHoleError(Exception):
@@ -152,24 +151,24 @@ def last_epoch(view: LogView) -> int:
         return -1
 
 
-def read(stretch: VisibleSegment, offset: int, max_bytes: int, end: int | None) -> LogSlice:
+def read(visible: VisibleSegment, offset: int, max_bytes: int, end: int | None) -> LogSlice:
     """The slice from the record batch that holds ``offset`` on.
 
     Raises InHoleError, DamagedError, OSError.
     """
-    lookup = stretch.segment.lookup()
-    limit = stretch.limit
+    lookup = visible.segment.lookup()
+    limit = visible.limit
     if lookup.holes and (hole := lookup.hole_at(offset)) is not None:
-        raise InHoleError(hole, stretch.segment.path)
+        raise InHoleError(hole, visible.segment.path)
     try:
         start = lookup.locate(offset, limit)
         if lookup.holes:
             limit = lookup.limit_before_hole(start.position, limit)
-        if end is not None and end < stretch.end and lookup.hole_at(end) is None:
-            limit = min(limit, lookup.position_from(end, stretch.limit))
+        if end is not None and end < visible.end and lookup.hole_at(end) is None:
+            limit = min(limit, lookup.position_from(end, visible.limit))
         stop = lookup.slice_end(start, limit=limit, max_bytes=max_bytes)
     except DamageFoundError:
-        raise DamagedError(stretch) from None
+        raise DamagedError(visible) from None
     return LogSlice(lookup.file, start.position, stop - start.position, bytes_after=limit - stop)
 
 
@@ -183,11 +182,11 @@ def offset_at(view: LogView, timestamp_us: int) -> int | None:
         return None
     if number == len(view.sealed) and view.active.contents.max_timestamp_us < timestamp_us:
         return None
-    stretch = view.stretch(number)
+    visible = view.visible_segment(number)
     try:
-        return stretch.segment.lookup().at_timestamp(timestamp_us, stretch.limit)
+        return visible.segment.lookup().at_timestamp(timestamp_us, visible.limit)
     except DamageFoundError:
-        raise DamagedError(stretch) from None
+        raise DamagedError(visible) from None
 
 
 def split(view: LogView, start: int, end: int, target_bytes: int) -> tuple[list[int], int]:
@@ -203,15 +202,15 @@ def split(view: LogView, start: int, end: int, target_bytes: int) -> tuple[list[
     total = since_cut = 0
     first = bisect_right(view.base_offsets, start) - 1
     for number in range(first, bisect_left(view.base_offsets, end)):
-        stretch = view.stretch(number)
-        index = stretch.segment.lookup().index
+        visible = view.visible_segment(number)
+        index = visible.segment.lookup().index
         begin = index.at_offset(start)[1] if number == first else 0
-        behind = index.from_offset(end)
-        stop = min(stretch.limit, behind[1]) if behind else stretch.limit
+        after = index.from_offset(end)
+        stop = min(visible.limit, after[1]) if after else visible.limit
         if since_cut >= target_bytes:
-            cuts.append(stretch.segment.base_offset)
+            cuts.append(visible.segment.base_offset)
             since_cut = 0
-        last_cut = begin - since_cut  # as if the segments lay one behind the other
+        last_cut = begin - since_cut  # as if the segments were one file
         while (entry := index.from_position(last_cut + target_bytes)) and entry[1] < stop:
             cuts.append(entry[0])
             last_cut = entry[1]

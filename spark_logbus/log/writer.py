@@ -64,6 +64,14 @@ class Appended:
     base_offsets: tuple[int, ...] = ()
 
 
+class AppendTotals(NamedTuple):
+    """Appended to one log since it was opened."""
+
+    record_batches: int
+    records: int
+    size_bytes: int
+
+
 class Tail(NamedTuple):
     """Where the next append goes; all before it is written, not necessarily flushed."""
 
@@ -93,7 +101,7 @@ class LogWriter:
         self._pool = environment.pool
         self._stats = environment.stats
         self.config = config
-        # What was appended since the log was opened; changed with _writing held.
+        # Totals since the log was opened; changed with _writing held.
         self.record_batches = self.records = self.size_bytes = 0
         self._writing = threading.Lock()
         self._flushing = threading.Lock()

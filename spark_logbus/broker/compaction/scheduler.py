@@ -48,7 +48,7 @@ class Compactor:
         self._report_file = data_dir / COMPACTION_REPORT_FILE
         self._config = config
         self._clock = clock
-        self._time = logs.time
+        self._time = logs.clock.time
         self._stopping = threading.Event()
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
@@ -112,7 +112,7 @@ class Compactor:
         due = []
         for each in self._logs.logs():
             try:
-                found = each.compaction.look(now_us)
+                found = each.compaction.select_segments(now_us)
                 if found is None:
                     continue
                 ratios[each.topic_partition] = found.dirty_ratio

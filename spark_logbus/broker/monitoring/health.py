@@ -103,7 +103,7 @@ class Health:
             *_some(self._damage(), "more damaged ranges are known"),
             *_some(self._session.unreadable.messages, "more nodes in ZooKeeper are not readable"),
             *_some(self._held(), "more logs are kept whole"),
-            *([problem] if (problem := self._logs.clock_problem()) is not None else []),
+            *([problem] if (problem := self._logs.clock.problem()) is not None else []),
         ]
         return Report("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
 

@@ -131,7 +131,7 @@ def _disk(free: bool) -> Callable[[MetricSources], Iterable[Sample]]:
 
 
 def _clock_refused_s(logs: LogDirectory) -> float:
-    jump = logs.time.jump
+    jump = logs.clock.time.jump
     return 0.0 if jump is None else (jump.shown_us - jump.expected_us) / 1e6
 
 
@@ -210,9 +210,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("log_flush_seconds", _HISTOGRAM, "What each flush (fdatasync) of a segment took.", (),
            _one(lambda s: s.logs.stats.flushes.read())),
     Metric("retention_deleted_segments", _COUNTER, "Segments that retention took out.", (),
-           _one(lambda s: s.logs.stats.retired_segments.value)),
+           _one(lambda s: s.logs.stats.expired_segments.value)),
     Metric("retention_deleted_bytes", _COUNTER, "Their bytes.", (),
-           _one(lambda s: s.logs.stats.retired_bytes.value)),
+           _one(lambda s: s.logs.stats.expired_bytes.value)),
     Metric("compactions", _COUNTER, "Compactions of a log that were finished.", (),
            _one(lambda s: s.compaction.runs)),
     Metric("compaction_failures", _COUNTER, "Compactions that failed; they are tried again.", (),

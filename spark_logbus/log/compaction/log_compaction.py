@@ -1,6 +1,6 @@
-"""Compaction of one log, as far as it concerns the log: what to compact, and taking in the result.
+"""Compaction of one log, as far as it concerns the log: the plan, and taking in the result.
 
-The work between, which looks into record batches, is done by another process (see
+The work between, which reads record batches, is done by another process (see
 ``spark_logbus.compactor``): it reads sealed segments and writes new files beside them. So nothing
 here blocks appends or reads.
 """
@@ -56,7 +56,7 @@ class CompactionGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What a compaction of one log is to do.
+    """The work of one compaction of a log.
 
     Records from ``first_dirty_offset`` on are new since the last one. Tombstones before
     ``delete_horizon`` may go.
@@ -95,27 +95,27 @@ class LogCompaction:
         self._config = config
         self._held = held
         self._history: tuple[CleanedUpTo, ...] | None = None
-        self._said_damaged = False
+        self._damage_reported = False
         self._blocked = False
 
     # -- planning -----------------------------------------------------------------------
 
-    def look(self, now_us: int) -> Selection | None:
-        """How much a compaction would find to do; None when the log is not to be compacted.
+    def select_segments(self, now_us: int) -> Selection | None:
+        """Work that a compaction would find; None when the log is not to be compacted.
 
         Raises StorageError.
         """
-        return self._look(self._state.view, self._config(), now_us)
+        return self._select(self._state.view, self._config(), now_us)
 
     def plan(self, now_us: int) -> CompactionPlan | None:
-        """What to do now; None when there is too little to do, or nothing. Raises StorageError."""
+        """The work that is due now; None when there is too little, or none. Raises StorageError."""
         config, view = self._config(), self._state.view
-        found = self._look(view, config, now_us)
+        found = self._select(view, config, now_us)
         if found is None or found.dirty_bytes == 0:
             return None
         if found.dirty_ratio < config.min_cleanable_dirty_ratio and not found.overdue:
             return None
-        segments = view.visible[: found.count]
+        segments = view.visible_sealed[: found.count]
         summaries = [segment.summary for segment in segments]
         with storage_errors("prepare a compaction in", self._directory):
             swaps.remove_cleaned(self._files, self._directory)
@@ -133,15 +133,15 @@ class LogCompaction:
             config,
         )
 
-    def _look(self, view: LogView, config: LogConfig, now_us: int) -> Selection | None:
+    def _select(self, view: LogView, config: LogConfig, now_us: int) -> Selection | None:
         if not config.compacts or self._held():
             return None
         if self._blocked or self._state.offline is not None:
             return None
-        if not view.visible or self._is_damaged(view):
+        if not view.visible_sealed or self._is_damaged(view):
             return None
         return select(
-            [segment.summary for segment in view.visible],
+            [segment.summary for segment in view.visible_sealed],
             first_dirty_offset=self._first_dirty_offset(),
             now_us=now_us,
             min_lag_ms=config.min_compaction_lag_ms,
@@ -163,14 +163,14 @@ class LogCompaction:
             segment.holes or segment.summary.end_offset != end
             for segment, end in zip(view.sealed, view.base_offsets[1:], strict=True)
         )
-        if damaged and not self._said_damaged:
+        if damaged and not self._damage_reported:
             logger.warning(
                 "%s is damaged and therefore not compacted any more; its records stay as they "
                 "are. Restore the damaged segment from a copy, or let it go with the topic's "
                 "retention.",
                 self._state.topic_partition,
             )
-        self._said_damaged = damaged
+        self._damage_reported = damaged
         return damaged
 
     def _cleanings(self) -> tuple[CleanedUpTo, ...]:
@@ -264,15 +264,15 @@ class LogCompaction:
         )  # fmt: skip
 
     def fits(self, groups: Sequence[CompactionGroup]) -> bool:
-        """Whether the log still has all segments of the groups, and is to take in new ones."""
-        there = set(self._state.view.sealed)
+        """True if the log still has all segments of the groups, and is to take in new ones."""
+        sealed = set(self._state.view.sealed)
         return self._state.offline is None and all(
-            there.issuperset(each.segments) and self._still_asked_for(each.config)
+            sealed.issuperset(each.segments) and self._still_asked_for(each.config)
             for each in groups
         )
 
     def _still_asked_for(self, planned: LogConfig) -> bool:
-        """Whether the configuration of today removes all that the one of the plan did."""
+        """True if the configuration of today removes all that the one of the plan did."""
         now = self._config()
         return (
             not self._held()
@@ -282,7 +282,7 @@ class LogCompaction:
         )
 
     def finished(self, plan: CompactionPlan, *, end_offset: int, now_us: int) -> None:
-        """All before ``end_offset`` is clean now: remember that. Raises StorageError."""
+        """Record that all before ``end_offset`` is clean now. Raises StorageError."""
         with self._reshaping:
             if self._state.offline is not None:
                 return
@@ -294,7 +294,7 @@ class LogCompaction:
             checkpoints.write_cleanings(self._files, self._directory, self._history)
 
     def discard(self) -> None:
-        """Remove what a compaction that did not come to its end left behind."""
+        """Remove the leftovers of a compaction that did not come to its end."""
         with self._reshaping:
             if self._state.offline is None:
                 with storage_errors("tidy up after a compaction in", self._directory):

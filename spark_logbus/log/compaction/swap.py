@@ -54,7 +54,7 @@ def index_cleaned(
 def load_cleaned(
     files: FileSystem, index: Path, file: File, *, base_offset: int, end_offset: int
 ) -> tuple[Summary, Index] | None:
-    """What the index says that belongs to the new segment ``file``; None if it does not.
+    """Content of the index of the new segment ``file``; None if it belongs to another.
 
     Raises OSError.
     """
@@ -119,7 +119,7 @@ def complete(files: FileSystem, directory: Path) -> None:
 
 
 def remove_cleaned(files: FileSystem, directory: Path) -> None:
-    """Remove what an earlier compaction left behind. Raises OSError."""
+    """Remove the leftovers of an earlier compaction. Raises OSError."""
     for name in files.names(directory):
         if name.endswith(names.CLEANED_SUFFIX):
             files.remove(directory / name)

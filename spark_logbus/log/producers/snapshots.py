@@ -89,13 +89,13 @@ def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
     for number, end in enumerate((*view.base_offsets[1:], view.flushed_end)):
         if end <= start:
             continue
-        stretch = view.stretch(number)
+        visible = view.visible_segment(number)
         try:
-            _replay_segment(states, stretch.segment.lookup(), start, stretch.limit)
+            _replay_segment(states, visible.segment.lookup(), start, visible.limit)
         except DamageFoundError:
             logger.warning(
                 "The rest of %s is damaged: a producer that appended there may have to start over.",
-                stretch.segment.path,
+                visible.segment.path,
             )
 
 

@@ -93,7 +93,7 @@ def test_a_start_compacts_nothing_before_the_topic_is_known(end: Callable[[Broke
     broker.start(told=False)
     log = broker.directory.get(TP)
     assert log is not None
-    assert log.compaction.look(broker.clock.now_us()) is None
+    assert log.compaction.select_segments(broker.clock.now_us()) is None
     assert log.compaction.plan(broker.clock.now_us()) is None
     told(broker, COMPACTED)
     assert log.compaction.plan(broker.clock.now_us()) is not None

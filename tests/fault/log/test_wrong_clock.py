@@ -82,11 +82,11 @@ def test_a_start_with_a_clock_that_is_wrong_deletes_nothing_early(
         broker.start()
     assert caplog.text.count("is not believed") == 1
     assert "logbus accept-clock /data --execute" in caplog.text
-    assert "is not believed" in (broker.directory.clock_problem() or "")
+    assert "is not believed" in (broker.directory.clock.problem() or "")
     assert run_for(broker, 6 * DAY) == 0
     broker.clock.jump(-jump)
     assert start_offset(broker) == 0
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert run_for(broker, DAY + HOUR) == 4
 
 
@@ -97,7 +97,7 @@ def test_another_restart_does_not_make_it_believed(end: Callable[[Broker], None]
     broker.clock.jump(YEAR)
     for _ in range(3):
         broker.start()
-        assert broker.directory.clock_problem() is not None
+        assert broker.directory.clock.problem() is not None
         assert run_for(broker, 2 * HOUR) == 0
         end(broker)
 
@@ -112,11 +112,11 @@ def test_an_operator_s_word_is_heard(caplog: pytest.LogCaptureFixture) -> None:
         accept(broker)
         assert start_offset(broker) == 4
     assert "accepted by an operator" in caplog.text
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert names.CLOCK_ACCEPTED not in disk_of(broker).names(broker.path)
     crash(broker)
     broker.start()
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
 
 
 def test_an_operator_s_word_is_heard_by_a_broker_that_starts_later() -> None:
@@ -126,7 +126,7 @@ def test_an_operator_s_word_is_heard_by_a_broker_that_starts_later() -> None:
     accept(broker)
     broker.clock.advance(HOUR)
     broker.start()
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert start_offset(broker) == 4
 
 
@@ -139,7 +139,7 @@ def test_an_operator_s_word_is_about_the_clock_of_that_day(later: int) -> None:
     broker.clock.jump(later)
     broker.start()
     assert start_offset(broker) == 0
-    assert broker.directory.clock_problem() is not None
+    assert broker.directory.clock.problem() is not None
 
 
 def test_a_broker_that_was_off_for_a_week_deletes_late() -> None:
@@ -162,7 +162,7 @@ def test_a_broker_that_was_off_for_less_than_a_day_goes_by_the_clock() -> None:
     stop(broker)
     broker.clock.advance(23 * HOUR)
     broker.start()
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert start_offset(broker) == 4
 
 
@@ -192,13 +192,13 @@ def test_what_is_appended_under_a_clock_of_1970_is_kept(for_s: int) -> None:
     back = NOW_US // SECOND - 60
     broker.clock.jump(-back)
     broker.start()
-    assert broker.directory.clock_problem() is not None
+    assert broker.directory.clock.problem() is not None
     made = broker.clock.now_us()
     broker.append(*(record_batch(1, payload=bytes(900), timestamps=(made, made)) for _ in range(3)))
     assert run_for(broker, for_s, step=60) == 0
     broker.clock.jump(back)
     assert start_offset(broker) == 0
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert run_for(broker, 7 * DAY - for_s - HOUR) == 0
     assert run_for(broker, 2 * HOUR) == 3
 
@@ -208,7 +208,7 @@ def test_tombstones_and_lags_go_by_the_same_time() -> None:
     stop(broker)
     broker.clock.jump(YEAR)
     broker.start()
-    time = broker.directory.time
+    time = broker.directory.clock.time
     broker.directory.maintain()
     assert time.now_us() == broker.clock.now_us() - YEAR * SECOND
     assert time.stamp_us() == broker.clock.now_us()
@@ -239,7 +239,7 @@ def test_the_time_is_kept_though_retention_always_has_something_to_delete() -> N
     assert broker.clock.now_us() - seen_us <= 30 * SECOND
     crash(broker)
     broker.start()
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
 
 
 @pytest.mark.parametrize("doing", ["create", "open"])
@@ -264,7 +264,7 @@ def test_a_data_directory_of_an_earlier_release_takes_the_clock_at_its_word() ->
     disk_of(broker).remove(broker.path / names.CLOCK)
     broker.clock.advance(8 * DAY)
     broker.start()
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None
     assert start_offset(broker) == 4
 
 
@@ -275,4 +275,4 @@ def test_a_time_that_no_clock_shows_is_passed_over(seen_us: int) -> None:
     write_clock(broker.files, broker.path, seen_us)
     broker.start()
     append(broker, 1)
-    assert broker.directory.clock_problem() is None
+    assert broker.directory.clock.problem() is None

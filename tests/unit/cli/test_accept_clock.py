@@ -50,7 +50,7 @@ def seen_days_ago(data: Path, days: float) -> None:
 
 def is_refused(data: Path) -> bool:
     directory = opened(data)
-    problem = directory.clock_problem()
+    problem = directory.clock.problem()
     directory.close()
     return problem is not None
 

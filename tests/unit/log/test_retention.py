@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index import NO_TIMESTAMP, Summary
 from spark_logbus.log.segment.metadata import NOTHING_APPENDED
-from spark_logbus.log.steady_time import JumpGuardedClock
 from tests.fakes.clock import NOW_US, SECOND, ManualClock
 
 NOW = 1_000_000_000
