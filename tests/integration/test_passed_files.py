@@ -15,8 +15,8 @@ import pytest
 from spark_logbus.broker import NetworkConfig
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.fetch.batches import FetchedBatch
-from spark_logbus.client.transport import connection as connection_module
 from spark_logbus.client.transport import mapped_file as passed_file
+from spark_logbus.client.transport import transport as transport_module
 from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.log import LogConfig
@@ -154,7 +154,7 @@ def test_a_client_without_descriptors_to_spare_reads_through_the_socket(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)
-    monkeypatch.setattr(connection_module, "ONE_DESCRIPTOR", 0)  # the kernel then drops them
+    monkeypatch.setattr(transport_module, "ONE_DESCRIPTOR", 0)  # the kernel then drops them
     check(cluster)
     assert not mapped
 
