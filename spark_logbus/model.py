@@ -124,7 +124,22 @@ class AtTimestamp:
     timestamp_us: int
 
 
-OffsetSpec = Earliest | Latest | AtOffset | AtTimestamp
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """So many records before the high watermark, as far back as the log goes."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastDuration:
+    """The first record of the last ``duration_us`` microseconds."""
+
+    duration_us: int
+
+
+OffsetSpec = Earliest | Latest | AtOffset | AtTimestamp | LastRecords | LastDuration
+"""A position in a log, as a user names it; the brokers say which offset it is."""
 
 
 @dataclass(frozen=True, slots=True)

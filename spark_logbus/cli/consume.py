@@ -15,7 +15,7 @@ from spark_logbus.cli.until_now import Wanted, spans, until_now
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch, TopicDescription
-    from spark_logbus.model import OffsetSpec, TopicPartition
+    from spark_logbus.model import TopicPartition
 
 _PATIENCE_MS: Final = 4_000  # with a broker that is away, before the others' records are read
 
@@ -23,7 +23,12 @@ _PATIENCE_MS: Final = 4_000  # with a broker that is away, before the others' re
 def consume(
     topic: str,
     partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
-    start: Annotated[str, typer.Option(help="earliest, latest, or an offset.")] = "earliest",
+    start: Annotated[
+        str,
+        typer.Option(
+            help="earliest, latest, an offset, -1000 (records before the end), or '-10 minutes'."
+        ),
+    ] = "earliest",
     limit: Annotated[
         int | None, typer.Option("--max", help="Stop after so many records.", min=1)
     ] = None,
@@ -35,13 +40,15 @@ def consume(
 ) -> None:
     """Print the records of a topic: those that are there, or with --follow also new ones."""
     from spark_logbus.client import Admin, ClientConfig
+    from spark_logbus.offsets.position import parse_spec
 
+    spec = parse_spec(start, option="--start")
     # What cannot be read is told, and tried again when the rest has been.
     config = ClientConfig() if follow else ClientConfig(retry_deadline_ms=_PATIENCE_MS)
     with connected(zookeeper, config) as cluster:
         admin = Admin(cluster)
         partitions = _partitions(admin, topic, partition)
-        wanted = Wanted(topic, _topic_id(admin, topic), tuple(partitions), _start(start))
+        wanted = Wanted(topic, _topic_id(admin, topic), tuple(partitions), spec)
         reader = _follow(cluster, admin, wanted) if follow else until_now(cluster, admin, wanted)
         try:
             _print(reader, limit, metadata=metadata)
@@ -87,18 +94,6 @@ def _named(known: Mapping[str, TopicDescription], topic: str) -> str:
 
 def _topic_id(admin: Admin, topic: str) -> str:
     return admin.describe([topic], ends=False)[topic].topic_id
-
-
-def _start(start: str) -> OffsetSpec:
-    from spark_logbus.errors import InvalidRequestError
-    from spark_logbus.model import AtOffset, Earliest, Latest
-
-    if start.isdecimal():
-        return AtOffset(int(start))
-    kinds: dict[str, OffsetSpec] = {"earliest": Earliest(), "latest": Latest()}
-    if start not in kinds:
-        raise InvalidRequestError(f"--start is {start!r}; use earliest, latest or an offset.")
-    return kinds[start]
 
 
 def _follow(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedBatch]:

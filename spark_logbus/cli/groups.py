@@ -30,6 +30,13 @@ def rewind(
         list[str] | None,
         typer.Option(help="Only these topics; default: all that the group has committed."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="earliest, latest, an offset, -1000 (records before the end), '-10 minutes', or "
+            'an offset for each partition, as in {"events": {"0": 23}}.'
+        ),
+    ] = None,
     to_offset: Annotated[
         int | None, typer.Option(help="This offset in every partition.", min=0, max=_MAX_OFFSET)
     ] = None,
@@ -65,7 +72,7 @@ def rewind(
     from spark_logbus.offsets.selection import Topics
     from spark_logbus.offsets.snapshot import take_snapshot
 
-    target = _target(to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
+    target = _target(to, to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
     out = console()
     with group_session(zookeeper) as session, connected(zookeeper) as cluster:
         groups = GroupOffsets(session)
@@ -152,8 +159,12 @@ def delete(
 
 
 def _plan_table(plan: RewindPlan) -> Table:
+    from spark_logbus.offsets.rewind import describe
+
     numbers = ("partition", "log start", "high watermark", "committed", "new", "change")
-    rows = table("topic", *numbers, numbers=numbers, title=f"Rewind {plan.group} {plan.target}")
+    rows = table(
+        "topic", *numbers, numbers=numbers, title=f"Rewind {plan.group} {describe(plan.target)}"
+    )
     for row in plan.rows:
         rows.add_row(
             row.topic_partition.topic,
@@ -168,6 +179,7 @@ def _plan_table(plan: RewindPlan) -> Table:
 
 
 def _target(
+    to: str | None,
     to_offset: int | None,
     to_time: str | None,
     by_duration: str | None,
@@ -176,50 +188,42 @@ def _target(
     to_latest: bool,
 ) -> Target:
     from spark_logbus.errors import InvalidRequestError
-    from spark_logbus.offsets.rewind import (
-        ByCount,
-        ByDuration,
-        ToEarliest,
-        ToLatest,
-        ToOffset,
-        ToTime,
-    )
+    from spark_logbus.model import AtOffset, AtTimestamp, Earliest, LastDuration, Latest
+    from spark_logbus.offsets.position import ShiftBack
     from spark_logbus.times import parse_duration_us, parse_moment_us
 
     targets: list[Target] = []
+    if to is not None:
+        targets.append(_position(to))
     if to_offset is not None:
-        targets.append(ToOffset(to_offset))
+        targets.append(AtOffset(to_offset))
     if to_time is not None:
-        targets.append(
-            ToTime(
-                _parsed(
-                    "--to-time", to_time, parse_moment_us, "ISO 8601, such as 2013-12-01T00:00:00Z"
-                )
-            )
-        )
+        example = "ISO 8601, such as 2013-12-01T00:00:00Z"
+        targets.append(AtTimestamp(_parsed("--to-time", to_time, parse_moment_us, example)))
     if by_duration is not None:
-        targets.append(
-            ByDuration(
-                _parsed(
-                    "--by-duration",
-                    by_duration,
-                    parse_duration_us,
-                    "6h, 10 minutes or at most 36500d",
-                )
-            )
-        )
+        example = "6h, 10 minutes or at most 36500d"
+        back_us = _parsed("--by-duration", by_duration, parse_duration_us, example)
+        targets.append(LastDuration(back_us))
     if by_count is not None:
-        targets.append(ByCount(by_count))
+        targets.append(ShiftBack(by_count))
     if to_earliest:
-        targets.append(ToEarliest())
+        targets.append(Earliest())
     if to_latest:
-        targets.append(ToLatest())
+        targets.append(Latest())
     if len(targets) != 1:
         raise InvalidRequestError(
-            "Say where to, once: --to-offset, --to-time, --by-duration, --by-count, "
+            "Say where to, once: --to, --to-offset, --to-time, --by-duration, --by-count, "
             f"--to-earliest or --to-latest; got {len(targets)} of them."
         )
     return targets[0]
+
+
+def _position(text: str) -> Target:
+    from spark_logbus.offsets.position import parse_partition_offsets, parse_spec
+
+    if text.lstrip().startswith("{"):
+        return parse_partition_offsets(text, option="--to")
+    return parse_spec(text, option="--to")
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -> int:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch
     from spark_logbus.errors import BrokerUnavailableError, LogbusError
     from spark_logbus.model import OffsetSpec, TopicPartition
+    from spark_logbus.offsets.snapshot import Span
 
 _SHOWN: Final = 10  # partitions named in one message
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Partitions of one topic, and where to begin: earliest, latest or an offset."""
+    """Partitions of one topic, and where to begin."""
 
     topic: str
     topic_id: str
@@ -27,16 +28,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The offsets ``[start, end)`` that are to be read of one partition."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class Spans:
-    """Of the partitions whose leaders answer; and why the others do not."""
+    """What is to be read of the partitions whose leaders answer; and why the others do not."""
 
     found: dict[TopicPartition, Span]
     away: dict[TopicPartition, LogbusError]
@@ -45,6 +38,7 @@ class Spans:
 def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartition]) -> Spans:
     """What there is of the partitions now. OffsetOutOfRangeError for a start that none has."""
     from spark_logbus.model import AtOffset, Earliest, Latest
+    from spark_logbus.offsets.snapshot import Span
 
     topic_ids = {wanted.topic: wanted.topic_id}
     firsts = admin.find_offsets(dict.fromkeys(topic_partitions, Earliest()), topic_ids=topic_ids)
@@ -62,12 +56,16 @@ def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartitio
                 topic_partition: Span(min(offset, span.end), span.end)
                 for topic_partition, span in there.items()
             }
-        case Latest():
-            found = {
-                topic_partition: Span(span.end, span.end) for topic_partition, span in there.items()
-            }
-        case _:
+        case Earliest():
             found = there
+        case spec:
+            starts = admin.find_offsets(dict.fromkeys(there, spec), topic_ids=topic_ids)
+            away |= starts.away
+            found = {}
+            for topic_partition, start in starts.found.items():
+                span = there[topic_partition]
+                first = span.end if start is None else span.clamp(start)  # no record is that young
+                found[topic_partition] = Span(first, span.end)
     return Spans(found, away)
 
 
@@ -127,6 +125,7 @@ class _Reading:
         from spark_logbus.client import RangeReader
         from spark_logbus.errors import LogbusError
         from spark_logbus.model import OffsetRange
+        from spark_logbus.offsets.snapshot import Span
 
         now = spans(self._admin, self._wanted, topic_partitions)
         self.away = dict(now.away)

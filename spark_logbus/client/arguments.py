@@ -8,8 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from spark_logbus.errors import ConfigError, InvalidRequestError
-from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    OffsetSpec,
+    TopicPartition,
+)
 from spark_logbus.record.builder import Header
+from spark_logbus.times import MAX_DURATION_US
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -63,7 +73,8 @@ def as_topic_partitions(topic_partitions: object) -> list[TopicPartition]:
 
 
 def as_offset_spec(what: str, spec: object) -> OffsetSpec:
-    """A place in a log; a timestamp may be a datetime, as a record's own."""
+    """A position in a log; a timestamp may be a datetime, as a record's own, and a duration a
+    timedelta."""
     match spec:
         case Earliest() | Latest():
             return spec
@@ -73,9 +84,19 @@ def as_offset_spec(what: str, spec: object) -> OffsetSpec:
                 return AtOffset(number)
         case AtTimestamp(timestamp_us):
             return AtTimestamp(as_timestamp_us(timestamp_us))
+        case LastRecords(count):
+            number = _whole(count)
+            if number is not None and 0 <= number < 1 << 63:
+                return LastRecords(number)
+        case LastDuration(duration_us):
+            if isinstance(duration_us, timedelta):
+                duration_us = duration_us // _MICROSECOND
+            number = _whole(duration_us)
+            if number is not None and 0 <= number <= MAX_DURATION_US:
+                return LastDuration(number)
     raise InvalidRequestError(
-        f"{what} must be Earliest(), Latest(), AtOffset(offset) or AtTimestamp(timestamp_us), got "
-        f"{_shown(spec)}."
+        f"{what} must be Earliest(), Latest(), AtOffset(offset), AtTimestamp(timestamp_us), "
+        f"LastRecords(count) or LastDuration(duration_us), got {_shown(spec)}."
     )
 
 

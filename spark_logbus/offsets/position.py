@@ -1,7 +1,10 @@
-"""Where to start and where to stop, as a user writes it (pure).
+"""Positions as users write them, in the source's options and on the command line (pure).
+
+``model.OffsetSpec`` is one position for any partition; clients take these. Here are those that
+need more than a log: one for each partition, or a group's committed offsets.
 
 ``startingOffsets`` and ``endingOffsets`` take ``earliest``, ``latest``, a JSON object with one
-offset per partition, a place relative to the end (``-1000`` records, ``-10 minutes``), or, for a
+offset per partition, a position before the end (``-1000`` records, ``-10 minutes``), or, for a
 start with a group, ``committed``::
 
     {"orders": {"0": 23, "1": -2}, "clicks": {"0": -1}}
@@ -19,7 +22,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    OffsetSpec,
+    TopicPartition,
+)
 from spark_logbus.times import US_PER_MS, parse_duration_us, parse_moment_us
 
 EARLIEST_NUMBER = -2
@@ -28,36 +40,33 @@ MAX_OFFSET = (1 << 63) - 1
 MAX_TIMESTAMP_MS = MAX_OFFSET // US_PER_MS
 
 
+AbsoluteSpec = Earliest | Latest | AtOffset | AtTimestamp
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The group's committed offsets; earliest for a partition that has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class LastRecords:
-    """So many records before the end of each partition."""
+class ShiftBack:
+    """So many records back from the group's committed offsets, or from the end of a partition
+    that has none. For rewinds."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class LastDuration:
-    """The first record of the last ``duration_us`` microseconds in each partition."""
-
-    duration_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class PerPartition:
-    """One specification for each partition that is read, in partition order."""
+    """One position for each partition that is meant, in partition order."""
 
-    items: tuple[tuple[TopicPartition, OffsetSpec], ...]
+    items: tuple[tuple[TopicPartition, AbsoluteSpec], ...]
 
-    def as_dict(self) -> dict[TopicPartition, OffsetSpec]:
+    def as_dict(self) -> dict[TopicPartition, AbsoluteSpec]:
         return dict(self.items)
 
 
-Positions = Earliest | Latest | Committed | LastRecords | LastDuration | AtTimestamp | PerPartition
+Positions = OffsetSpec | Committed | PerPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +91,31 @@ def parse_positions(text: str, *, option: str) -> Positions:
         case "committed":
             return Committed()
     if word.startswith("-"):
-        return _relative(word, option=option)
+        return _before_end(word, option=option)
     if not word.startswith("{"):
         raise InvalidOptionError(
             f"Option {option}: expected earliest, latest, committed, a place before the end such "
             'as -1000 or -10 minutes, or a JSON object such as {"topic": {"0": 23, "1": -2}}, '
             f"got {text!r}."
         )
-    numbers = parse_partition_numbers(text, option=option)
-    return PerPartition(
-        tuple(
-            (topic_partition, _spec(number)) for topic_partition, number in sorted(numbers.items())
-        )
+    return parse_partition_offsets(text, option=option)
+
+
+def parse_spec(text: str, *, option: str) -> OffsetSpec:
+    """The value of a command line's ``option``: one position for all partitions."""
+    word = text.strip().lower()
+    if word.isascii() and word.isdigit() and int(word) <= MAX_OFFSET:
+        return AtOffset(int(word))
+    match word:
+        case "earliest":
+            return Earliest()
+        case "latest":
+            return Latest()
+    if word.startswith("-"):
+        return _before_end(word, option=option)
+    raise InvalidOptionError(
+        f"{option} is {text!r}; use earliest, latest, an offset, or a place before the end such as "
+        "-1000 or '-10 minutes'."
     )
 
 
@@ -128,12 +150,17 @@ def parse_partition_timestamps(text: str, *, option: str) -> PerPartition:
     )
 
 
-def parse_partition_numbers(text: str, *, option: str) -> dict[TopicPartition, int]:
-    """``{"topic": {"0": 23}}`` as numbers by partition, each -2, -1 or an offset."""
-    return _partition_values(
+def parse_partition_offsets(text: str, *, option: str) -> PerPartition:
+    """``{"topic": {"0": 23, "1": -2}}``: for each partition -2, -1 or an offset."""
+    numbers = _partition_values(
         text, option, "offsets", "an offset, -2 (earliest) or -1 (latest)", EARLIEST_NUMBER,
         MAX_OFFSET,
     )  # fmt: skip
+    return PerPartition(
+        tuple(
+            (topic_partition, _spec(number)) for topic_partition, number in sorted(numbers.items())
+        )
+    )
 
 
 def parse_assignment(text: str, *, option: str) -> tuple[TopicPartition, ...]:
@@ -169,7 +196,7 @@ def parse_json_object(text: str, *, option: str) -> Mapping[str, Any]:
     return value
 
 
-def _relative(word: str, *, option: str) -> LastRecords | LastDuration:
+def _before_end(word: str, *, option: str) -> LastRecords | LastDuration:
     records = re.fullmatch(r"-\s*(\d{1,18})\s*(records?)?", word.lower(), re.ASCII)
     if records is None:
         return LastDuration(_checked(option, parse_duration_us, word[1:]))
@@ -226,7 +253,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _spec(number: int) -> OffsetSpec:
+def _spec(number: int) -> AbsoluteSpec:
     match number:
         case -2:
             return Earliest()

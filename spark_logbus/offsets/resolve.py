@@ -1,6 +1,7 @@
-"""From what a user wrote to offsets: specifications applied to a snapshot (pure).
+"""Positions applied to a snapshot: the offset that each partition is to be read from or to.
 
-Findings are collected, not decided (see ``loss``); positions come back clamped to what is there.
+Only ``look_up`` and ``locate`` ask the brokers. Findings are collected, not decided (see
+``data_loss``); offsets come back clamped to what is there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
     Earliest,
+    LastDuration,
+    LastRecords,
     Latest,
     OffsetRange,
     OffsetSpec,
@@ -23,11 +26,10 @@ from spark_logbus.model import (
 from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, DataLoss
 from spark_logbus.offsets.position import (
     Committed,
-    LastDuration,
-    LastRecords,
     OffsetBound,
     PerPartition,
     Positions,
+    ShiftBack,
 )
 from spark_logbus.offsets.snapshot import Snapshot, Span
 from spark_logbus.times import show_moment
@@ -44,14 +46,14 @@ class Resolved:
 
 
 def lookups(
-    positions: Positions, snapshot: Snapshot, *, now_us: int
+    positions: Positions | ShiftBack, snapshot: Snapshot, *, now_us: int
 ) -> dict[TopicPartition, AtTimestamp]:
-    """The timestamps that the brokers have to look up before ``resolve``."""
+    """The timestamps that the brokers have to look up before ``resolve`` (pure)."""
     match positions:
         case AtTimestamp():
             return dict.fromkeys(snapshot.spans, positions)
         case LastDuration(duration_us):
-            return dict.fromkeys(snapshot.spans, AtTimestamp(max(0, now_us - duration_us)))
+            return dict.fromkeys(snapshot.spans, AtTimestamp(now_us - duration_us))
         case PerPartition(items):
             return {
                 topic_partition: spec
@@ -61,6 +63,30 @@ def lookups(
     return {}
 
 
+def look_up(
+    positions: Positions | ShiftBack, snapshot: Snapshot, admin: Admin, *, now_us: int
+) -> Mapping[TopicPartition, int | None]:
+    """The first records at or after the times that ``positions`` names, as of ``now_us``."""
+    wanted = lookups(positions, snapshot, now_us=now_us)
+    return admin.list_offsets(wanted) if wanted else {}
+
+
+def offset_in(span: Span, spec: OffsetSpec, found: int | None) -> int | None:
+    """The offset that ``spec`` means, which ``span`` may not reach; ``found`` answers for times.
+    None where no record is that young (pure)."""
+    match spec:
+        case Earliest():
+            return span.start
+        case Latest():
+            return span.end
+        case LastRecords(count):
+            return span.end - count
+        case AtOffset(offset):
+            return offset
+        case AtTimestamp() | LastDuration():
+            return found
+
+
 def resolve(
     bound: OffsetBound,
     snapshot: Snapshot,
@@ -68,7 +94,7 @@ def resolve(
     committed: Mapping[TopicPartition, int] = NOTHING,
     found: Mapping[TopicPartition, int | None] = NOTHING,
 ) -> Resolved:
-    """The offset of every partition of ``snapshot`` that ``bound`` means.
+    """The offset of every partition of ``snapshot`` that ``bound`` means (pure).
 
     ``committed`` are the group's offsets, needed for ``Committed`` only; a partition that the
     group never committed starts at earliest, so that no record of it is passed over. ``found``
@@ -78,7 +104,7 @@ def resolve(
     without a record unless the bound says what to do.
     """
     positions = bound.positions
-    specs: Mapping[TopicPartition, OffsetSpec | LastRecords | LastDuration]
+    specs: Mapping[TopicPartition, OffsetSpec]
     match positions:
         case PerPartition():
             specs = positions.as_dict()
@@ -94,47 +120,24 @@ def resolve(
             specs = dict.fromkeys(snapshot.spans, positions)
     result = Resolved({})
     for topic_partition, span in sorted(snapshot.spans.items()):
-        result.offsets[topic_partition] = _resolve_one(
-            topic_partition, specs[topic_partition], span, bound, found, result.findings
-        )
+        spec = specs[topic_partition]
+        offset = offset_in(span, spec, found.get(topic_partition))
+        if isinstance(spec, AtOffset):
+            result.findings.extend(_outside(topic_partition, spec.offset, span))
+        elif isinstance(spec, AtTimestamp) and offset is None and not bound.latest_without_match:
+            raise InvalidOptionError(
+                f"Option {bound.option}: {topic_partition} has no record at or after "
+                f"{show_moment(spec.timestamp_us)}; give an earlier time, or set "
+                "startingOffsetsByTimestampStrategy to latest to start at the end there."
+            )
+        result.offsets[topic_partition] = span.end if offset is None else span.clamp(offset)
     return result
 
 
-def _resolve_one(
-    topic_partition: TopicPartition,
-    spec: OffsetSpec | LastRecords | LastDuration,
-    span: Span,
-    bound: OffsetBound,
-    found: Mapping[TopicPartition, int | None],
-    findings: list[DataLoss],
-) -> int:
-    match spec:
-        case Earliest():
-            return span.start
-        case Latest():
-            return span.end
-        case LastRecords(count):
-            return span.clamp(span.end - count)
-        case AtOffset(offset):
-            if offset < span.start:
-                findings.append(BelowLogStart(topic_partition, offset, span.start))
-            elif offset > span.end:
-                findings.append(AboveEnd(topic_partition, offset, span.end))
-            return span.clamp(offset)
-        case LastDuration():
-            at = found[topic_partition]
-            return span.end if at is None else span.clamp(at)
-        case AtTimestamp(timestamp_us):
-            at = found[topic_partition]
-            if at is not None:
-                return span.clamp(at)
-            if bound.latest_without_match:
-                return span.end
-            raise InvalidOptionError(
-                f"Option {bound.option}: {topic_partition} has no record at or after "
-                f"{show_moment(timestamp_us)}; give an earlier time, or set "
-                "startingOffsetsByTimestampStrategy to latest to start at the end there."
-            )
+def _outside(topic_partition: TopicPartition, offset: int, span: Span) -> list[DataLoss]:
+    if offset < span.start:
+        return [BelowLogStart(topic_partition, offset, span.start)]
+    return [AboveEnd(topic_partition, offset, span.end)] if offset > span.end else []
 
 
 def _require_same(
@@ -184,6 +187,5 @@ def locate(
     committed: Mapping[TopicPartition, int] = NOTHING,
 ) -> Resolved:
     """The offset that ``bound`` means in every partition of ``snapshot``, as of ``now_us``."""
-    wanted = lookups(bound.positions, snapshot, now_us=now_us)
-    found = admin.list_offsets(wanted) if wanted else {}
+    found = look_up(bound.positions, snapshot, admin, now_us=now_us)
     return resolve(bound, snapshot, committed=committed, found=found)

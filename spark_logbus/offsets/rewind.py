@@ -1,89 +1,61 @@
-"""Setting a group's committed offsets back: planned purely, shown, then applied.
+"""Rewinds: a group's committed offsets set back, planned purely, shown, then applied.
 
-A plan says for each partition where the group stands, where it would stand, and whether the wish
-had to be cut to what the log still holds. Nothing changes before ``apply``.
+A plan says for each partition where the group stands, where it would stand, and whether that had
+to be cut to what the log still holds. Nothing changes before ``apply``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.model import AtTimestamp, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    OffsetSpec,
+    TopicPartition,
+)
 from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics
+from spark_logbus.offsets.position import PerPartition, ShiftBack
+from spark_logbus.offsets.resolve import NOTHING, look_up, offset_in
 from spark_logbus.offsets.snapshot import Snapshot, Span
-from spark_logbus.times import show_moment
+from spark_logbus.times import US_PER_S, show_moment
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
     from spark_logbus.coordination.group_offsets import GroupOffsets
     from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 
 
-@dataclass(frozen=True, slots=True)
-class ToEarliest:
-    """Everything that is still there."""
-
-    def __str__(self) -> str:
-        return "to earliest"
+Target = OffsetSpec | PerPartition | ShiftBack
 
 
-@dataclass(frozen=True, slots=True)
-class ToLatest:
-    """Past everything that is there: skip forward."""
-
-    def __str__(self) -> str:
-        return "to latest"
-
-
-@dataclass(frozen=True, slots=True)
-class ToOffset:
-    """The same offset in every partition, or one for each of some partitions."""
-
-    offset: int | None = None
-    offsets: tuple[tuple[TopicPartition, int], ...] = ()
-
-    def __str__(self) -> str:
-        if self.offset is not None:
-            return f"to offset {self.offset}"
-        return "to offset " + ", ".join(
-            f"{topic_partition}: {offset}" for topic_partition, offset in self.offsets
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ToTime:
-    """The first record at or after a time (µs since the epoch); the end if there is none."""
-
-    timestamp_us: int
-
-    def __str__(self) -> str:
-        return f"to time {show_moment(self.timestamp_us, timespec='milliseconds')}"
-
-
-@dataclass(frozen=True, slots=True)
-class ByDuration:
-    """As ``ToTime``, counted back from now (µs)."""
-
-    duration_us: int
-
-    def __str__(self) -> str:
-        return f"by {self.duration_us / 1_000_000:g} s"
-
-
-@dataclass(frozen=True, slots=True)
-class ByCount:
-    """So many records back, in each partition, from where the group stands (or from the end)."""
-
-    records: int
-
-    def __str__(self) -> str:
-        return f"by {self.records} records"
-
-
-Target = ToEarliest | ToLatest | ToOffset | ToTime | ByDuration | ByCount
+def describe(target: Target) -> str:
+    """A target in words, for the table and for the record."""
+    match target:
+        case Earliest():
+            return "to earliest"
+        case Latest():
+            return "to latest"
+        case AtOffset(offset):
+            return f"to offset {offset}"
+        case AtTimestamp(timestamp_us):
+            return f"to time {show_moment(timestamp_us, timespec='milliseconds')}"
+        case LastRecords(count):
+            return f"to {count} records before the end"
+        case LastDuration(duration_us):
+            return f"by {duration_us / US_PER_S:g} s"
+        case ShiftBack(count):
+            return f"by {count} records"
+        case PerPartition(items):
+            each = (f"{topic_partition} {describe(spec)}" for topic_partition, spec in items)
+            return ", ".join(each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,63 +105,38 @@ def plan(
     *,
     snapshot: Snapshot,
     committed: Mapping[TopicPartition, int],
-    at_time: Mapping[TopicPartition, int | None] | None = None,
+    found: Mapping[TopicPartition, int | None] = NOTHING,
 ) -> RewindPlan:
     """The rows of a rewind of ``group`` over the partitions of ``snapshot``, sorted (pure).
 
-    ``at_time`` answers the time of ``ToTime`` and ``ByDuration`` for each partition: the offset of
-    the first record at or after it, None if there is none.
+    ``found`` are the answers to ``lookups``. Where no record is that young the end is meant.
     """
-    chosen = _chosen_partitions(target, snapshot)
+    specs = _specs(target, snapshot)
     rows = []
-    for topic_partition in chosen:
+    for topic_partition, spec in sorted(specs.items(), key=lambda each: each[0]):
         span = snapshot.spans[topic_partition]
         position = committed.get(topic_partition)
-        wanted = _wanted(
-            topic_partition, target, span=span, committed=position, at_time=at_time or {}
-        )
+        if isinstance(spec, ShiftBack):
+            wanted: int | None = (span.end if position is None else position) - spec.count
+        else:
+            wanted = offset_in(span, spec, found.get(topic_partition))
+        if wanted is None:
+            wanted = span.end
         rows.append(RewindRow(topic_partition, position, wanted, span.clamp(wanted), span))
     return RewindPlan(group, target, tuple(rows), snapshot.topic_ids)
 
 
-def _chosen_partitions(target: Target, snapshot: Snapshot) -> list[TopicPartition]:
-    if not isinstance(target, ToOffset) or not target.offsets:
-        return sorted(snapshot.spans)
-    unknown = [
-        topic_partition
-        for topic_partition, _ in target.offsets
-        if topic_partition not in snapshot.spans
-    ]
+def _specs(target: Target, snapshot: Snapshot) -> Mapping[TopicPartition, OffsetSpec | ShiftBack]:
+    """The target of each partition; those that ``PerPartition`` leaves out stay as they are."""
+    if not isinstance(target, PerPartition):
+        return dict.fromkeys(snapshot.spans, target)
+    specs = target.as_dict()
+    unknown = sorted(set(specs) - set(snapshot.spans))
     if unknown:
         raise InvalidRequestError(
             f"The rewind names {', '.join(map(str, unknown))}, which the cluster does not have."
         )
-    return sorted(topic_partition for topic_partition, _ in target.offsets)
-
-
-def _wanted(
-    topic_partition: TopicPartition,
-    target: Target,
-    *,
-    span: Span,
-    committed: int | None,
-    at_time: Mapping[TopicPartition, int | None],
-) -> int:
-    match target:
-        case ToEarliest():
-            return span.start
-        case ToLatest():
-            return span.end
-        case ToOffset(offset, offsets):
-            wanted = dict(offsets).get(topic_partition, offset)
-            if wanted is None:
-                raise InvalidRequestError(f"The rewind gives no offset for {topic_partition}.")
-            return wanted
-        case ByCount(records):
-            return (span.end if committed is None else committed) - records
-        case ToTime() | ByDuration():
-            found = at_time.get(topic_partition)
-            return span.end if found is None else found
+    return specs
 
 
 def prepare(
@@ -202,22 +149,14 @@ def prepare(
     now_us: Callable[[], int],
 ) -> RewindPlan:
     """Look up what ``plan`` needs, and plan. Changes nothing."""
-    partitions: Iterable[TopicPartition] = sorted(snapshot.spans)
     committed, recreated = of_current_topics(
-        groups.committed(group, partitions), snapshot.topic_ids
+        groups.committed(group, sorted(snapshot.spans)), snapshot.topic_ids
     )
-    at_time: dict[TopicPartition, int | None] = {}
-    if isinstance(target, ToTime | ByDuration):
-        moment = (
-            target.timestamp_us if isinstance(target, ToTime) else now_us() - target.duration_us
-        )
-        at_time = admin.list_offsets(
-            {topic_partition: AtTimestamp(moment) for topic_partition in partitions}
-        )
-    made = plan(group, target, snapshot=snapshot, committed=committed, at_time=at_time)
+    found = look_up(target, snapshot, admin, now_us=now_us())
+    made = plan(group, target, snapshot=snapshot, committed=committed, found=found)
     planned = {row.topic_partition.topic for row in made.rows}
-    found = {finding.topic for finding in recreated if isinstance(finding, TopicRecreated)}
-    return replace(made, recreated=tuple(sorted(found & planned)))
+    anew = {finding.topic for finding in recreated if isinstance(finding, TopicRecreated)}
+    return replace(made, recreated=tuple(sorted(anew & planned)))
 
 
 def require_rows(rewind_plan: RewindPlan) -> None:
@@ -235,7 +174,7 @@ def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str, why: str =
     return rewinds.record(
         rewind_plan.group,
         rewind_plan.positions,
-        what=str(rewind_plan.target),
+        what=describe(rewind_plan.target),
         why=why,
         by=by,
         topic_ids=rewind_plan.topic_ids,

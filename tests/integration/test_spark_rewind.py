@@ -13,18 +13,17 @@ from pyspark.sql import DataFrame
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.rewinds import GroupRewinds
-from spark_logbus.model import TopicPartition
-from spark_logbus.offsets.rewind import (
-    ByCount,
-    ByDuration,
-    Target,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
-    ToTime,
-    apply,
-    prepare,
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    TopicPartition,
 )
+from spark_logbus.offsets.position import ShiftBack
+from spark_logbus.offsets.rewind import Target, apply, describe, prepare
 from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.zookeeper import Session
@@ -93,16 +92,17 @@ def test_a_running_query_follows_at_once(
     wait_until(done, deadline_s=60, message="the first micro-batch and its commit")
     # Hours apart, so that it does not matter how long this test takes.
     targets: list[tuple[Target, int]] = [
-        (ToOffset(7), 3),
-        (ToTime(LONG_AGO_US + 4 * HOUR_US), 6),
-        (ByDuration(SystemClock().now_us() - LONG_AGO_US - 7 * HOUR_US - HOUR_US // 2), 2),
-        (ByCount(4), 4),
-        (ToEarliest(), 10),
+        (AtOffset(7), 3),
+        (AtTimestamp(LONG_AGO_US + 4 * HOUR_US), 6),
+        (LastDuration(SystemClock().now_us() - LONG_AGO_US - 7 * HOUR_US - HOUR_US // 2), 2),
+        (ShiftBack(4), 4),
+        (LastRecords(1), 1),
+        (Earliest(), 10),
     ]
     for target, count in targets:
         rows.clear()
         rewind(logbus, group, topic, target)
-        wait_until(lambda n=count: len(rows) == n, deadline_s=30, message=f"{target}")  # type: ignore[misc]
+        wait_until(lambda n=count: len(rows) == n, deadline_s=30, message=describe(target))  # type: ignore[misc]
         assert rows == numbered(count, 10 - count)
         wait_until(done, message="the commit after the replay")
     progress = [one for one in query.recentProgress if one["numInputRows"]][-1]
@@ -122,13 +122,13 @@ def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_ane
     logbus.produce(topic, numbered(10))
     options = started(topic, group)
     assert len(streams.run(**options)) == 10
-    rewind(logbus, group, topic, ToOffset(4))
+    rewind(logbus, group, topic, AtOffset(4))
     assert len(streams.run(**options)) == 6
     assert offsets_of(streams)[-1]["rewind_epoch"] == 1
     with Session(logbus.zookeeper, client_name="test") as session:
         wait_until(lambda: not GroupOffsets(session).holders(group))
         GroupOffsets(session).delete(group)
-    rewind(logbus, group, topic, ToOffset(7))
+    rewind(logbus, group, topic, AtOffset(7))
     assert len(streams.run(**options)) == 3
     assert offsets_of(streams)[-1]["rewind_epoch"] == 1
     assert streams.run(**options) == [], "it is followed once"
@@ -199,8 +199,8 @@ def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams) -
         streams,
         options,
         {
-            1: lambda: rewind(logbus, "twice", topic, ToOffset(2)),
-            2: lambda: rewind(logbus, "twice", topic, ToOffset(7)),
+            1: lambda: rewind(logbus, "twice", topic, AtOffset(2)),
+            2: lambda: rewind(logbus, "twice", topic, AtOffset(7)),
         },
     )
     assert batches == [numbered(4), numbered(4, 4), numbered(4, 2), numbered(3, 7)]
@@ -217,7 +217,7 @@ def test_available_now_skips_to_the_end_beyond_its_own(logbus: Logbus, streams: 
 
     def skip() -> None:
         logbus.produce(topic, numbered(5, 50))
-        rewind(logbus, "skip", topic, ToLatest())
+        rewind(logbus, "skip", topic, Latest())
         logbus.produce(topic, numbered(2, 90))
 
     batches = during(logbus, streams, options, {0: skip})
@@ -268,7 +268,7 @@ def test_a_rewind_of_a_topic_that_was_recreated_since(logbus: Logbus, streams: S
     logbus.topic(name=topic)
     logbus.produce(topic, numbered(6, 100))
     assert streams.run(**options) == numbered(6, 100)  # the rewind was of another topic
-    rewind(logbus, "reborn", topic, ToOffset(4))
+    rewind(logbus, "reborn", topic, AtOffset(4))
     assert streams.run(**options) == numbered(2, 104)
 
 
@@ -278,10 +278,10 @@ def test_a_new_checkpoint_starts_where_its_options_say(logbus: Logbus, streams: 
     logbus.produce(topic, numbered(6))
     options = started(topic, "anew")
     assert streams.run(**options) == numbered(6)
-    rewind(logbus, "anew", topic, ToOffset(2))
+    rewind(logbus, "anew", topic, AtOffset(2))
     streams.checkpoint = streams.checkpoint.with_name("second")
     assert streams.run(**options | {"startingOffsets": "committed"}) == numbered(4, 2)
-    rewind(logbus, "anew", topic, ToOffset(2))
+    rewind(logbus, "anew", topic, AtOffset(2))
     streams.checkpoint = streams.checkpoint.with_name("third")
     assert streams.run(**options | {"startingOffsets": "latest"}) == []
     assert logbus.committed("anew") == logbus.ends(topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,9 @@ from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
     Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
     OffsetRange,
     OffsetSpec,
     TopicPartition,
@@ -80,14 +84,14 @@ class OffsetQueries:
 
         Earliest is the log start offset, latest the high watermark, an offset stands for
         itself (unchecked), and a timestamp means the first record, by offset, whose timestamp
-        is at or after it: None if there is none. ``topic_ids`` are of the topics that are meant:
-        TopicRecreatedError for others of those names.
+        is at or after it: None if there is none. So it is with the last duration. ``topic_ids``
+        are of the topics that are meant: TopicRecreatedError for others of those names.
         """
-        asked = _questions(specs, topic_ids)
+        asked = _questions(specs, topic_ids, now_us=self._cluster.clock.now_us())
         results = self._list_offsets.ask_all("Listing offsets", asked) if asked else []
         found = self._looked_into(zip(asked, results, strict=True))
         return {
-            topic_partition: _own_offset(spec, found.get(topic_partition))
+            topic_partition: _offset_of(spec, found.get(topic_partition, ()))
             for topic_partition, spec in specs.items()
         }
 
@@ -101,7 +105,7 @@ class OffsetQueries:
         """Like ``list_offsets``, but asks each leader once, and waits for at most ``patience_ms``,
         by default the connect timeout. Partitions whose leader did not answer are ``away``, each
         with the reason."""
-        asked = _questions(specs, topic_ids)
+        asked = _questions(specs, topic_ids, now_us=self._cluster.clock.now_us())
         deadline = self._cluster.deadline_ms(
             self._cluster.config.connect_timeout_ms if patience_ms is None else patience_ms
         )
@@ -110,7 +114,7 @@ class OffsetQueries:
         away = {_tp_of(asked[number]): error for number, error in sorted(failures.items())}
         return FoundOffsets(
             {
-                topic_partition: _own_offset(spec, found.get(topic_partition))
+                topic_partition: _offset_of(spec, found.get(topic_partition, ()))
                 for topic_partition, spec in specs.items()
                 if topic_partition not in away
             },
@@ -119,8 +123,9 @@ class OffsetQueries:
 
     def _looked_into(
         self, results: Iterable[tuple[ListOffsetsPartition, ListOffsetsResult]]
-    ) -> dict[TopicPartition, int | None]:
-        found: dict[TopicPartition, int | None] = {}
+    ) -> dict[TopicPartition, list[int | None]]:
+        """The answers about each partition, in the order of the questions."""
+        found: defaultdict[TopicPartition, list[int | None]] = defaultdict(list)
         for question, result in results:
             topic_partition = _tp_of(question)
             offset = result.offset
@@ -133,7 +138,7 @@ class OffsetQueries:
                     timestamp_us=question.timestamp_us,
                     topic_id=question.topic_id,
                 )
-            found[topic_partition] = offset
+            found[topic_partition].append(offset)
         return found
 
     def split(
@@ -180,30 +185,46 @@ class OffsetQueries:
 
 
 def _questions(
-    specs: Mapping[TopicPartition, OffsetSpec], topic_ids: Mapping[str, str]
+    specs: Mapping[TopicPartition, OffsetSpec], topic_ids: Mapping[str, str], *, now_us: int
 ) -> list[ListOffsetsPartition]:
     """The questions for the leaders: none about an offset that is named."""
-    asked = []
-    for topic_partition, spec in specs.items():
-        if isinstance(spec, AtOffset):
-            continue
-        at, timestamp_us = "latest", 0
-        if isinstance(spec, AtTimestamp):
-            at, timestamp_us = "timestamp", spec.timestamp_us
-        elif isinstance(spec, Earliest):
-            at = "earliest"
-        topic_id = topic_ids.get(topic_partition.topic)
-        asked.append(
-            ListOffsetsPartition(
-                topic_partition.topic, topic_partition.partition, at, timestamp_us, topic_id
-            )
+    return [
+        ListOffsetsPartition(
+            topic_partition.topic,
+            topic_partition.partition,
+            at,
+            timestamp_us,
+            topic_ids.get(topic_partition.topic),
         )
-    return asked
+        for topic_partition, spec in specs.items()
+        for at, timestamp_us in _lookups(spec, now_us)
+    ]
+
+
+def _lookups(spec: OffsetSpec, now_us: int) -> list[tuple[str, int]]:
+    match spec:
+        case AtOffset():
+            return []
+        case Earliest():
+            return [("earliest", 0)]
+        case Latest():
+            return [("latest", 0)]
+        case LastRecords():
+            return [("earliest", 0), ("latest", 0)]
+        case AtTimestamp(timestamp_us):
+            return [("timestamp", timestamp_us)]
+        case LastDuration(duration_us):
+            return [("timestamp", now_us - duration_us)]
 
 
 def _tp_of(question: ListOffsetsPartition) -> TopicPartition:
     return TopicPartition(question.topic, question.partition)
 
 
-def _own_offset(spec: OffsetSpec, found: int | None) -> int | None:
-    return spec.offset if isinstance(spec, AtOffset) else found
+def _offset_of(spec: OffsetSpec, answers: Sequence[int | None]) -> int | None:
+    match spec, answers:
+        case AtOffset(offset), _:
+            return offset
+        case LastRecords(count), (int(start), int(end)):
+            return max(start, end - count)
+    return answers[0]

@@ -19,7 +19,14 @@ from spark_logbus.client import (
 )
 from spark_logbus.client.arguments import as_timestamp_us
 from spark_logbus.errors import ConfigError, InvalidNameError, InvalidRequestError
-from spark_logbus.model import AtOffset, AtTimestamp, Earliest, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    TopicPartition,
+)
 from tests.builders.arrow_batches import T0, T1
 from tests.fakes.broker import FakeCluster
 from tests.unit.client.producer.test_producer import stored
@@ -101,6 +108,15 @@ def test_a_place_in_time_may_be_a_datetime() -> None:
     assert ConsumerConfig(start=place).start == AtTimestamp(as_timestamp_us(NOON))
     with pytest.raises(ConfigError, match="without a time zone"):
         ConsumerConfig(start=AtTimestamp(NOON.replace(tzinfo=None)))  # type: ignore[arg-type]
+
+
+def test_a_duration_may_be_a_timedelta() -> None:
+    place: Any = LastDuration(timedelta(minutes=10))  # type: ignore[arg-type]
+    assert ConsumerConfig(start=place).start == LastDuration(600_000_000)
+    assert ConsumerConfig(start=LastRecords(5)).start == LastRecords(5)
+    for wrong in (LastRecords(-1), LastDuration(-1), LastDuration(1 << 62), LastRecords(1 << 63)):
+        with pytest.raises(ConfigError, match="start must be"):
+            ConsumerConfig(start=wrong)
 
 
 def test_partitions_and_names_of_another_type(fake: FakeCluster, cluster: Cluster) -> None:

@@ -6,11 +6,17 @@ import pytest
 
 from spark_logbus.datasource.options import SourceOptions, parse_options, wants_headers
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, TopicPartition
-from spark_logbus.offsets.position import (
-    Committed,
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
     LastDuration,
     LastRecords,
+    Latest,
+    TopicPartition,
+)
+from spark_logbus.offsets.position import (
+    Committed,
     OffsetBound,
     PerPartition,
     Positions,

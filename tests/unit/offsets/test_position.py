@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.model import AtOffset, Earliest, Latest, TopicPartition
+from spark_logbus.model import AtOffset, Earliest, LastDuration, LastRecords, Latest, TopicPartition
 from spark_logbus.offsets.position import (
     Committed,
-    LastDuration,
-    LastRecords,
     PerPartition,
     Positions,
     parse_assignment,

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.errors import DataLossError, InvalidOptionError
-from spark_logbus.model import AtOffset, AtTimestamp, Earliest, Latest, OffsetRange, TopicPartition
+from spark_logbus.model import (
+    AtOffset,
+    AtTimestamp,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    OffsetRange,
+    TopicPartition,
+)
 from spark_logbus.offsets.data_loss import (
     AboveEnd,
     BelowLogStart,
@@ -15,8 +24,6 @@ from spark_logbus.offsets.data_loss import (
 )
 from spark_logbus.offsets.position import (
     Committed,
-    LastDuration,
-    LastRecords,
     OffsetBound,
     PerPartition,
     Positions,
@@ -73,7 +80,8 @@ def test_only_timestamps_of_what_is_read_are_looked_up() -> None:
         T0: AtTimestamp(70),
         T1: AtTimestamp(70),
     }
-    assert lookups(LastDuration(300), SNAPSHOT, now_us=100)[T0] == AtTimestamp(0)
+    before_1970 = lookups(LastDuration(300), SNAPSHOT, now_us=100)
+    assert before_1970[T0] == AtTimestamp(-200)
     mixed = PerPartition(((T0, Earliest()), (T1, AtTimestamp(5)), (T2, AtTimestamp(5))))
     assert lookups(mixed, SNAPSHOT, now_us=100) == {T1: AtTimestamp(5)}
 

@@ -17,12 +17,15 @@ from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
     Earliest,
+    LastDuration,
+    LastRecords,
     Latest,
     OffsetRange,
     OffsetSpec,
     TopicPartition,
 )
 from spark_logbus.protocol import Api, PartitionEnds
+from spark_logbus.times import MAX_DURATION_US
 from tests.builders.arrow_batches import QUICK, T0, T1, numbered, record_batch
 from tests.fakes.broker import FakeCluster
 
@@ -110,11 +113,18 @@ def test_offsets_that_specs_mean(fake: FakeCluster, admin: Admin) -> None:
         (T0, AtTimestamp(1_025), 25),
         (T0, AtTimestamp(1_030), None),
         (T1, AtTimestamp(0), None),
+        (T0, LastRecords(8), 22),
+        (T0, LastRecords(31), 0),
+        (T1, LastRecords(3), 7),
+        (T0, LastDuration(MAX_DURATION_US), 0),
+        (T0, LastDuration(5), None),
     ]
     for topic_partition, spec, expected in table:
         assert admin.list_offsets({topic_partition: spec}) == {topic_partition: expected}, spec
     assert admin.list_offsets({}) == {}
-    assert admin.list_offsets({T1: Latest(), T0: AtTimestamp(1_005)}) == {T1: 7, T0: 5}
+    mixed: dict[TopicPartition, OffsetSpec] = {T1: LastRecords(1), T0: AtTimestamp(1_005)}
+    assert admin.list_offsets(mixed) == {T1: 7, T0: 5}
+    assert admin.find_offsets(mixed).found == {T1: 7, T0: 5}
 
 
 def test_leaders_are_asked_anew_when_they_refuse(fake: FakeCluster, admin: Admin) -> None:

@@ -20,6 +20,8 @@ from spark_logbus.errors import (
 from spark_logbus.model import (
     AtTimestamp,
     Earliest,
+    LastDuration,
+    LastRecords,
     Latest,
     TimestampType,
     TopicPartition,
@@ -122,11 +124,14 @@ def test_seek(fake: FakeCluster, cluster: Cluster) -> None:
             (0, 0),
             (AtTimestamp(1_042), 42),
             (Earliest(), 0),
+            (LastRecords(8), 42),
         ):
             consumer.seek(T0, to)
             assert consumer.position(T0) == expected
             assert next(consumer).offset == expected
         consumer.seek(T0, AtTimestamp(99_999))
+        assert consumer.position(T0) == 50
+        consumer.seek(T0, LastDuration(1_000_000))
         assert consumer.position(T0) == 50
         consumer.seek(T0, Latest())
         assert consumer.poll_arrow(0.01) == []
@@ -156,7 +161,12 @@ def test_assigning_keeps_positions_of_those_that_stay(fake: FakeCluster, cluster
 def test_start(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     fill(fake, T0, 2)
-    for start, expected in ((Latest(), 20), (AtTimestamp(1_004), 4), (AtTimestamp(9_999), 20)):
+    for start, expected in (
+        (Latest(), 20),
+        (LastRecords(4), 16),
+        (AtTimestamp(1_004), 4),
+        (AtTimestamp(9_999), 20),
+    ):
         with Consumer(cluster, ConsumerConfig(start=start)) as consumer:
             consumer.assign([T0])
             assert consumer.position(T0) == expected
