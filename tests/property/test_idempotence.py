@@ -120,7 +120,7 @@ class Client:
         """Let time pass until the oldest record batch that is not under way is given up."""
         for batch in [*self.queue.ready][:1]:
             self.clock.seconds = max(self.clock.seconds, batch.give_up_at)
-        self.accumulator.fail_expired(self.clock.seconds, why=lambda _: None)
+        self.accumulator.fail_expired(self.clock.seconds, reason=lambda _: None)
 
 
 REFUSALS = {

@@ -215,12 +215,12 @@ class Cluster:
     def invalidate(self, topic: str) -> None:
         """Ask for the topic's leaders anew before they are next relied on."""
         with self._lock:
-            self._metadata = self._metadata.doubted(topic)
+            self._metadata = self._metadata.invalidated(topic)
 
-    def doubt_leader(self, address: BrokerAddress) -> None:
+    def invalidate_leader(self, address: BrokerAddress) -> None:
         """Likewise for all topics in which the broker leads a partition."""
         with self._lock:
-            self._metadata = self._metadata.doubted_leader(address.broker_id)
+            self._metadata = self._metadata.invalidated_leader(address.broker_id)
 
     def is_stale(self, topic: str) -> bool:
         """True if ``topic`` would ask brokers for that topic."""

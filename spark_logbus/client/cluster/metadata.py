@@ -57,14 +57,14 @@ class Metadata:
         }
         return Metadata(brokers, {**self.topics, **learned}, {**self.met, **brokers})
 
-    def doubted(self, topic: str) -> Metadata:
+    def invalidated(self, topic: str) -> Metadata:
         """With ``topic`` to be asked for again; what is known of it serves until then."""
         known = self.topics.get(topic)
         if known is None:
             return self
         return replace(self, topics={**self.topics, topic: replace(known, learned_at=LONG_AGO)})
 
-    def doubted_leader(self, broker_id: int) -> Metadata:
+    def invalidated_leader(self, broker_id: int) -> Metadata:
         """With all topics to be asked for again in which that broker leads a partition."""
         topics = {
             name: replace(known, learned_at=LONG_AGO)

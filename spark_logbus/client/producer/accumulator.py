@@ -383,11 +383,11 @@ class Accumulator:
     # -- giving up ------------------------------------------------------------------------
 
     def fail_expired(
-        self, now: float, *, why: Callable[[TopicPartition], LogbusError | None]
+        self, now: float, *, reason: Callable[[TopicPartition], LogbusError | None]
     ) -> None:
         """Fail what has waited for longer than the delivery timeout, but not what is on its way:
-        its request's own timeout decides first. ``why`` gives the reason of a partition for
-        what was never sent."""
+        its request's own timeout decides first. ``reason`` says of a partition what kept those
+        that were never sent."""
         due = []
         with self._lock:
             for batch, queue in self._unsettled.items():
@@ -397,7 +397,7 @@ class Accumulator:
                     due.append(batch)
             self._remove(due)
         for batch in due:
-            last = batch.last_error or why(batch.topic_partition)
+            last = batch.last_error or reason(batch.topic_partition)
             batch.acknowledgement.fail(
                 RequestTimeoutError(
                     f"{batch.record_count} records for {batch.topic_partition} were not "

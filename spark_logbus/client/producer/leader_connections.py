@@ -22,7 +22,7 @@ from spark_logbus.retry import Deadline
 
 @dataclass(slots=True)
 class InFlight:
-    """One append request that is not answered yet, and what it carries."""
+    """One append request that is not answered yet, and its record batches."""
 
     pending: PendingResponse
     parts: list[tuple[PartitionQueue, list[QueuedBatch]]]
@@ -143,7 +143,7 @@ class LeaderConnections:
         return unknown
 
     def take_down(self, link: Link, error: LogbusError, now: float) -> list[InFlight]:
-        """Close a link, to be dialed again after a pause; what was on its way on it."""
+        """Close a link, to be dialed again after a pause; returns its unanswered requests."""
         self.last_error = link.last_error = error
         if link.connection is not None:
             link.connection.close(error)
@@ -152,7 +152,7 @@ class LeaderConnections:
         link.not_before = now + self._cluster.backoff.pause_s(link.failures)
         lost = list(link.in_flight)
         link.in_flight.clear()
-        self._cluster.doubt_leader(link.address)
+        self._cluster.invalidate_leader(link.address)
         return lost
 
     def events(self) -> Iterator[float]:

@@ -108,7 +108,7 @@ class Producer:
         queues = route.queues
         if partition is not None:
             partition = as_partition(partition)
-            route.queue(partition)
+            route.require_partition(partition)
         elif key is not None:
             partition = partition_of(key, len(queues))
         future, news = self._accumulator.append_record(
@@ -143,7 +143,7 @@ class Producer:
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
         if partition is not None:
             partition = as_partition(partition)
-            route.queue(partition)
+            route.require_partition(partition)
         futures: list[Future[AppendedRange]] = []
         limit = route.max_record_batch_bytes
         now_us = self._clock.now_us()
@@ -225,7 +225,7 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError."""
-        if self._closed:
+        if self._closed:  # two threads at once would both wait for the end, which harms nothing
             return
         self._closed = True
         self._accumulator.close()

@@ -68,17 +68,17 @@ class Sender:
     # -- the loop -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        why: LogbusError = ProducerClosedError(
+        reason: LogbusError = ProducerClosedError(
             "The producer stopped before this record was acknowledged; it may or may not be there."
         )
         try:
             while not self._stopping:
                 self._turn()
         except LogbusError as error:
-            why = error
+            reason = error
             logger.exception("The producer stopped, because its sending thread failed.")
         finally:
-            self._end(why)
+            self._end(reason)
 
     def _turn(self) -> None:
         now = self._cluster.clock.monotonic()
@@ -88,7 +88,7 @@ class Sender:
         for topic, unknown in self._links.adopt_lookups(now):
             self._accumulator.fail_topic(topic, unknown)
         self._accumulator.seal_lingering(now)
-        self._accumulator.fail_expired(now, why=self._why_it_waited)
+        self._accumulator.fail_expired(now, reason=self._reason_to_wait)
         self._time_out(now)
         self._go_around_leaders_away(now)
         self._fill_requests(now)
@@ -140,7 +140,7 @@ class Sender:
                 self._away.add(queue)
         self._accumulator.set_away([queue for queue in siblings if queue in self._away])
 
-    def _why_it_waited(self, topic_partition: TopicPartition) -> LogbusError | None:
+    def _reason_to_wait(self, topic_partition: TopicPartition) -> LogbusError | None:
         return self._links.unreachable_reason(topic_partition) or self._links.last_error
 
     # -- requests -------------------------------------------------------------------------
@@ -284,9 +284,9 @@ class Sender:
                     "%s is numbered anew and sent again: %s", queue.topic_partition, outcome
                 )
 
-    def _end(self, why: LogbusError) -> None:
+    def _end(self, reason: LogbusError) -> None:
         self.stopped = True
         self._accumulator.close()
         self._links.close()
         self._poller.close()
-        self._accumulator.abort(why)
+        self._accumulator.abort(reason)

@@ -29,13 +29,12 @@ class Route:
     max_record_batch_bytes: int
     look_again_at: float
 
-    def queue(self, partition: int) -> PartitionQueue:
+    def require_partition(self, partition: int) -> None:
         if not 0 <= partition < len(self.queues):
             raise UnknownTopicError(
                 f"Topic {self.topic} has the partitions 0 to {len(self.queues) - 1}, "
                 f"not {partition}."
             )
-        return self.queues[partition]
 
 
 class ProducerTopics:

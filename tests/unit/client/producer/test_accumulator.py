@@ -86,7 +86,7 @@ class Bench:
         self.accumulator.requeue(self.queues[number], batches, not_before=not_before, error=ERROR)
 
     def fail_expired(self, now: float) -> None:
-        self.accumulator.fail_expired(now, why=lambda _: None)
+        self.accumulator.fail_expired(now, reason=lambda _: None)
 
     def ready(self) -> list[int]:
         return [queue.topic_partition.partition for queue in self.accumulator.ready_queues()]
