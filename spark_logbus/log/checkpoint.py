@@ -2,9 +2,9 @@
 
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
 for none (see ``checksummed_file``). None of them is needed to read the data: without a checkpoint
-every segment is scanned, without the marker those behind the recovery point, without its
+every segment is scanned, without the marker those after the recovery point, without its
 history a log is compacted from its start, and without its topic's configuration it is kept up by
-the broker's until ZooKeeper has told.
+the broker's until ZooKeeper has said.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOPIC_CONFIG_TITLE: Final = "logbus-topic-config 1"
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
-    """Where one log starts, and up to where it is known to be flushed."""
+    """The start of one log, and the end that it is known to be flushed to."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -58,19 +58,19 @@ def write_checkpoint(files: FileSystem, directory: Path, logs: Iterable[LogCheck
 
 
 def read_checkpoint(files: FileSystem, directory: Path) -> dict[TopicPartition, LogCheckpoint]:
-    """What the checkpoint says; empty when there is none or it is damaged."""
+    """Entries of the checkpoint; empty when there is none or it is damaged."""
     lines = read_checksummed_file(files, directory / names.CHECKPOINT, CHECKPOINT_TITLE)
     return parse_checkpoint(lines or ())
 
 
 def is_checkpoint(files: FileSystem, path: Path) -> bool:
-    """Whether the file is one of logbus's, damaged or not. Raises OSError."""
+    """True if the file is one of logbus's, damaged or not. Raises OSError."""
     title = f"{CHECKPOINT_TITLE}\n".encode()
     return read_whole(files, path, limit_bytes=len(title)) == title
 
 
 def parse_checkpoint(lines: Iterable[str]) -> dict[TopicPartition, LogCheckpoint]:
-    """What the lines behind the title say."""
+    """Entries of the lines after the title."""
     entries = {}
     for line in lines:
         entry = _parse_entry(line)
@@ -103,7 +103,7 @@ def write_clean_marker(files: FileSystem, directory: Path) -> None:
 
 
 def take_clean_marker(files: FileSystem, directory: Path) -> bool:
-    """Whether the last stop was orderly; the marker is gone, on disk too, when this returns."""
+    """True if the last stop was orderly; removes the marker, on disk too."""
     path = directory / names.CLEAN_SHUTDOWN
     with storage_errors("remove", path):
         if not files.exists(path):

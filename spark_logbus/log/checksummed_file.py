@@ -1,8 +1,8 @@
 """Small text files that are either whole or not there.
 
-A title, lines, and a CRC-32C of all that stands before it. Who reads one gets its lines or
-learns that there is none: a damaged file is reported and taken for a missing one. So nothing
-whose loss would lose records may stand in such a file alone.
+A title, lines, and a CRC-32C of all that stands before it. A reader gets its lines or none: a
+damaged file is reported and taken for a missing one. So nothing whose loss would lose records may
+stand in such a file alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def checksummed_file(title: str, lines: Iterable[str]) -> bytes:
 
 
 def parse_checksummed_file(data: bytes, title: str) -> list[str] | None:
-    """The lines behind the title; None when the content is damaged or of another kind."""
+    """The lines after the title; None when the content is damaged or of another kind."""
     body_end = data[:-1].rfind(b"\n") + 1
     body, last = data[:body_end], data[body_end:]
     if last != f"crc32c {crc32c(body):08x}\n".encode() or not body.startswith(

@@ -1,4 +1,4 @@
-"""What can be set for one log, and how Kafka's topic configuration names it."""
+"""Settings of one log, and their names in Kafka's topic configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _POLICIES: Final = ("delete", "compact", "compact,delete")
 
 
 class FlushPolicy(enum.Enum):
-    """Who decides when records go to the disk, and so when consumers see them."""
+    """The actor that decides when records go to the disk, and so when consumers see them."""
 
     #: logbus: as soon as the disk allows, or as ``flush_records`` and ``flush_ms`` say.
     LOGBUS = "logbus"
@@ -129,7 +129,7 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """When to roll: also early enough for compaction, which leaves the active segment out."""
+        """Age to roll at: early enough for compaction too, which leaves the active segment out."""
         if self.compacts and self.max_compaction_lag_ms is not None:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -192,7 +192,7 @@ def _number(key: str, text: str, *, least: int, optional: bool) -> int | None:
 
 
 def _meant(key: str, text: str) -> str:
-    """What ``7d`` is in milliseconds, where those are wanted; else nothing."""
+    """A hint at what ``7d`` is in milliseconds, where those are wanted; else nothing."""
     try:
         duration_us = parse_duration_us(text)
     except ValueError:

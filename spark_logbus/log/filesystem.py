@@ -3,7 +3,7 @@
 The methods raise ``OSError`` as the operating system does. ``storage_error`` turns one into the
 ``StorageError`` that callers of the package see; whoever knows what was being done calls it.
 
-What a caller may rely on after a crash is POSIX's minimum: bytes of a file last once ``sync``
+After a crash a caller may rely on POSIX's minimum: bytes of a file last once ``sync``
 returned, names in a directory once ``sync_directory`` returned, and ``rename`` replaces its
 target in one step. Everything else may be lost, in any order.
 """
@@ -83,7 +83,7 @@ class FileSystem(Protocol):
     def is_directory(self, path: Path) -> bool: ...
 
     def names(self, path: Path) -> list[str]:
-        """What the directory holds, sorted."""
+        """Names in the directory, sorted."""
         ...
 
     def make_directory(self, path: Path) -> None: ...
@@ -225,7 +225,7 @@ def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
 
 
 def is_for_want_of_descriptors(error: BaseException) -> bool:
-    """Whether the process or machine had no descriptor, or memory, to spare: it may have later."""
+    """True if the process or machine had no descriptor, or memory, to spare: it may have later."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
     return isinstance(cause, OSError) and cause.errno in _WANTS
 

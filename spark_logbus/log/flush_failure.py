@@ -1,12 +1,12 @@
 """Remembers over the end of the process that a flush of a log has failed.
 
 After a failed ``fsync`` the kernel takes pages for written that are not, and the next one passes
-over them. The process that was told goes offline; but one that comes after it must not believe
-what it reads from the page cache, and writes it again. It learns of the failure from a file in
-the log's directory. That need not be on disk: with the power, the page cache goes as well.
+over them. The process that got the error takes the log offline; but one that comes after it must
+not believe what it reads from the page cache, and writes it again. It learns of the failure from
+a file in the log's directory. That need not be on disk: with the power, the page cache goes too.
 
-A failure that nobody was told of yet (pages are also written between flushes) needs no file:
-Linux tells it to the first ``fsync`` after the file was opened anew.
+A failure that nobody has got yet (pages are also written between flushes) needs no file: Linux
+reports it to the first ``fsync`` after the file was opened anew.
 """
 
 from __future__ import annotations

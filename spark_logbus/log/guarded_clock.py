@@ -68,7 +68,7 @@ class JumpGuardedClock:
 
     @property
     def trusted_us(self) -> int:
-        """What an honest clock shows now, as far as is known; to be kept for the next run."""
+        """The time that an honest clock shows, as far as is known; to be kept for the next run."""
         with self._lock:
             return self._trusted_us
 
@@ -91,7 +91,7 @@ class JumpGuardedClock:
         return max(self._clock.now_us(), self._floor_us)
 
     def _believes(self, off_us: int) -> bool:
-        """Whether a clock that is so far off the expected time is to be followed."""
+        """True if a clock that is so far off the expected time is to be followed."""
         if abs(off_us) <= self.TOLERANCE_US:
             self._off_since = None
             return True

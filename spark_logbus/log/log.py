@@ -133,9 +133,9 @@ class PartitionLog:
 
     @property
     def held(self) -> bool:
-        """Whether nothing is deleted from the log, neither by retention nor by compaction.
+        """True while nothing is deleted from the log, neither by retention nor by compaction.
 
-        So it is from its opening on: that its configuration is its topic's has to be known first.
+        A log is opened held: that its configuration is its topic's has to be known first.
         """
         return self._held
 
@@ -236,7 +236,7 @@ class PartitionLog:
         """Offsets strictly within ``[start, end)`` that cut it into about ``target_bytes``.
 
         Cuts are base offsets of record batches. The second value is the size of the range in
-        bytes. Both are as exact as the index. What is not visible counts as not there.
+        bytes. Both are as exact as the index. Records that are not visible do not count.
         """
         if target_bytes < 1:
             raise InvalidRequestError(f"target_bytes is {target_bytes}; use at least 1.")
@@ -311,9 +311,8 @@ class PartitionLog:
         )
         if count > len(view.sealed) and not self._writer.roll_if_unchanged(tail.end_offset):
             count = len(view.sealed)  # it was appended to meanwhile, so it is not that old
-        count = min(
-            count, len(self._state.view.visible_sealed)
-        )  # consumers are still to see the rest
+        # Consumers are still to see what lies beyond the high watermark.
+        count = min(count, len(self._state.view.visible_sealed))
         if count == 0:
             return False
         dropped = self._state.drop_head(count)
@@ -362,7 +361,7 @@ class PartitionLog:
     def stop(self, error: LogbusError) -> bool:
         """Refuse appends with ``error``, flush and save the index; True if all is on disk.
 
-        What was flushed stays readable, by slices that are held beyond the end of the process.
+        Flushed records stay readable, by slices that are held beyond the end of the process.
         """
         with self._reshaping:
             flushed = self._writer.stop(error)

@@ -11,7 +11,7 @@
       <topic>-<partition>/                 the log of one partition
         partition                          its topic id, topic and partition
         topic-config                       the topic's configuration as it was last applied
-        flush-failed                       present after a failed flush, see failed_flush.py
+        flush-failed                       present after a failed flush, see flush_failure.py
         00000000000000000000.log           a segment, named by its base offset
         00000000000000000000.index         its index
         00000000000000000000.producers     its idempotent producers, as of that offset
@@ -24,7 +24,7 @@
       <topic id>-<partition>.stray/        set aside, never deleted by logbus
 
 Directories that are not logs are named by topic id, not by topic: a topic name may take so
-much of a file name's 255 bytes that no suffix fits behind it.
+much of a file name's 255 bytes that no suffix fits after it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def stray_directory(topic_id: str, partition: int, attempt: int) -> str:
 
 
 def is_removable_directory(name: str) -> bool:
-    """Whether a directory of that name is not yet a log, or no longer one."""
+    """True if a directory of that name is not yet a log, or no longer one."""
     return _REMOVABLE_DIRECTORY.fullmatch(name) is not None
 
 
@@ -160,7 +160,7 @@ def is_leftover(name: str) -> bool:
 
 
 def is_of_a_log(name: str) -> bool:
-    """Whether ``name`` is one of the files that the directory of a log may hold."""
+    """True if the directory of a log may hold a file of that name."""
     for suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
         name = name.removesuffix(suffix)
     return (

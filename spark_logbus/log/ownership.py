@@ -1,4 +1,4 @@
-"""Whose a directory is: looked at before anything in it is written or removed.
+"""Ownership of a directory, checked before anything in it is written or removed.
 
 A path in a configuration may be a mistake: somebody's home, another program's data. So a data
 directory has to be logbus's already, or empty, and of the directories in it only those are
@@ -58,7 +58,7 @@ def _is_ours(files: FileSystem, path: Path) -> bool:
 
 
 def is_made_by_us(files: FileSystem, directory: Path) -> bool:
-    """Whether a directory that was to be a log, or was one, may be removed with all in it.
+    """True if a directory that was to be a log, or was one, may be removed with all in it.
 
     It has to have such a name, and to hold the mark of a partition or nothing but what logs hold.
     Raises OSError, StorageError.

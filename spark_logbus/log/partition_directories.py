@@ -213,7 +213,7 @@ class PartitionDirectories:
     def topic_id_of(
         self, topic_partition: TopicPartition, known: LogCheckpoint | None
     ) -> str | None:
-        """To which topic the directory belongs, or None where nothing that can be read says so."""
+        """The id of the topic that owns the directory; None where nothing readable says so."""
         try:
             metadata = checkpoints.read_partition_metadata(
                 self._files, self.directory(topic_partition)

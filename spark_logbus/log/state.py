@@ -1,4 +1,4 @@
-"""What the threads of one log share: its view, whether it is offline, and who waits.
+"""State that the threads of one log share: its view, the error that took it offline, and waiters.
 
 The lock here is held for a few assignments only, never while anything blocks.
 """
@@ -94,7 +94,7 @@ class LogState:
             self._safe = BatchPosition(active.base_offset, 0)
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
-        """Take out the first sealed segments; the log starts behind them."""
+        """Take out the first sealed segments; the log starts after them."""
         with self._lock:
             view = self.view
             self._reshape(view.sealed[count:], view.active, start=view.base_offsets[count])

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where an append is: its first record at ``base_offset``, its last before ``end_offset``.
+    """Place of an append: its first record at ``base_offset``, its last before ``end_offset``.
 
     ``base_offsets`` are those of its record batches if they do not follow one another: when
     some of them were appended before, and are not appended again.
@@ -73,7 +73,7 @@ class AppendTotals(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Where the next append goes; all before it is written, not necessarily flushed."""
+    """Place of the next append; all before it is written, not necessarily flushed."""
 
     segment: ActiveSegment
     end_offset: int
@@ -127,7 +127,7 @@ class LogWriter:
         )
         with self._writing:
             self._state.raise_if_offline()
-            duplicate_offsets = self._producers.duplicates([header for header, _ in batches])
+            duplicate_offsets = self._producers.duplicate_offsets([header for header, _ in batches])
             if duplicate_offsets:
                 appended = self._append_rest(duplicate_offsets, batches, data, leader_epoch)
             else:
@@ -219,7 +219,7 @@ class LogWriter:
         return self._last_epoch
 
     def _tail_for(self, size: int) -> Tail:
-        """Where ``size`` bytes go: the tail, after a roll if one is due."""
+        """The tail for an append of ``size`` bytes, after a roll if one is due."""
         tail = self.tail
         return self._roll() if tail.position and self._must_roll(tail, size) else tail
 

@@ -147,7 +147,7 @@ class FakeCluster:
         part = self.partition(topic_partition)
         batches = [(header, bytearray(view)) for header, view in split(data, allow_tail=False)]
         with self.lock:
-            offsets = part.producers.duplicates([header for header, _ in batches])
+            offsets = part.producers.duplicate_offsets([header for header, _ in batches])
             for header, own in batches[len(offsets) :]:
                 offset = part.end
                 stamp(own, base_offset=offset, leader_epoch=part.epoch, append_time_us=1)

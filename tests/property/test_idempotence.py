@@ -59,7 +59,7 @@ class Log:
 
     def append(self, batches: list[bytes]) -> list[int]:
         headers = [verify(data) for data in batches]
-        offsets = self.producers.duplicates(headers)
+        offsets = self.producers.duplicate_offsets(headers)
         for header, data in list(zip(headers, batches, strict=True))[len(offsets) :]:
             offsets.append(self.end)
             self.producers.note(header, offset=self.end, append_time_us=0)

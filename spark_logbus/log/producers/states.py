@@ -1,13 +1,13 @@
-"""What a log knows of idempotent producers, so that a repeated append makes no second copy.
+"""A log's knowledge of idempotent producers, by which a repeated append makes no second copy.
 
 A producer numbers its records per partition: a record batch carries its id, its epoch and the
 sequence of its first record. The log takes a record batch only if its sequence goes on where the
 last one of that producer ended. One that it has taken already it does not take again: it says
 which offset the first copy got. Anything else is a gap and is refused.
 
-What is kept of each producer are runs: record batches whose sequences and offsets both go on
+Of each producer the log keeps runs: record batches whose sequences and offsets both go on
 without a break. An append is one run at most, however many record batches it holds; so a few
-runs tell the offset of everything that a producer may still be waiting for.
+runs give the offset of everything that a producer may still be waiting for.
 
 All of it follows from the log itself. A snapshot file, written at every roll and at an orderly
 stop, saves a recovery from reading the headers of the whole log (see ``snapshots``).
@@ -78,7 +78,7 @@ class ProducerState:
 
 
 class ProducerCount:
-    """How many producers all logs of a broker know together. Thread-safe."""
+    """Count of the producers that all logs of a broker know together. Thread-safe."""
 
     def __init__(self, limit: int = MAX_PRODUCERS_IN_ALL) -> None:
         self._limit = limit
@@ -86,7 +86,7 @@ class ProducerCount:
         self._count = 0
 
     def add(self, change: int) -> bool:
-        """Whether there are too many now."""
+        """Add ``change``; True if there are too many now."""
         with self._lock:
             self._count += change
             return self._count > self._limit
@@ -113,8 +113,8 @@ class ProducerStateManager:
 
     # -- appends --------------------------------------------------------------------------
 
-    def duplicates(self, headers: Sequence[RecordBatchHeader]) -> list[int]:
-        """Check what is to be appended; the offsets of those, at its head, that are there already.
+    def duplicate_offsets(self, headers: Sequence[RecordBatchHeader]) -> list[int]:
+        """Check an append; the offsets of the record batches at its head that are in the log.
 
         Changes nothing. Raises OutOfOrderSequenceError, ProducerFencedError,
         UnknownProducerError, DuplicateSequenceError or InvalidRequestError, and then nothing of
@@ -131,7 +131,7 @@ class ProducerStateManager:
                 pending[header.producer_id] = (header.producer_epoch, header.last_sequence + 1)
             elif number != len(found):
                 raise OutOfOrderSequenceError(
-                    f"{self._what(header)} was appended before, but stands behind record batches "
+                    f"{self._batch(header)} was appended before, but stands after record batches "
                     "that were not; send what is repeated first, or by itself."
                 )
             else:
@@ -196,19 +196,19 @@ class ProducerStateManager:
             or header.last_sequence > fmt.MAX_SEQUENCE
         ):
             raise InvalidRequestError(
-                f"{self._what(header)} cannot be: id, epoch and sequences of an idempotent "
+                f"{self._batch(header)} cannot be: id, epoch and sequences of an idempotent "
                 f"producer are numbers from 0, and sequences end at {fmt.MAX_SEQUENCE}."
             )
 
     def _check(self, header: RecordBatchHeader, pending: dict[int, tuple[int, int]]) -> int | None:
-        """None if the record batch is to be appended; if it was before, its offset."""
+        """None if the record batch is to be appended; its offset if it was appended before."""
         known = self._by_id.get(header.producer_id)
         epoch, expected = pending.get(header.producer_id) or (
             (known.epoch, known.next_sequence) if known is not None else (-1, 0)
         )
         if header.producer_epoch < epoch:
             raise ProducerFencedError(
-                f"{self._what(header)} comes too late: epoch {epoch} of that producer has "
+                f"{self._batch(header)} comes too late: epoch {epoch} of that producer has "
                 "appended since. Another producer works under the same id; make a new one."
             )
         if header.producer_epoch > epoch:
@@ -216,7 +216,7 @@ class ProducerStateManager:
                 return None
             if epoch < 0:
                 raise UnknownProducerError(
-                    f"{self._what(header)} goes on from records that the partition does not know: "
+                    f"{self._batch(header)} goes on from records that the partition does not know: "
                     "its producer has been silent for too long. Start over from sequence 0 in a "
                     "new epoch."
                 )
@@ -225,7 +225,7 @@ class ProducerStateManager:
             return self._offset_of(header, known)
         if header.base_sequence != expected:
             raise OutOfOrderSequenceError(
-                f"{self._what(header)} leaves a gap: expected sequence {expected}. Records before "
+                f"{self._batch(header)} leaves a gap: expected sequence {expected}. Records before "
                 "it were not appended, or are lost; send them first, or start over in a new epoch."
             )
         return None
@@ -236,12 +236,12 @@ class ProducerStateManager:
             offset = known.offset_of(header.base_sequence, header.last_sequence)
         if offset is None:
             raise DuplicateSequenceError(
-                f"{self._what(header)} was appended before, at an offset that is not known any "
+                f"{self._batch(header)} was appended before, at an offset that is not known any "
                 "more; do not send it again."
             )
         return offset
 
-    def _what(self, header: RecordBatchHeader) -> str:
+    def _batch(self, header: RecordBatchHeader) -> str:
         return (
             f"A record batch for {self._topic_partition} of producer {header.producer_id}, epoch "
             f"{header.producer_epoch}, sequences {header.base_sequence} to {header.last_sequence},"
