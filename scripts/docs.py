@@ -1,9 +1,9 @@
-"""Writes what the documents repeat of the code: tables of settings, and links to tests.
+"""Writes what the documents repeat of the code: tables of settings and metrics, links to tests.
 
-The sources are the configuration dataclasses, with the ``#:`` comment above each field, and the
-names of the tests. In a page, ``<!-- generated: NAME -->`` begins a generated part and
-``<!-- end -->`` ends it; conf/broker.toml is generated as a whole. A test compares the files with
-what this would write.
+The sources are the configuration dataclasses, with the ``#:`` comment above each field, the table
+of metrics, and the names of the tests. In a page, ``<!-- generated: NAME -->`` begins a generated
+part and ``<!-- end -->`` ends it; conf/broker.toml is generated as a whole. A test compares the
+files with what this would write.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from spark_logbus.broker import (
     MetricsConfig,
     NetworkConfig,
 )
+from spark_logbus.broker.monitoring.metric_table import METRICS, Kind
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.log import LogConfig
 from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
@@ -59,6 +60,32 @@ EXAMPLES = {
     "flush_records": "10_000",
     "flush_ms": "1_000",
     "max_compaction_lag_ms": "86_400_000  # 1 day",
+}
+# The metric of Kafka's that comes closest.
+KAFKA_METRICS = {
+    "cluster_brokers": "ActiveBrokerCount",
+    "partitions_led": "LeaderCount",
+    "partitions_offline": "OfflineReplicaCount",
+    "topic_bytes_in": "BytesInPerSec",
+    "topic_records_in": "MessagesInPerSec",
+    "topic_bytes_out": "BytesOutPerSec",
+    "requests": "RequestsPerSec",
+    "request_errors": "ErrorsPerSec",
+    "request_seconds": "TotalTimeMs",
+    "fetch_wait_seconds": "RemoteTimeMs",
+    "connections": "connection-count",
+    "connections_accepted": "connection-creation-total",
+    "log_start_offset": "LogStartOffset",
+    "log_end_offset": "LogEndOffset",
+    "log_high_watermark": "HighWatermark",
+    "log_size_bytes": "Size",
+    "log_segments": "NumLogSegments",
+    "log_dirty_ratio": "max-dirty-percent",
+    "log_flush_seconds": "LogFlushRateAndTimeMs",
+    "recovery_logs": "remainingLogsToRecover",
+    "zookeeper_session_state": "SessionState",
+    "zookeeper_disconnects": "ZooKeeperDisconnectsPerSec",
+    "zookeeper_expirations": "ZooKeeperExpiresPerSec",
 }
 GENERATED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # A test that a page names: [test_x], without an address of its own.
@@ -217,6 +244,18 @@ def log_table() -> str:
     return "\n".join(rows)
 
 
+def metric_table() -> str:
+    if unknown := KAFKA_METRICS.keys() - {metric.name for metric in METRICS}:
+        raise DocsError(f"KAFKA_METRICS names metrics that there are none of: {sorted(unknown)}.")
+    rows = ["| metric | labels | | Kafka |", "|---|---|---|---|"]
+    for metric in METRICS:
+        name = f"logbus_{metric.name}{'_total' if metric.kind is Kind.COUNTER else ''}"
+        kind = "Histogram. " if metric.kind is Kind.HISTOGRAM else ""
+        cells = (", ".join(metric.labels), kind + metric.help, KAFKA_METRICS.get(metric.name, ""))
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def _cell(comment: str) -> str:
     return comment.replace("``", "`").replace("|", "\\|")
 
@@ -244,7 +283,12 @@ def parts(page: Path) -> dict[str, Callable[[str], str]]:
         f"{name}-settings": lambda _, kind=kind: settings_table(kind)  # type: ignore[misc]
         for name, kind in {**TABLES, **CLIENTS}.items()
     }
-    return {**tables, "log-settings": lambda _: log_table(), "tests": links(page)}
+    return {
+        **tables,
+        "log-settings": lambda _: log_table(),
+        "metrics": lambda _: metric_table(),
+        "tests": links(page),
+    }
 
 
 def generated(page: Path) -> str:

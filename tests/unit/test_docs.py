@@ -41,9 +41,9 @@ def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
     assert stale == [], "run scripts/docs"
 
 
-def test_every_setting_has_a_place_in_a_page() -> None:
+def test_every_setting_and_metric_has_a_place_in_a_page() -> None:
     placed = {name for page in PAGES for _, name, _ in GENERATED.findall(page.read_text())}
-    assert placed >= {f"{name}-settings" for name in (*TABLES, *CLIENTS)}
+    assert placed == {"metrics", "tests", *(f"{name}-settings" for name in (*TABLES, *CLIENTS))}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -2,8 +2,8 @@
 
 To add one, add a row: name (without ``logbus_``), kind, the sentence that explains it, labels,
 and a function that reads it from the broker's ``MetricSources``. Units are base units and stand in
-the name (``_seconds``, ``_bytes``); counters get their ``_total`` when they are shown. Then add it
-to the table in docs/operations.md; a test compares the two.
+the name (``_seconds``, ``_bytes``); counters get their ``_total`` when they are shown. Then run
+scripts/docs, which writes the table in docs/operations.md.
 
 A read runs on the HTTP thread at each scrape: it must not block, and take no lock for long. What
 happens on the path of requests is counted there by a ``Counter`` or ``Histogram`` of
@@ -156,10 +156,12 @@ METRICS: tuple[Metric, ...] = (
     # -- topics
     _topic_in("topic_bytes_in", "Bytes of record batches that were appended.",
               lambda log: log.appended.size_bytes),
-    _topic_in("topic_records_in", "Records that were appended.", lambda log: log.appended.records),
+    _topic_in("topic_records_in", "Records that were appended, each once.",
+              lambda log: log.appended.records),
     _topic_in("topic_record_batches_in", "Record batches that were appended.",
               lambda log: log.appended.record_batches),
-    Metric("topic_bytes_out", _COUNTER, "Bytes of record batches that answered fetches.",
+    Metric("topic_bytes_out", _COUNTER,
+           "Bytes that answered fetches. Records are not counted: the broker does not see them.",
            ("topic",), _bytes_out),
     # -- requests
     Metric("requests", _COUNTER, "Requests that were answered, or wanted no answer.", ("api",),
@@ -198,11 +200,12 @@ METRICS: tuple[Metric, ...] = (
     _partition("log_offline", "1 when the partition takes no appends.",
                lambda log, ends: isinstance(log.offline, StorageError)),
     Metric("logs_held", _GAUGE,
-           "Logs that keep all records, for ZooKeeper has not told their topic's configuration.",
+           "Logs that keep all records: their topic's configuration has not come from ZooKeeper.",
            (), _one(lambda s: sum(log.held for log in s.logs.logs()))),
     Metric("clock_refused_seconds", _GAUGE,
-           "How far the clock is ahead of the time that is expected, when it is so far off that it "
-           "is not believed; else 0.", (), _one(lambda s: _clock_refused_s(s.logs))),
+           "How far the clock is ahead of the time that is expected (below 0: late), when it is so "
+           "far off that it is not believed; else 0.", (),
+           _one(lambda s: _clock_refused_s(s.logs))),
     Metric("damaged_ranges", _GAUGE, "Ranges of records that are known to be damaged on disk.", (),
            _one(lambda s: sum(len(log.damaged) for log in s.logs.logs()))),
     Metric("damaged_records", _GAUGE, "Offsets in those ranges.", (),
