@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from spark_logbus import __version__
 from spark_logbus.broker.compaction.scheduler import Compactor
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.data_directory import (
@@ -24,7 +23,9 @@ from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.identity import BrokerIdentity
 from spark_logbus.broker.known_ends import KnownEnds
+from spark_logbus.broker.maintenance import LogMaintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
 from spark_logbus.broker.monitoring.metric_table import MetricSources
@@ -35,12 +36,7 @@ from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.errors import (
-    BrokerIdInUseError,
-    BrokerShuttingDownError,
-    LogbusError,
-    NotLeaderError,
-)
+from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
 from spark_logbus.ports import bind_port
@@ -48,7 +44,6 @@ from spark_logbus.zookeeper import Session
 
 logger = logging.getLogger(__name__)
 
-_MAINTAIN_S = 0.5
 _DRAIN_LOOK_S = 0.02
 
 
@@ -76,9 +71,9 @@ class Broker:
             session_timeout_ms=config.zookeeper_session_ms,
             connect_timeout_ms=None,
         )
-        self._registry = BrokerRegistry(session)
+        brokers = BrokerRegistry(session)
         topics = TopicRegistry(session)
-        self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=self._registry.holds)
+        self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=brokers.holds)
         session.set_state_hook(self._lease.session_is)
 
         self._logs = LogDirectory(
@@ -95,12 +90,13 @@ class Broker:
         )
         self._metadata_cache = MetadataCache(
             session,
-            brokers=self._registry,
+            brokers=brokers,
             topics=topics,
             topics_changed=self._replica_manager.update,
         )
         self._known_ends = KnownEnds(self._replica_manager, topics, session, clock=clock)
-        self.compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
+        self._maintenance = LogMaintenance(self._logs)
+        self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 
         network = config.network
         request_metrics = RequestMetrics(clock)
@@ -137,6 +133,13 @@ class Broker:
             max_entries=network.max_partitions_per_request,
             metrics=request_metrics,
         )
+        self._identity = BrokerIdentity(
+            config.id,
+            registry=brokers,
+            lease=self._lease,
+            replica_manager=self._replica_manager,
+            requests=self._requests,
+        )
         self._network: Network | None = None
 
         session_watch = SessionWatch(clock)
@@ -157,13 +160,9 @@ class Broker:
             session=session,
             session_watch=session_watch,
             health=self._health,
-            compaction=self.compactor.stats,
+            compaction=self._compactor.stats,
         )
         self._monitoring = MonitoringServer(self._metric_sources, clock=clock)
-
-        self._stopping = threading.Event()
-        self._refusing = threading.Lock()
-        self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
 
     @property
     def address(self) -> BrokerAddress:
@@ -189,19 +188,14 @@ class Broker:
             self._session.start()
             self._network = self._metric_sources.network = self._listen()
             remember_port(config.data_dir, self._network.port)
-            self._registry.register(
-                self.address,
-                version=__version__,
-                on_conflict=self._lost_identity,
-                on_registered=self._has_identity,
-            )
+            self._identity.register(self.address)
             self._replica_manager.start()
             self._metadata_cache.start()
             self._lease.start()
             self._known_ends.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
-            self.compactor.start()
+            self._compactor.start()
             self._health.phase = Phase.SERVING
         except BaseException:
             self.stop()
@@ -223,41 +217,10 @@ class Broker:
 
         return bind_port(config.port, remembered_port(config.data_dir), bind)
 
-    def _lost_identity(self, error: BrokerIdInUseError) -> None:
-        """Another broker took the id while ZooKeeper thought us gone: clients are its until it
-        is gone in turn."""
-        refusal = NotLeaderError(
-            f"Broker {self.config.id} at this address serves nothing while another one has its "
-            f"id. {error.message} It then goes on by itself."
-        )
-        with self._refusing:
-            if not self._stopping.is_set():
-                self._requests.refusal = refusal
-        self._replica_manager.resign()
-        self._lease.end(refusal)
-
-    def _has_identity(self, new_session: bool) -> None:
-        """The id is ours: still, or again."""
-        if new_session:
-            self._replica_manager.check_epochs()
-        if self._lease.refusal is not None and not self._stopping.is_set():
-            logger.warning("Broker %d has its id again and goes on serving.", self.config.id)
-            self._replica_manager.lead_again()
-            with self._refusing:
-                if not self._stopping.is_set():
-                    self._requests.refusal = None
-        self._lease.begin()
-
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
-        with self._refusing:
-            self._stopping.set()
-            self._requests.refusal = BrokerShuttingDownError(
-                f"Broker {self.config.id} is shutting down; try again elsewhere or later."
-            )
         self._health.phase = Phase.STOPPING
-        # Closing the session does as much, but at the end; this tells clients now, if it can.
-        threading.Thread(target=self._deregister, name="deregister", daemon=True).start()
+        self._identity.give_up()
         steps = [self._fetches.end_waiting, self._lease.stop]
         if self._network is not None:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
@@ -265,7 +228,7 @@ class Broker:
         steps += [
             self._known_ends.stop, self._session.close, self._lease.join,
             self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
-            self.compactor.stop, self._join_maintenance, self._logs.close, self._monitoring.stop,
+            self._compactor.stop, self._maintenance.stop, self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
             try:
@@ -274,28 +237,9 @@ class Broker:
                 logger.error("While stopping: %s", error)
         logger.info("Broker %d has stopped.", self.config.id)
 
-    def _deregister(self) -> None:
-        try:
-            self._registry.deregister()
-        except LogbusError as error:
-            logger.debug("The broker's node in ZooKeeper goes with its session: %s", error)
-
     def _drain(self) -> None:
         assert self._network is not None
         deadline = self._clock.monotonic() + self.config.network.drain_timeout_ms / 1000
         pause = threading.Event()
         while self._network.waiting() and self._clock.monotonic() < deadline:
             pause.wait(_DRAIN_LOOK_S)
-
-    def _join_maintenance(self) -> None:
-        if self._maintenance.is_alive():
-            self._maintenance.join(timeout=30)
-
-    def _maintain(self) -> None:
-        while not self._stopping.wait(_MAINTAIN_S):
-            try:
-                self._logs.maintain()
-            except LogbusError as error:
-                logger.error("Maintenance of the logs failed and will be tried again: %s", error)
-            except Exception:
-                logger.exception("Maintenance of the logs failed and will be tried again.")

@@ -65,7 +65,7 @@ class LedHere:
     def find(self, topic_partition: TopicPartition) -> LeaderPartition | None:
         return self.led.get(topic_partition)
 
-    def as_partitions(self) -> ReplicaManager:
+    def as_replica_manager(self) -> ReplicaManager:
         return cast(ReplicaManager, self)
 
 

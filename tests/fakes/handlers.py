@@ -51,7 +51,11 @@ def dispatcher_over(
     max_wait_ms: int = 1,
 ) -> RequestDispatcher:
     """All handlers, of a broker with the id 5."""
-    partitions, clock, metrics = logs.here.as_partitions(), logs.clock, RequestMetrics(logs.clock)
+    partitions, clock, metrics = (
+        logs.here.as_replica_manager(),
+        logs.clock,
+        RequestMetrics(logs.clock),
+    )
     config = BrokerConfig(id=5, data_dir=Path("d"))
     cache = cast(MetadataCache, metadata_cache)
     return RequestDispatcher(

@@ -225,7 +225,7 @@ def test_a_broker_whose_id_was_taken_serves_nothing(broker: Broker, wire: Wire) 
     with connect(broker) as reader:
         reader.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))
         wait_until(lambda: len(broker._fetches._waiting) > 0)
-        broker._lost_identity(BrokerIdInUseError("Broker id 1 is taken."))
+        broker._identity._lost(BrokerIdInUseError("Broker id 1 is taken."))
         reader.answer(Api.FETCH, FetchResponse)
     data = record_batch()
     with pytest.raises(NotLeaderError, match="serves nothing while another one has its id"):

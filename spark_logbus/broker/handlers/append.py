@@ -43,14 +43,14 @@ class AppendHandler:
 
     def __init__(
         self,
-        partitions: ReplicaManager,
+        replica_manager: ReplicaManager,
         *,
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
         metrics: RequestMetrics,
     ) -> None:
-        self._partitions = partitions
+        self._replica_manager = replica_manager
         self._lease = lease
         self._metrics = metrics
         self._clock = clock
@@ -91,7 +91,9 @@ class AppendHandler:
         acks: Acks,
     ) -> None:
         try:
-            led = self._partitions.leader_of(TopicPartition(partition.topic, partition.partition))
+            led = self._replica_manager.leader_of(
+                TopicPartition(partition.topic, partition.partition)
+            )
             appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
         except LogbusError as error:
             logger.debug("An append was refused: %s", error)

@@ -91,7 +91,7 @@ class FetchHandler:
 
     def __init__(
         self,
-        partitions: ReplicaManager,
+        replica_manager: ReplicaManager,
         waiting: DelayedFetches,
         *,
         clock: Clock,
@@ -100,7 +100,7 @@ class FetchHandler:
         metrics: RequestMetrics,
     ) -> None:
         self._metrics = metrics
-        self._partitions = partitions
+        self._replica_manager = replica_manager
         self._waiting = waiting
         self._clock = clock
         self._max_wait_ms = max_wait_ms
@@ -178,7 +178,7 @@ class FetchHandler:
     ) -> PartitionRead:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         try:
-            led = self._partitions.leader_of(topic_partition)
+            led = self._replica_manager.leader_of(topic_partition)
             require_id(wanted.topic, wanted.topic_id, led)
             log = led.log
             log_slice = None

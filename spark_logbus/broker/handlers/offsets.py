@@ -33,8 +33,8 @@ _MAX_CUTS = 10_000
 class OffsetHandler:
     """Answers requests for offsets and for cuts of ranges. Thread-safe, keeps nothing."""
 
-    def __init__(self, partitions: ReplicaManager, *, metrics: RequestMetrics) -> None:
-        self._partitions = partitions
+    def __init__(self, replica_manager: ReplicaManager, *, metrics: RequestMetrics) -> None:
+        self._replica_manager = replica_manager
         self._metrics = metrics
 
     def handlers(self) -> Mapping[Api, Handle]:
@@ -46,7 +46,7 @@ class OffsetHandler:
 
     def _offset(self, wanted: ListOffsetsPartition) -> ListOffsetsResult:
         try:
-            led = self._partitions.leader_of(TopicPartition(wanted.topic, wanted.partition))
+            led = self._replica_manager.leader_of(TopicPartition(wanted.topic, wanted.partition))
             require_id(wanted.topic, wanted.topic_id, led)
             offset: int | None
             if wanted.at == "earliest":
@@ -71,7 +71,7 @@ class OffsetHandler:
 
     def _split(self, wanted: SplitRangePartition, most_cuts: int) -> SplitRangeResult:
         try:
-            led = self._partitions.leader_of(TopicPartition(wanted.topic, wanted.partition))
+            led = self._replica_manager.leader_of(TopicPartition(wanted.topic, wanted.partition))
             if wanted.target_bytes < 1:
                 raise InvalidRequestError(
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."

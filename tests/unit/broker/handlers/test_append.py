@@ -52,7 +52,7 @@ def append(
     lease: Lease | None = None,
 ) -> Answer:
     handler = AppendHandler(
-        logs.here.as_partitions(),
+        logs.here.as_replica_manager(),
         lease=lease or held_lease(),
         clock=logs.clock,
         max_wait_ms=10_000,

@@ -38,7 +38,7 @@ class Fetching:
         self.logs = logs
         self.waiting = DelayedFetches()
         self.handler = FetchHandler(
-            logs.here.as_partitions(),
+            logs.here.as_replica_manager(),
             self.waiting,
             clock=logs.clock,
             max_wait_ms=60_000,

@@ -54,7 +54,7 @@ class Asking:
         self.cache = Cache()
         self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
         self.handler = MetadataHandler(
-            cast(MetadataCache, self.cache), logs.here.as_partitions(), self.executor
+            cast(MetadataCache, self.cache), logs.here.as_replica_manager(), self.executor
         )
 
     def ask(self, topics: list[str] | None, *, ends: bool = False) -> MetadataResponse:
