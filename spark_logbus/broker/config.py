@@ -1,4 +1,4 @@
-"""What a broker can be told, with the reason for each default."""
+"""The configuration of a broker, with the reason for each default."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoggingConfig:
-    """What the broker writes to standard error."""
+    """The broker's log, on standard error."""
 
     #: ``text``: for people; ``json``: one object a line, for collectors of logs. The option
     #: ``--log-format`` overrides it.
@@ -100,8 +100,8 @@ class BrokerConfig:
     #: Of a topic that is created or enlarged. Each partition costs its leader a directory and an
     #: open file, and each producer and consumer some memory.
     max_partitions_per_topic: int = 1_000
-    #: Over all topics, for each broker that is alive when a topic is created or enlarged: what the
-    #: broker asks of the operating system beside its connections is 4,096 open files.
+    #: Over all topics, for each broker that is alive when a topic is created or enlarged: the
+    #: broker asks the operating system for 4,096 open files beside its connections.
     max_partitions_per_broker: int = 3_500
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()

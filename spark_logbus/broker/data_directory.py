@@ -1,4 +1,4 @@
-"""What a broker itself keeps in its data directory, beside the logs: its id and its ports."""
+"""The broker's own files in its data directory, beside the logs: its id and its ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 _ID_FILE = "broker.id"
 _PORT_FILE = "broker.port"
 _METRICS_PORT_FILE = "metrics.port"
-# While a compaction runs: what its process is to do, and how far it has come.
+# While a compaction runs: the job of its process, and the reports on it.
 COMPACTION_JOB_FILE = "compaction.job"
 COMPACTION_REPORT_FILE = "compaction.reports"
 BROKER_FILES = (
@@ -23,10 +23,8 @@ _MAX_PORT = 65_535
 
 
 def check_identity(data_dir: Path, broker_id: int) -> None:
-    """A data directory belongs to one broker id; serving it under another would lose its logs.
-
-    Raises ConfigError when it belongs to another.
-    """
+    """Raise ConfigError when the data directory belongs to another broker id: under this one its
+    logs would be lost."""
     known = _read(data_dir / _ID_FILE)
     if known is not None and known != str(broker_id):
         raise ConfigError(
@@ -43,12 +41,12 @@ def claim_identity(data_dir: Path, broker_id: int) -> None:
 
 
 def remembered_port(data_dir: Path) -> int | None:
-    """The port of the last run; None when there is none that could be used."""
+    """The port of the last run; None when there was none that can be used."""
     return _read_port(data_dir / _PORT_FILE)
 
 
 def remember_port(data_dir: Path, port: int) -> None:
-    """Note it for the next start, which takes any port if the disk refuses that (it is full)."""
+    """Keep the port for the next start, which takes any port if the disk refuses that (full)."""
     _remember(data_dir / _PORT_FILE, port)
 
 

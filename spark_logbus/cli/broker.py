@@ -58,13 +58,13 @@ def broker(
         raise typer.Exit(1) from error
     try:
         if ready_file is not None:
-            _say_ready(ready_file, f"{server.address.host}:{server.address.port}")
+            _write_ready_file(ready_file, f"{server.address.host}:{server.address.port}")
         stop.wait()
     finally:
         server.stop()
 
 
-def _say_ready(ready_file: Path, address: str) -> None:
+def _write_ready_file(ready_file: Path, address: str) -> None:
     from spark_logbus.log.filesystem import OS_FILES, write_atomically
 
     try:

@@ -1,5 +1,5 @@
-"""One compaction of one log: starts the child process, follows it, and has the log take in what it
-wrote, group by group."""
+"""Runs one compaction of one log: starts the child process, follows its reports, and has the log
+take in what it wrote, group by group."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class CompactionRun:
         self._before = self._after = 0
 
     def run(self, stats: CompactionStats) -> Finished | None:
-        """The last report; None if it was broken off, for the broker stops or the log changed.
+        """Returns the last report; None if it was broken off, for the broker stops or the log
+        changed.
 
         Raises StorageError when the child fails, dies or stalls.
         """
@@ -174,7 +175,7 @@ class CompactionRun:
         text = self._report_file.read_text("utf-8", errors="replace")[-_LAST_WORDS:].strip()
         return f"It said: {text}" if text else "It may have been killed for lack of memory."
 
-    def tell(self, finished: Finished, duration_s: float) -> None:
+    def log_result(self, finished: Finished, duration_s: float) -> None:
         logger.info(
             "Compacted %s up to offset %d: %d of %d records stay, in %.1f seconds.",
             self._log.topic_partition, finished.end_offset, self._after, self._before, duration_s,
@@ -195,7 +196,7 @@ class CompactionRun:
 
 
 def job_of(topic_partition: TopicPartition, plan: CompactionPlan, *, map_bytes: int) -> Job:
-    """The plan in the words of the child process."""
+    """The plan as the child process reads it."""
     groups = [
         Group(
             [

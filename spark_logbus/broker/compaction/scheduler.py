@@ -18,11 +18,12 @@ from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError, StorageError
 from spark_logbus.log import CompactionPlan, LogDirectory, PartitionLog
 from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Backoff, no_jitter
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 4  # times the check interval
-_LAST_PAUSE_S: Final = 3600.0
+_LAST_PAUSE_MS: Final = 3_600_000
 
 
 class _Chosen(NamedTuple):
@@ -31,10 +32,10 @@ class _Chosen(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """A log whose compaction failed is left alone until then, and others get their turn."""
+    """A log whose compaction failed is left alone for a while, and others get their turn."""
 
     until: float
-    length_s: float
+    failures: int
 
 
 class Compactor:
@@ -50,6 +51,11 @@ class Compactor:
         self._clock = clock
         self._time = logs.clock.time
         self._stopping = threading.Event()
+        self._backoff = Backoff(
+            first_ms=_FIRST_PAUSE * config.check_interval_ms,
+            max_ms=_LAST_PAUSE_MS,
+            jitter=no_jitter,
+        )
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
         self.stats = CompactionStats()
@@ -98,7 +104,7 @@ class Compactor:
                 self._pauses.pop(topic_partition, None)
                 self.stats.runs += 1
                 self.stats.last_duration_s = self._clock.monotonic() - began
-                run.tell(finished, self.stats.last_duration_s)
+                run.log_result(finished, self.stats.last_duration_s)
         except LogbusError as error:
             self._failed(topic_partition, error)
         finally:
@@ -134,13 +140,13 @@ class Compactor:
 
     def _failed(self, topic_partition: TopicPartition, error: LogbusError) -> None:
         before = self._pauses.get(topic_partition)
-        first_s = _FIRST_PAUSE * self._config.check_interval_ms / 1000
-        length_s = min(2 * before.length_s, _LAST_PAUSE_S) if before else first_s
-        self._pauses[topic_partition] = _Pause(self._clock.monotonic() + length_s, length_s)
+        failures = before.failures + 1 if before else 1
+        pause_s = self._backoff.pause_s(failures)
+        self._pauses[topic_partition] = _Pause(self._clock.monotonic() + pause_s, failures)
         self.stats.failures += 1
         logger.error(
             "%s could not be compacted: %s Its records stay as they are; trying again in %d "
-            "seconds.", topic_partition, error, length_s,
+            "seconds.", topic_partition, error, pause_s,
         )  # fmt: skip
 
     def _tidy_up(self, partition_log: PartitionLog) -> None:
