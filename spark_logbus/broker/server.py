@@ -19,6 +19,7 @@ from spark_logbus.broker.handlers.connection import HandshakeHandler
 from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
+from spark_logbus.broker.handlers.handler import Handler
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
@@ -27,9 +28,7 @@ from spark_logbus.broker.identity import BrokerIdentity
 from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.maintenance import LogMaintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
-from spark_logbus.broker.monitoring.metric_table import MetricSources
-from spark_logbus.broker.monitoring.server import MonitoringServer
+from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.network import Network, allow_descriptors
 from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
 from spark_logbus.clock import Clock, SystemClock
@@ -98,41 +97,17 @@ class Broker:
         self._maintenance = LogMaintenance(self._logs)
         self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 
-        network = config.network
         request_metrics = RequestMetrics(clock)
-        self._executor = CoordinationExecutor(clock=clock, max_wait_ms=network.max_wait_ms)
+        self._executor = CoordinationExecutor(clock=clock, max_wait_ms=config.network.max_wait_ms)
         self._fetches = FetchHandler(
             self._replica_manager,
             delayed_fetches,
             clock=clock,
-            max_wait_ms=network.max_wait_ms,
-            max_fetch_bytes=network.max_fetch_bytes,
+            max_wait_ms=config.network.max_wait_ms,
+            max_fetch_bytes=config.network.max_fetch_bytes,
             metrics=request_metrics,
         )
-        appends = AppendHandler(
-            self._replica_manager,
-            lease=self._lease,
-            clock=clock,
-            max_wait_ms=network.max_wait_ms,
-            metrics=request_metrics,
-        )
-        self._requests = RequestDispatcher(
-            [
-                HandshakeHandler(config),
-                MetadataHandler(self._metadata_cache, self._replica_manager, self._executor),
-                appends,
-                self._fetches,
-                OffsetHandler(self._replica_manager, metrics=request_metrics),
-                TopicHandler(
-                    config,
-                    metadata_cache=self._metadata_cache,
-                    topics=topics,
-                    executor=self._executor,
-                ),
-            ],
-            max_entries=network.max_partitions_per_request,
-            metrics=request_metrics,
-        )
+        self._requests = self._make_dispatcher(topics, request_metrics)
         self._identity = BrokerIdentity(
             config.id,
             registry=brokers,
@@ -141,28 +116,41 @@ class Broker:
             requests=self._requests,
         )
         self._network: Network | None = None
-
-        session_watch = SessionWatch(clock)
-        session.add_listener(session_watch.follow)
-        self._health = Health(
-            logs=self._logs,
-            replica_manager=self._replica_manager,
-            requests=self._requests,
+        self._monitoring = Monitoring(
+            config,
+            clock=clock,
             session=session,
-            session_watch=session_watch,
-        )
-        self._metric_sources = MetricSources(
-            config=config,
             logs=self._logs,
             replica_manager=self._replica_manager,
             metadata_cache=self._metadata_cache,
-            requests=request_metrics,
-            session=session,
-            session_watch=session_watch,
-            health=self._health,
+            requests=self._requests,
+            request_metrics=request_metrics,
             compaction=self._compactor.stats,
         )
-        self._monitoring = MonitoringServer(self._metric_sources, clock=clock)
+
+    def _make_dispatcher(self, topics: TopicRegistry, metrics: RequestMetrics) -> RequestDispatcher:
+        config, network = self.config, self.config.network
+        appends = AppendHandler(
+            self._replica_manager,
+            lease=self._lease,
+            clock=self._clock,
+            max_wait_ms=network.max_wait_ms,
+            metrics=metrics,
+        )
+        topic_changes = TopicHandler(
+            config, metadata_cache=self._metadata_cache, topics=topics, executor=self._executor
+        )
+        handlers: list[Handler] = [
+            HandshakeHandler(config),
+            MetadataHandler(self._metadata_cache, self._replica_manager, self._executor),
+            appends,
+            self._fetches,
+            OffsetHandler(self._replica_manager, metrics=metrics),
+            topic_changes,
+        ]
+        return RequestDispatcher(
+            handlers, max_entries=network.max_partitions_per_request, metrics=metrics
+        )
 
     @property
     def address(self) -> BrokerAddress:
@@ -176,17 +164,17 @@ class Broker:
         check_identity(config.data_dir, config.id)
         self._monitoring.start()  # first, so that one can watch a long recovery
         try:
-            self._health.phase = Phase.RECOVERING
+            self._monitoring.health.phase = Phase.RECOVERING
             self._logs.open(lambda: claim_identity(config.data_dir, config.id))
         except BaseException:
             self._monitoring.stop()
             raise
         try:
-            self._health.phase = Phase.JOINING
+            self._monitoring.health.phase = Phase.JOINING
             self._monitoring.remember_port()
             allow_descriptors(config.network.max_connections)
             self._session.start()
-            self._network = self._metric_sources.network = self._listen()
+            self._network = self._monitoring.sources.network = self._listen()
             remember_port(config.data_dir, self._network.port)
             self._identity.register(self.address)
             self._replica_manager.start()
@@ -196,7 +184,7 @@ class Broker:
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self._compactor.start()
-            self._health.phase = Phase.SERVING
+            self._monitoring.health.phase = Phase.SERVING
         except BaseException:
             self.stop()
             raise
@@ -219,7 +207,7 @@ class Broker:
 
     def stop(self) -> None:
         """Ordered shutdown; every step is tried even when an earlier one failed."""
-        self._health.phase = Phase.STOPPING
+        self._monitoring.health.phase = Phase.STOPPING
         self._identity.give_up()
         steps = [self._fetches.end_waiting, self._lease.stop]
         if self._network is not None:
