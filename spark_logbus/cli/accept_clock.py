@@ -30,7 +30,7 @@ def accept_clock(
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.clock_file import off_us, write_accepted
     from spark_logbus.log.guarded_clock import JumpGuardedClock
-    from spark_logbus.log.inspect.listing import in_use, list_directory
+    from spark_logbus.log.inspect import in_use, list_directory
     from spark_logbus.times import US_PER_S, show_moment
 
     path = data.absolute()

@@ -1,8 +1,10 @@
-"""``logbus dump``: what stands in the files of a broker, also in damaged ones."""
+"""``logbus dump``: the content of a broker's files, also of damaged ones."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,25 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
-from spark_logbus.cli.dump_segments import segments
-from spark_logbus.cli.dump_text import batch_fields, batch_row, decoded, record_fields, record_line
-from spark_logbus.cli.output import console, plural, table, utc
+from spark_logbus.cli.output import console, human_bytes, plural, table, utc
 
 if TYPE_CHECKING:
     from spark_logbus.log import File
-    from spark_logbus.log.inspect.listing import OnHole
-    from spark_logbus.log.segment.scan import DamagedRange, OnRecordBatch
+    from spark_logbus.log.inspect import Damage, LogListing, SegmentReport
     from spark_logbus.record import RecordBatchHeader
 
 Segment = Annotated[Path, typer.Argument(help="A .log file of a partition's directory.")]
 Limit = Annotated[int, typer.Option("--max", help="At most so many.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
-
-class _EnoughError(Exception):
-    """As much has been shown as was asked for."""
+_TEXT_LINES_SHOWN = 5
+_LONGEST_UNKNOWN_TEXT_BYTES = 256
 
 
 class _Group(TyperGroup):
@@ -45,41 +44,207 @@ app = typer.Typer(
     help="Show what stands in the files of a broker; running or not, damaged or not.",
     no_args_is_help=True,
 )
-app.command("segments")(segments)
+
+
+# -- segments -------------------------------------------------------------------------------
+
+
+@app.command("segments")
+def segments(
+    directory: Annotated[Path, typer.Argument(help="A data directory, or that of one partition.")],
+    as_json: AsJson = False,
+) -> None:
+    """The segments of each log and the small files; headers are read, not the records."""
+    from spark_logbus.errors import InvalidRequestError
+    from spark_logbus.log import OS_FILES
+    from spark_logbus.log.inspect import in_use, list_directory
+
+    with _readable(directory):
+        listing = list_directory(OS_FILES, directory.absolute())
+    if listing is None:
+        raise InvalidRequestError(f"{directory} holds no logs: name the data_dir of a broker.")
+    out = console()
+    live = in_use(listing.path)
+    if as_json:
+        _print_json("directory", path=str(listing.path), in_use=live)
+    else:
+        out.print(f"{listing.path} ({'in use by a broker' if live else 'not in use'})")
+    for name in listing.others:
+        _show_file(out, listing.path / name, as_json=as_json)
+    for log in listing.logs:
+        _show_log(out, log, as_json=as_json)
+
+
+def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
+    from spark_logbus.log import OS_FILES
+    from spark_logbus.log.inspect import inspect_segment
+
+    if not as_json:
+        out.print(f"\n{log.topic_partition}", style="bold")
+    for name in log.others:
+        if not name.endswith(".index"):
+            _show_file(out, log.path / name, as_json=as_json)
+    numbers = ("offsets", "record batches", "records", "bytes")
+    rows = table("segment", *numbers, "oldest record (UTC)", "newest record (UTC)", "index",
+                 "state", numbers=numbers)  # fmt: skip
+    rows.columns[0].no_wrap = True
+    rows.columns[0].min_width = len(log.segment(0).name)
+    for base, following in itertools.zip_longest(log.base_offsets, log.base_offsets[1:]):
+        path = log.segment(base)
+        try:
+            found = inspect_segment(OS_FILES, path, base_offset=base, checksums=False)
+        except OSError as error:
+            unreadable = f"Cannot be read: {error.strerror}"
+            rows.add_row(path.name, *["?"] * 7, unreadable)
+            if as_json:
+                _print_json("segment", path=str(path), problem=unreadable)
+            continue
+        index = found.index_state(active=following is None)
+        problem = _segment_problem(found, following)
+        if as_json:
+            _print_json("segment", path=str(path), **_segment_fields(found), index=index,
+                        problem=problem)  # fmt: skip
+        else:
+            rows.add_row(path.name, *_segment_cells(found), index, problem or "-")
+    if not as_json:
+        out.print(rows if rows.rows else "It has no segment.")
+
+
+def _segment_problem(found: SegmentReport, following: int | None) -> str | None:
+    if found.tail is not None:
+        return f"no record batch at position {found.tail.position}: {found.tail.reason}"
+    if following is not None and following != found.end_offset:
+        return f"the next segment begins at offset {following}, expected {found.end_offset}"
+    return None
+
+
+def _segment_fields(found: SegmentReport) -> dict[str, object]:
+    names = ("base_offset", "end_offset", "record_batches", "records", "size_bytes",
+             "min_timestamp_us", "max_timestamp_us")  # fmt: skip
+    return {name: getattr(found, name) for name in names}
+
+
+def _segment_cells(found: SegmentReport) -> list[str]:
+    oldest, newest = found.min_timestamp_us, found.max_timestamp_us
+    return [
+        f"{found.base_offset:,} - {found.end_offset - 1:,}" if found.record_batches else "-",
+        f"{found.record_batches:,}",
+        f"{found.records:,}",
+        f"{found.size_bytes:,}",
+        "-" if oldest is None else utc(oldest),
+        "-" if newest is None else utc(newest),
+    ]
+
+
+def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
+    """A file beside the segments, with its lines if it is one of the small text files."""
+    from spark_logbus.log import OS_FILES
+    from spark_logbus.log.inspect import is_text_file, read_text_file
+
+    try:
+        size = path.stat().st_size
+        if path.is_dir():
+            lines, problem = [], "a directory that is no log"
+        elif not is_text_file(path.name):
+            lines, problem = _first_line(path, size), None
+        else:
+            text = read_text_file(OS_FILES, path)
+            lines, problem = [text.title, *text.lines], text.problem
+    except OSError as error:
+        lines, problem, size = [], f"cannot be read: {error.strerror}", 0
+    if as_json:
+        _print_json("file", path=str(path), bytes=size, lines=lines, problem=problem)
+        return
+    rest = f"; {problem}" if problem else ""
+    out.print(f"  {path.name} ({human_bytes(size)}{rest})")
+    for line in lines[:_TEXT_LINES_SHOWN]:
+        out.print(f"    {line}")
+    if len(lines) > _TEXT_LINES_SHOWN:
+        out.print(f"    ... {len(lines) - _TEXT_LINES_SHOWN:,} more lines")
+
+
+def _first_line(path: Path, size: int) -> list[str]:
+    """Of a file that this release does not know, or the broker's own; if it is short text."""
+    if not 0 < size <= _LONGEST_UNKNOWN_TEXT_BYTES:
+        return []
+    text = path.read_text("utf-8", errors="replace").strip()
+    return [text] if text.isprintable() else []
+
+
+# -- record batches -------------------------------------------------------------------------
 
 
 @app.command("batches")
 def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> None:
     """The record batches of a segment, each checked; exit code 1 if one is damaged."""
+    from spark_logbus.log import OS_FILES
+    from spark_logbus.log.inspect import Damage, read_segment
+
     numbers = ("position", "offsets", "records", "bytes", "epoch")
     rows = table(
         *numbers, "newest record (UTC)", "compression", "attributes", "producer", "check",
         numbers=numbers,
     )  # fmt: skip
     rows.columns[8].overflow = "fold"
+    problems = _Problems(segment, as_json=as_json)
     shown = 0
-
-    def see(header: RecordBatchHeader, position: int) -> None:
-        nonlocal shown
-        if shown == limit:
-            raise _EnoughError
-        shown += 1
-        if as_json:
-            fields = {"position": position, **batch_fields(header)}
-            print(json.dumps({"kind": "record batch", **fields}))
-        else:
-            rows.add_row(*batch_row(header, position))
-
-    def damaged(hole: DamagedRange) -> None:
-        offsets = f"{hole.start:,} - {hole.end - 1:,}" if hole.end > hole.start else "?"
-        size = f"{hole.end_position - hole.start_position:,}"
-        rows.add_row(f"{hole.start_position:,}", offsets, "?", size, *[""] * 5, "DAMAGED")
-
-    with _opened(segment, limit, as_json=as_json) as opened:
-        opened.scan(see, damaged)
+    with _readable(segment):
+        for found in read_segment(OS_FILES.open_read_only(segment)):
+            if isinstance(found, Damage):
+                rows.add_row(*_damage_cells(found))
+                problems.add(found.position, found.size_bytes, found.reason)
+                continue
+            if shown == limit:
+                _note_limit(limit)
+                break
+            shown += 1
+            position, header = found
+            if as_json:
+                _print_json("record batch", position=position, **_batch_fields(header))
+            else:
+                rows.add_row(*_batch_cells(header, position))
     if not as_json:
         console().print(rows if rows.rows else f"{segment} is empty.")
-    opened.report()
+    problems.report()
+
+
+def _batch_cells(header: RecordBatchHeader, position: int) -> list[str]:
+    producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
+    return [
+        f"{position:,}",
+        f"{header.base_offset:,} - {header.last_offset:,}",
+        f"{header.record_count:,}",
+        f"{header.size:,}",
+        str(header.leader_epoch),
+        utc(header.max_timestamp_us),
+        header.compression.name.lower(),
+        ", ".join(_attributes(header)) or "-",
+        producer if header.producer_id >= 0 else "-",
+        "ok",
+    ]
+
+
+def _damage_cells(found: Damage) -> list[str]:
+    offsets = "?" if found.at_end else f"{found.start:,} - {found.end - 1:,}"
+    size = f"{found.size_bytes:,}"
+    return [f"{found.position:,}", offsets, "?", size, *[""] * 5, "DAMAGED"]
+
+
+def _batch_fields(header: RecordBatchHeader) -> dict[str, object]:
+    plain = {name: getattr(header, name) for name in header.__slots__}
+    named = {"compression": header.compression.name.lower(), "flags": _attributes(header)}
+    return {**plain, "last_offset": header.last_offset, "bytes": header.size, **named}
+
+
+def _attributes(header: RecordBatchHeader) -> list[str]:
+    known = {
+        "key": header.has_key, "headers": header.has_headers, "gaps": header.has_offset_delta,
+        "control": header.is_control, "append time": header.timestamp_type.value == 1,
+    }  # fmt: skip
+    return [name for name, there in known.items() if there]
+
+
+# -- records --------------------------------------------------------------------------------
 
 
 @app.command("records")
@@ -90,30 +255,80 @@ def records(
     as_json: AsJson = False,
 ) -> None:
     """The records of a segment: offset, time, key and value; exit code 1 at damage."""
+    from spark_logbus.log import OS_FILES
+
+    problems = _Problems(segment, as_json=as_json)
+    with _readable(segment):
+        found = _read_records(OS_FILES.open_read_only(segment), from_offset, problems)
+        for record in itertools.islice(found, limit):
+            print(json.dumps(_record_fields(record)) if as_json else _record_line(record))
+        if next(found, None) is not None:
+            _note_limit(limit)
+    problems.report()
+
+
+def _read_records(file: File, from_offset: int, problems: _Problems) -> Iterator[dict[str, Any]]:
     from spark_logbus.errors import LogbusError
+    from spark_logbus.log.inspect import Damage, read_segment
 
-    shown = 0
-
-    def see(header: RecordBatchHeader, position: int) -> None:
-        nonlocal shown
+    for found in read_segment(file):
+        if isinstance(found, Damage):
+            problems.add(found.position, found.size_bytes, found.reason)
+            continue
+        position, header = found
         if header.last_offset < from_offset:
-            return
+            continue
         try:
-            found = list(decoded(header, opened.file.pread(header.size, position)))
+            decoded = list(_decoded(header, file.pread(header.size, position)))
         except LogbusError as error:
-            opened.tell(position, header.size, error.message)
-            return
-        for record in found:
-            if record["offset"] < from_offset:
-                continue
-            if shown == limit:
-                raise _EnoughError
-            shown += 1
-            print(json.dumps(record_fields(record)) if as_json else record_line(record))
+            problems.add(position, header.size, error.message)
+            continue
+        for record in decoded:
+            if record["offset"] >= from_offset:
+                yield record
 
-    with _opened(segment, limit, as_json=as_json) as opened:
-        opened.scan(see, lambda _: None)
-    opened.report()
+
+def _decoded(header: RecordBatchHeader, data: bytes) -> Iterator[dict[str, Any]]:
+    from spark_logbus.record.arrow import decode
+
+    batch = decode(header, data)
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns["timestamp"] = columns["timestamp"].cast("int64")  # also those beyond a datetime
+    rows = {name: column.to_pylist() for name, column in columns.items()}
+    for number in range(len(rows["value"])):
+        record = {name: row[number] for name, row in rows.items()}
+        record["offset"] = header.base_offset + record.pop("offset_delta", number)
+        yield record
+
+
+def _record_line(record: dict[str, Any]) -> str:
+    fields = [str(record["offset"]), utc(record["timestamp"]), repr(record.get("key"))]
+    fields.append(repr(record["value"]))
+    if record.get("headers"):
+        fields.append(repr([(h["key"], h["value"]) for h in record["headers"]]))
+    return "\t".join(fields)
+
+
+def _record_fields(record: dict[str, Any]) -> dict[str, object]:
+    headers = record.get("headers") or []
+    return {
+        "offset": record["offset"],
+        "timestamp_us": record["timestamp"],
+        "key": _text(record.get("key")),
+        "value": _text(record["value"]),
+        "headers": [{"key": h["key"], "value": _text(h["value"])} for h in headers],
+    }
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    """Text as it is; bytes that are none as base64."""
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data or b"").decode()}
+
+
+# -- indexes --------------------------------------------------------------------------------
 
 
 @app.command("index")
@@ -125,25 +340,19 @@ def index(
     """The entries of an index, its summary, and whether it agrees with its segment."""
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspect.index_check import compare_index
-    from spark_logbus.log.segment.index_file import read_index
+    from spark_logbus.log.inspect import inspect_index
 
-    try:
-        found = read_index(OS_FILES, index_file)
-        if found is None:
-            raise InvalidRequestError(f"There is no file {index_file}.")
-        problem = found.problem or compare_index(OS_FILES, index_file.with_suffix(".log"), found)
-    except OSError as error:
-        raise InvalidRequestError(f"Cannot read {index_file}: {error.strerror}.") from error
+    with _readable(index_file):
+        found = inspect_index(OS_FILES, index_file)
+    if found is None:
+        raise InvalidRequestError(f"There is no file {index_file}.")
     entries = list(found.index.entries()) if found.index is not None else []
     summary = dataclasses.asdict(found.summary) if found.summary is not None else {}
-    verdict = "It agrees with its segment." if problem is None else f"It is wrong: {problem}."
+    problem = found.problem
     if as_json:
         for offset, position, newest in entries:
-            print(json.dumps({"kind": "entry", "offset": offset, "position": position,
-                              "max_timestamp_before_us": newest}))  # fmt: skip
-        print(json.dumps({"kind": "index", **summary, "entries": len(entries),
-                          "problem": problem}))  # fmt: skip
+            _print_json("entry", offset=offset, position=position, max_timestamp_before_us=newest)
+        _print_json("index", **summary, entries=len(entries), problem=problem)
     else:
         out = console()
         for name, value in summary.items():
@@ -151,74 +360,60 @@ def index(
             out.print(f"{name.removesuffix('_us')}: {shown}")
         rows = table("offset", "position", "newest before (UTC)", numbers=("offset", "position"))
         for offset, position, newest in entries[:limit]:
-            rows.add_row(
-                f"{offset:,}", f"{position:,}", utc(newest) if newest > -(1 << 63) else "-"
-            )
+            before = utc(newest) if newest > -(1 << 63) else "-"
+            rows.add_row(f"{offset:,}", f"{position:,}", before)
         out.print(rows)
         if len(entries) > limit:
             out.print(f"Only the first {limit:,} of {len(entries):,} are shown; --max shows more.")
+        verdict = "It agrees with its segment." if problem is None else f"It is wrong: {problem}."
         out.print(verdict, style="green" if problem is None else "red")
     if problem is not None:
         raise typer.Exit(1)
 
 
-class _Opened:
-    """A segment file and what is found to be wrong with it."""
+# -- all ------------------------------------------------------------------------------------
 
-    def __init__(self, path: Path, file: File, *, as_json: bool) -> None:
-        self.file = file
-        self._path = path
-        self._limit = file.size()  # a running broker may append to it meanwhile
+
+class _Problems:
+    """Places of a segment that cannot be read; JSON of each at once, lines of all at the end."""
+
+    def __init__(self, segment: Path, *, as_json: bool) -> None:
+        self._segment = segment
         self._as_json = as_json
         self._lines: list[str] = []
 
-    def scan(self, see: OnRecordBatch, damaged: OnHole) -> None:
-        """From the first byte to the last, in order; ``damaged`` gets the end too if it is torn."""
-        from spark_logbus.log.inspect.listing import first_offset, problem_at, scan_in_order
-        from spark_logbus.log.segment.scan import DamagedRange
-
-        def tell(hole: DamagedRange) -> None:
-            damaged(hole)
-            start, end = hole.start_position, hole.end_position
-            why = problem_at(self.file, start, limit=self._limit, expected_offset=hole.start)
-            self.tell(start, end - start, why)
-
-        first = first_offset(self.file, self._path)
-        result = scan_in_order(
-            self.file, base_offset=first, limit=self._limit, see=see, damaged=tell
-        )
-        if result.end_position < self._limit:
-            end = result.end_offset
-            tell(DamagedRange(end, end, result.end_position, self._limit))
-
-    def tell(self, position: int, size: int, why: str) -> None:
+    def add(self, position: int, size_bytes: int, reason: str) -> None:
         if self._as_json:
-            fields = {"position": position, "bytes": size, "problem": why}
-            print(json.dumps({"kind": "damage", **fields}))
-        self._lines.append(f"Position {position:,}, {plural(size, 'byte')}: {why}")
+            _print_json("damage", position=position, bytes=size_bytes, problem=reason)
+        self._lines.append(f"Position {position:,}, {plural(size_bytes, 'byte')}: {reason}")
 
     def report(self) -> None:
+        """Raises typer.Exit if there is a problem."""
         if not self._lines:
             return
         if not self._as_json:
             out = console()
             for line in self._lines:
                 out.print(line, style="red")
-            out.print(f"{plural(len(self._lines), 'place')} in {self._path} cannot be read.")
+            out.print(f"{plural(len(self._lines), 'place')} in {self._segment} cannot be read.")
         raise typer.Exit(1)
 
 
+def _note_limit(limit: int) -> None:
+    console(stderr=True).print(f"Only the first {limit:,} are shown; --max shows more.")
+
+
+def _print_json(kind: str, **fields: object) -> None:
+    print(json.dumps({"kind": kind, **fields}))
+
+
 @contextmanager
-def _opened(segment: Path, limit: int, *, as_json: bool) -> Iterator[_Opened]:
-    """For a scan, which may end early with ``_EnoughError``."""
+def _readable(path: Path) -> Iterator[None]:
     from spark_logbus.errors import InvalidRequestError
-    from spark_logbus.log import OS_FILES
 
     try:
-        yield _Opened(segment, OS_FILES.open_read_only(segment), as_json=as_json)
-    except _EnoughError:
-        console(stderr=True).print(f"Only the first {limit:,} are shown; --max shows more.")
+        yield
     except BrokenPipeError:  # of standard output, not of the file
         raise
     except OSError as error:
-        raise InvalidRequestError(f"Cannot read {segment}: {error.strerror}.") from error
+        raise InvalidRequestError(f"Cannot read {path}: {error.strerror}.") from error

@@ -21,7 +21,7 @@ from rich.progress import (
 from spark_logbus.cli.output import console, human_bytes, plural, table
 
 if TYPE_CHECKING:
-    from spark_logbus.log.inspect.verify import Verification
+    from spark_logbus.log.inspect import Verification
 
 _PROGRESS_BYTES = 16 << 20  # a bar that moves with each record batch would cost more than it shows
 
@@ -38,8 +38,7 @@ def verify(
     """
     from spark_logbus.broker import BROKER_FILES
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspect.listing import list_directory
-    from spark_logbus.log.inspect.verify import planned_bytes, verify_directory
+    from spark_logbus.log.inspect import list_directory, planned_bytes, verify_directory
 
     try:
         listing = list_directory(OS_FILES, data.absolute())

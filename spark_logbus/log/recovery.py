@@ -35,7 +35,7 @@ from spark_logbus.log.segment.index import Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, read_summary, save_index
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
-from spark_logbus.log.segment.scan import ScanResult
+from spark_logbus.log.segment.scan import SegmentScan
 from spark_logbus.log.segment.segment import (
     ActiveSegment,
     OpenSegments,
@@ -186,7 +186,7 @@ class LogRecovery:
         if trusted is not None:
             return self._view(sealed, ActiveSegment(path, file, trusted))
         contents, result = self._scan(file, base_offset, None)
-        holes = result.holes
+        holes = tuple(result.holes)
         if contents.end_offset < self.recovery_point:
             if contents.size_bytes == result.file_bytes:
                 # Whole up to its end: not damaged, but an older copy, or segments are missing.
@@ -210,7 +210,7 @@ class LogRecovery:
         path: Path,
         file: File,
         contents: SegmentMetadata,
-        result: ScanResult,
+        result: SegmentScan,
     ) -> LogView:
         """Flushed records are lost at the end: keep the file, continue after them in a new one.
 
@@ -246,7 +246,7 @@ class LogRecovery:
 
     def _scan(
         self, file: File, base_offset: int, end_offset: int | None
-    ) -> tuple[SegmentMetadata, ScanResult]:
+    ) -> tuple[SegmentMetadata, SegmentScan]:
         return scan_contents(
             file,
             base_offset=base_offset,

@@ -1,37 +1,54 @@
-"""Checks a whole data directory: every checksum, offset, index and small file in it.
+"""Verifies a data directory: every checksum, offset, index and small file in it.
 
-What a crash leaves legitimately (a torn tail, an index that was never synced) is a note, what
-nothing but a failing disk or a foreign hand can do is damage. Which is which depends on how the
-broker left: after an orderly stop nothing may be torn. While a broker uses the directory, the end
-of the last segment may be half written, and files come and go: what looks like damage then is
-looked at a second time.
+Traces that a crash leaves (a torn tail, an index that was never synced) are notes; the doing of a
+failing disk or a foreign hand is damage. How the broker stopped decides between the two: after an
+orderly stop nothing may be torn. While a broker uses the directory, the end of the last segment
+may be half written, and files come and go: damage that is found then is looked at a second time.
 """
 
 from __future__ import annotations
 
+import enum
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from spark_logbus.log import names
 from spark_logbus.log.checkpoint import CHECKPOINT_TITLE, LogCheckpoint, parse_checkpoint
 from spark_logbus.log.filesystem import FileSystem
-from spark_logbus.log.inspect.listing import DirectoryListing, in_use, list_log, read_text_file
-from spark_logbus.log.inspect.log_check import (
-    GONE,
-    LEFTOVER,
-    Finding,
-    LogCheck,
-    Severity,
-    text_problem,
+from spark_logbus.log.inspect.listing import (
+    DirectoryListing,
+    LogListing,
+    in_use,
+    list_log,
+    read_text_file,
 )
+from spark_logbus.log.inspect.segment_report import Damage, SegmentReport, inspect_segment
+from spark_logbus.log.segment.index_file import index_path
 from spark_logbus.log.segment.scan import OnProgress, ignore_progress
 from spark_logbus.model import TopicPartition
+
+_GONE: Final = "It was deleted while it was looked at."
+_LEFTOVER: Final = "A leftover; the broker removes it at its next start."
+
+
+class Severity(enum.Enum):
+    DAMAGE = "damage"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    path: Path
+    message: str
 
 
 @dataclass
 class Verification:
-    """What was found, and how much was read. ``live``: a broker was using the directory."""
+    """All findings, and how much was read. ``live``: a broker was using the directory."""
 
     live: bool
     clean: bool
@@ -44,11 +61,24 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        return not any(finding.severity is Severity.DAMAGE for finding in self.findings)
+        return _sound(self.findings)
+
+    def add_log(self, check: LogCheck) -> None:
+        self.logs += 1
+        self.segments += len(check.reports)
+        for report in check.reports:
+            self.record_batches += report.record_batches
+            self.records += report.records
+            self.size_bytes += report.size_bytes
+        self.findings += check.findings
+
+
+def _sound(findings: list[Finding]) -> bool:
+    return not any(finding.severity is Severity.DAMAGE for finding in findings)
 
 
 def planned_bytes(listing: DirectoryListing) -> int:
-    """What a verification will read, as of now."""
+    """Bytes that a verification will read, as of now."""
     sizes = (_size(log.segment(base)) for log in listing.logs for base in log.base_offsets)
     return sum(sizes)
 
@@ -90,9 +120,9 @@ def verify_directory(
             try:
                 log = list_log(files, log.path, log.topic_partition)
             except FileNotFoundError:
-                check.findings = [Finding(Severity.NOTE, log.path, GONE)]
+                check.findings = [Finding(Severity.NOTE, log.path, _GONE)]
                 break
-        _add(check, result)
+        result.add_log(check)
     return result
 
 
@@ -113,6 +143,15 @@ def _text_is_sound(files: FileSystem, path: Path) -> bool:
         return False
 
 
+def _text_problem(files: FileSystem, path: Path) -> str | None:
+    try:
+        return read_text_file(files, path).problem
+    except FileNotFoundError:
+        return None  # replaced or taken away at this moment
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
 def _check_others(
     files: FileSystem, listing: DirectoryListing, known: Collection[str], result: Verification
 ) -> None:
@@ -123,23 +162,223 @@ def _check_others(
 
     for name in listing.others:
         if name in (names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.CLOCK, names.CLOCK_ACCEPTED):
-            problem = text_problem(files, listing.path / name)
+            problem = _text_problem(files, listing.path / name)
             if problem is not None:
                 note(Severity.DAMAGE, name, f"It counts as missing: {problem}.")
         elif name.endswith(names.STRAY_SUFFIX):
             note(Severity.NOTE, name, "The log of an earlier topic, set aside; delete it at will.")
         elif name.endswith(names.CREATING_SUFFIX) or names.is_leftover(name):
-            note(Severity.NOTE, name, LEFTOVER)
+            note(Severity.NOTE, name, _LEFTOVER)
         elif name != names.LOCK and name not in known:
             note(Severity.NOTE, name, "Not a file of logbus's.")
     if listing.logs and listing.others and names.CHECKPOINT not in listing.others:
         note(Severity.NOTE, names.CHECKPOINT, "There is none: the next start scans every segment.")
 
 
-def _add(check: LogCheck, result: Verification) -> None:
-    result.logs += 1
-    result.segments += check.segments
-    result.record_batches += check.record_batches
-    result.records += check.records
-    result.size_bytes += check.size_bytes
-    result.findings += check.findings
+class LogCheck:
+    """Checks one log: its names, small files, segments and indexes. Used once, by one thread."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        log: LogListing,
+        checkpoint: LogCheckpoint | None,
+        *,
+        live: bool,
+        clean: bool,
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.reports: list[SegmentReport] = []
+        self._files = files
+        self._log = log
+        self._live = live
+        self._clean = clean
+        self._checkpoint = checkpoint
+        # A crash may lose or tear it: nothing is wrong with it unless there was none.
+        self._torn = Severity.DAMAGE if clean else Severity.NOTE
+
+    @property
+    def sound(self) -> bool:
+        return _sound(self.findings)
+
+    def run(self, on_progress: OnProgress) -> None:
+        self._check_names()
+        self._check_start()
+        segments = self._segments()
+        for (base, path), following in itertools.zip_longest(segments, segments[1:]):
+            try:
+                report = inspect_segment(
+                    self._files, path, base_offset=base, checksums=True, on_progress=on_progress
+                )
+            except FileNotFoundError:
+                if not self._retention_was_faster(base):
+                    self._find(Severity.DAMAGE, path, _GONE)
+            except OSError as error:
+                self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+            else:
+                self.reports.append(report)
+                self._judge(path, report, following[0] if following is not None else None)
+
+    def _retention_was_faster(self, base: int) -> bool:
+        """Whether a broker at work has deleted all up to the segment at ``base``: such a log is
+        whole, and one that is looked at again would have moved again."""
+        if not self._live:
+            return False
+        try:
+            left = list_log(self._files, self._log.path, self._log.topic_partition).base_offsets
+        except FileNotFoundError:
+            return False  # the whole log went
+        return bool(left) and left[0] > base
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        """Base offsets and files, in order: a compacted segment stands for those it replaces."""
+        segments = {base: self._log.segment(base) for base in self._log.base_offsets}
+        for name in self._log.others:
+            found = names.parse_swap(name)
+            if found is not None:
+                start, end = found
+                for base in [base for base in segments if start <= base < end]:
+                    del segments[base]
+                segments[start] = self._log.path / name
+        return sorted(segments.items())
+
+    def _find(self, severity: Severity, path: Path, message: str) -> None:
+        self.findings.append(Finding(severity, path, message))
+
+    # -- names and small files --------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        for name in self._log.others:
+            path = self._log.path / name
+            if name == names.PARTITION_METADATA:
+                self._check_metadata(path)
+            elif names.parse_producers(name) is not None:
+                # Also after an orderly stop: it is not synced then, and a full disk may refuse it.
+                self._check_text(path, Severity.NOTE, "It is rebuilt from the log")
+            elif name == names.COMPACTION:
+                self._check_text(path, Severity.DAMAGE, "Compaction starts over without it")
+            elif name == names.TOPIC_CONFIG:
+                message = "The broker's defaults count until ZooKeeper has told"
+                self._check_text(path, Severity.DAMAGE, message)
+            elif names.parse_swap(name) is not None:
+                message = "A compacted segment; the next start puts it in its place."
+                self._note_at_rest(path, message)
+            elif names.is_leftover(name):
+                self._note_at_rest(path, _LEFTOVER)
+            else:
+                self._check_other(path, names.parse_index(name))
+        if names.PARTITION_METADATA not in self._log.others:
+            path = self._log.path / names.PARTITION_METADATA
+            self._find(Severity.DAMAGE, path, "It is missing; the next start tries to restore it.")
+
+    def _check_other(self, path: Path, index_of: int | None) -> None:
+        if index_of is None:
+            self._find(Severity.NOTE, path, "Not a file that this release knows.")
+        elif index_of not in self._log.base_offsets:
+            self._note_at_rest(path, _LEFTOVER)
+
+    def _note_at_rest(self, path: Path, message: str) -> None:
+        """While a broker is at work, such a file is being written or on its way out."""
+        if not self._live:
+            self._find(Severity.NOTE, path, message)
+
+    def _check_text(self, path: Path, severity: Severity, consequence: str) -> None:
+        problem = _text_problem(self._files, path)
+        if problem is not None:
+            self._find(severity, path, f"{consequence}: {problem}.")
+
+    def _check_metadata(self, path: Path) -> None:
+        try:
+            text = read_text_file(self._files, path)
+        except OSError as error:
+            self._find(Severity.DAMAGE, path, f"It cannot be read: {error.strerror}.")
+            return
+        where = self._log.topic_partition
+        if text.problem is not None:
+            self._find(Severity.DAMAGE, path, f"It counts as missing: {text.problem}.")
+        elif text.lines[:2] != (where.topic, str(where.partition)):
+            found = "-".join(text.lines[:2])
+            message = f"It belongs to the log of {found}: was the directory renamed?"
+            self._find(Severity.DAMAGE, path, message)
+        elif self._checkpoint is not None and self._checkpoint.topic_id != text.lines[2]:
+            self._checkpoint = None  # of an earlier topic of that name
+
+    def _check_start(self) -> None:
+        known, base_offsets = self._checkpoint, self._log.base_offsets
+        if not base_offsets:
+            if known is not None:
+                self._find(Severity.DAMAGE, self._log.path, "It holds no segment.")
+            return
+        if known is None:
+            return
+        start = known.log_start_offset
+        if base_offsets[0] > start:
+            message = (
+                f"The log starts at offset {start}, but this is the first segment: offsets "
+                f"{start} up to {base_offsets[0]} are gone. (Retention on a full disk leaves this "
+                "too.)"
+            )
+            self._find(Severity.DAMAGE, self._log.segment(base_offsets[0]), message)
+        elif len(base_offsets) > 1 and base_offsets[1] <= start:
+            message = f"It lies before the log's start, offset {start}, and is about to be deleted."
+            self._find(Severity.NOTE, self._log.segment(base_offsets[0]), message)
+
+    # -- segments ---------------------------------------------------------------------------
+
+    def _judge(self, path: Path, report: SegmentReport, following: int | None) -> None:
+        found = len(self.findings)
+        for lost in report.damage:
+            self._find(
+                Severity.DAMAGE, path,
+                f"Offsets {lost.start} up to {lost.end} (bytes {lost.position} to "
+                f"{lost.position + lost.size_bytes}) are damaged. {lost.reason}",
+            )  # fmt: skip
+        if following is None:
+            self._check_log_end(path, report.end_offset, report.tail)
+        else:
+            self._check_segment_end(path, report.end_offset, following, report.tail)
+        if len(self.findings) == found:  # an index is compared with sound segments only
+            self._check_index(path, report, last=following is None)
+
+    def _check_segment_end(self, path: Path, end: int, following: int, tail: Damage | None) -> None:
+        if end > following:
+            message = (
+                f"It ends at offset {end}, but the next segment begins at {following}: the "
+                "offsets between are there twice."
+            )
+        elif tail is not None:
+            message = f"Its last {tail.size_bytes} bytes are no record batches. {tail.reason}"
+            if end < following:
+                message = f"Offsets {end} up to {following} are damaged. {message}"
+        elif end < following:
+            message = (
+                f"It ends at offset {end}, but the next segment begins at {following}: a "
+                "segment between them is missing, or this one was cut."
+            )
+        else:
+            return
+        self._find(Severity.DAMAGE, path, message)
+
+    def _check_log_end(self, path: Path, end: int, tail: Damage | None) -> None:
+        flushed = self._checkpoint.recovery_point if self._checkpoint is not None else 0
+        if end < flushed:
+            message = f"Offsets {end} up to {flushed} were on disk and are gone."
+            if tail is not None:
+                message = f"{message} {tail.reason}"
+            self._find(Severity.DAMAGE, path, message)
+        elif tail is not None and not self._live:
+            message = f"Its last {tail.size_bytes} bytes are no whole record batches. {tail.reason}"
+            if not self._clean:
+                message = f"{message} A crash leaves this: the next start cuts them off."
+            self._find(self._torn, path, message)
+
+    def _check_index(self, path: Path, report: SegmentReport, *, last: bool) -> None:
+        """The active segment's index is in memory; on disk only after an orderly stop."""
+        if last and (not self._clean or report.size_bytes == 0):
+            return
+        if report.index_unusable is not None:
+            message = f"The broker rebuilds it when it opens the segment: {report.index_unusable}."
+            self._find(self._torn, index_path(path), message)
+        elif report.index_wrong is not None:
+            message = f"It misleads readers: {report.index_wrong}. Stop the broker and delete it."
+            self._find(Severity.DAMAGE, index_path(path), message)

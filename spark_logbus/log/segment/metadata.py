@@ -7,7 +7,7 @@ from typing import Final
 from spark_logbus.clock import Clock
 from spark_logbus.log.filesystem import File
 from spark_logbus.log.segment.index import NO_TIMESTAMP, Index, Summary
-from spark_logbus.log.segment.scan import OnProgress, ScanResult, ignore_progress, scan
+from spark_logbus.log.segment.scan import OnProgress, SegmentScan, ignore_progress
 from spark_logbus.record import RecordBatchHeader
 
 NOTHING_APPENDED: Final = NO_TIMESTAMP
@@ -86,27 +86,20 @@ def scan_contents(
     limit: int | None = None,
     end_offset: int | None = None,
     on_progress: OnProgress = ignore_progress,
-) -> tuple[SegmentMetadata, ScanResult]:
-    """Scan a segment file (see ``scan``) and account for every valid record batch in it."""
+) -> tuple[SegmentMetadata, SegmentScan]:
+    """Scan a segment file (see ``SegmentScan``) and account for every valid record batch in it."""
     contents = SegmentMetadata(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
-
-    def note(header: RecordBatchHeader, position: int) -> None:
+    scan = SegmentScan(
+        file, base_offset=base_offset, limit=limit, end_offset=end_offset, on_progress=on_progress
+    )
+    for position, header in scan:
         contents.note(
             header,
             offset=header.base_offset,
             position=position,
             append_time_us=header.append_time_us,
         )
-
-    result = scan(
-        file,
-        base_offset=base_offset,
-        limit=limit,
-        end_offset=end_offset,
-        on_record_batch=note,
-        on_progress=on_progress,
-    )
-    return contents, result
+    return contents, scan
 
 
 class RollTimer:

@@ -7,14 +7,13 @@ density is what protects them.
 Behind damage the scan looks for where valid record batches go on: first where the damaged one's
 length says, then at every 8-byte boundary (record batches are multiples of 8 bytes long). Only a
 record batch with a right checksum and a greater base offset counts, and only if the one behind
-it does not give the lie to that offset, which no checksum covers. A scan only tells what it saw;
-what is cut and what is kept is decided in ``recovery``.
+it does not contradict that offset, which no checksum covers. A scan only reports; ``recovery``
+decides what is cut and what is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
@@ -37,17 +36,6 @@ class DamagedRange(NamedTuple):
     end_position: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
-    """Valid record batches end at ``end_position``; behind it, nothing valid is in the file."""
-
-    end_offset: int
-    end_position: int
-    file_bytes: int
-    holes: tuple[DamagedRange, ...]
-
-
-OnRecordBatch = Callable[[RecordBatchHeader, int], None]
 OnProgress = Callable[[int], None]
 
 
@@ -55,39 +43,53 @@ def ignore_progress(_bytes_read: int) -> None:
     """For scans that nobody watches."""
 
 
-def scan(
-    file: File,
-    *,
-    base_offset: int,
-    limit: int | None = None,
-    end_offset: int | None = None,
-    on_record_batch: OnRecordBatch,
-    on_progress: OnProgress = ignore_progress,
-) -> ScanResult:
-    """Scan ``file``, up to ``limit`` bytes of it, as the segment that starts at ``base_offset``.
+class SegmentScan:
+    """One pass over a segment file: yields position and header of each valid record batch.
 
-    Record batches from ``end_offset`` on, where the next segment starts, are not counted.
-    ``on_record_batch`` sees the header and the position of every valid record batch in order;
-    ``on_progress`` the bytes that were read since its last call. Raises OSError.
+    The file is read up to ``limit`` bytes, as the segment that starts at ``base_offset``. Record
+    batches from ``end_offset`` on, where the next segment starts, are not counted. ``on_progress``
+    gets the bytes that were read since its last call. Iterating raises OSError.
+
+    ``holes``, ``end_offset`` and ``end_position`` follow the pass: a hole is there before the
+    record batch behind it is yielded, and at the end nothing valid lies behind ``end_position``.
+    Used once, by one thread.
     """
-    size = file.size() if limit is None else min(limit, file.size())
-    window = _Window(file, size, on_progress)
-    position, expected = 0, base_offset
-    holes: list[DamagedRange] = []
-    while position < size and (end_offset is None or expected < end_offset):
-        header = _verified(window, position)
-        if header is not None and header.base_offset == expected:
-            on_record_batch(header, position)
-            position += header.size
-            expected = header.next_offset
-            continue
-        found = _resume(window, position, expected)
-        if found is None or (end_offset is not None and found[1] >= end_offset):
-            break
-        resumed_at, resumed_from = found
-        holes.append(DamagedRange(expected, resumed_from, position, resumed_at))
-        position, expected = resumed_at, resumed_from
-    return ScanResult(expected, position, size, tuple(holes))
+
+    def __init__(
+        self,
+        file: File,
+        *,
+        base_offset: int,
+        limit: int | None = None,
+        end_offset: int | None = None,
+        on_progress: OnProgress = ignore_progress,
+    ) -> None:
+        self.file_bytes = file.size() if limit is None else min(limit, file.size())
+        self.end_offset = base_offset
+        self.end_position = 0
+        self.holes: list[DamagedRange] = []
+        self._file = file
+        self._stop_offset = end_offset
+        self._on_progress = on_progress
+
+    def __iter__(self) -> Iterator[tuple[int, RecordBatchHeader]]:
+        window = _Window(self._file, self.file_bytes, self._on_progress)
+        stop = self._stop_offset
+        while self.end_position < self.file_bytes and (stop is None or self.end_offset < stop):
+            position = self.end_position
+            header = _verified(window, position)
+            if header is not None and header.base_offset == self.end_offset:
+                self.end_position = position + header.size
+                self.end_offset = header.next_offset
+                yield position, header
+                continue
+            found = _resume(window, position, self.end_offset)
+            if found is None or (stop is not None and found[1] >= stop):
+                return
+            resumed_at, resumed_from = found
+            hole = DamagedRange(self.end_offset, resumed_from, position, resumed_at)
+            self.holes.append(hole)
+            self.end_position, self.end_offset = resumed_at, resumed_from
 
 
 class _Window:

@@ -21,15 +21,15 @@ from spark_logbus.log.segment.index import Index, Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, save_index
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.metadata import SegmentMetadata, scan_contents
-from spark_logbus.log.segment.scan import DamagedRange, ScanResult
+from spark_logbus.log.segment.scan import DamagedRange, SegmentScan
 
 logger = logging.getLogger(__name__)
 
 
-def tail_hole(result: ScanResult, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
+def tail_hole(result: SegmentScan, *, end: int, end_position: int) -> tuple[DamagedRange, ...]:
     """The holes of a scan, and one at its end if ``end`` should have been reached."""
     if result.end_offset >= end:
-        return result.holes
+        return tuple(result.holes)
     last = DamagedRange(result.end_offset, end, result.end_position, end_position)
     return (*result.holes, last)
 
