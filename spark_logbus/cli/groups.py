@@ -249,7 +249,7 @@ if TYPE_CHECKING:
 
     from spark_logbus.client import Cluster
     from spark_logbus.coordination.group_offsets import CommittedOffset
-    from spark_logbus.coordination.group_owners import Holder
+    from spark_logbus.coordination.group_owners import GroupOwner
     from spark_logbus.coordination.rewinds import Rewind
     from spark_logbus.model import TopicPartition
     from spark_logbus.zookeeper import Session
@@ -287,7 +287,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
         for group in offsets.groups():
             try:
                 committed = offsets.committed(group)
-                holders = offsets.holders(group)
+                holders = offsets.owners(group)
                 epoch = rewinds.epoch(group)
             except CorruptNodeError as failure:
                 console(stderr=True).print(f"Group {group} is left out. {failure.message}")
@@ -325,7 +325,7 @@ def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJs
 
     with group_session(zookeeper) as session, connected(zookeeper) as cluster:
         offsets = GroupOffsets(session)
-        committed, holders = offsets.committed(group), offsets.holders(group)
+        committed, holders = offsets.committed(group), offsets.owners(group)
         rewinds = GroupRewinds(session).history(group)
         if not committed and not holders:
             refuse_unknown(group, offsets.groups())
@@ -424,7 +424,7 @@ def _told(rewind: Rewind) -> str:
 
 def _as_json(
     group: str,
-    holders: Mapping[str, Holder],
+    holders: Mapping[str, GroupOwner],
     positions: list[_Position],
     rewinds: list[Rewind],
 ) -> dict[str, Any]:
@@ -466,5 +466,5 @@ def _as_json(
     }
 
 
-def _holders_json(holders: Mapping[str, Holder]) -> dict[str, Any]:
+def _holders_json(holders: Mapping[str, GroupOwner]) -> dict[str, Any]:
     return {topic: asdict(holder) for topic, holder in sorted(holders.items())}

@@ -1,11 +1,10 @@
-"""Which brokers are alive: one ephemeral node each."""
+"""Registrations of live brokers: one ephemeral node each."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
@@ -13,21 +12,17 @@ from spark_logbus.coordination.payloads import BrokerPayload, decode, encode
 from spark_logbus.errors import BrokerIdInUseError, InvalidRequestError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
+from spark_logbus.zookeeper.ephemeral import EphemeralNode, acquire_or_wait, expiry_ms
+from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
-from spark_logbus.zookeeper.transactions import Create, Delete, SetData
 from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
-from spark_logbus.zookeeper.watches import Change, ChildrenView, Subscription
+from spark_logbus.zookeeper.watches import ChildrenView
 
 logger = logging.getLogger(__name__)
 
-# ZooKeeper expires sessions on its own ticks (2 s by default) and never grants less than two.
-_EXPIRY_MARGIN_MS = 5_000
-_PROGRESS_S = 2.0
-
 
 class BrokerRegistry:
-    """Registers a broker, and tells who is registered. Thread-safe.
+    """Registers a broker, and lists those that are registered. Thread-safe.
 
     One registry holds at most one registration; it ends with ``deregister`` or the session.
     """
@@ -76,7 +71,7 @@ class BrokerRegistry:
                 )
             self._registration = registration
         try:
-            registration.claim()
+            registration.acquire()
         except BaseException:
             with self._lock:
                 self._registration = None
@@ -127,163 +122,108 @@ class BrokerRegistry:
         ).start()
 
 
-class _Flag(threading.Event):
-    """Set by the watch it offers."""
-
-    def raise_for(self, _event: object) -> None:
-        self.set()
-
-
 class _Registration:
-    """The node of one broker: claims it, guards it, releases it."""
+    """The node of one broker, from its creation to its release."""
 
     def __init__(
         self,
-        tree: Nodes,
+        nodes: Nodes,
         address: BrokerAddress,
         payload: BrokerPayload,
         on_conflict: Callable[[BrokerIdInUseError], None] | None,
         on_registered: Callable[[bool], None] | None,
     ) -> None:
         self.address = address
-        self._tree = tree
-        self._session = tree.session
+        self._nodes = nodes
+        self._session = nodes.session
         self._path = paths.broker(address.broker_id)
         self._payload = payload
         self._on_conflict = on_conflict
         self._on_registered = on_registered
         self._registered_in = 0  # the session in which that is through
-        self._guard = Subscription(tree, str(address), self._restore)
+        self._node = EphemeralNode(
+            nodes,
+            self._path,
+            encode(payload),
+            to_acquire=f"register {address}",
+            to_release=f"deregister {address}",
+        )
 
-    def claim(self) -> None:
-        """Wait for a leftover to go, create the node, and watch over it from then on."""
-        self._tree.ensure(paths.BROKERS)
-        clock = self._session.clock
-        give_up: float | None = None
-        while True:
-            changed = _Flag()
-            node = self._try_claim(changed.raise_for)
-            if node is None:
-                break
-            current_owner = self._rival(node)
-            if give_up is None:
-                wait_ms = self._wait_ms(current_owner)
-                give_up = clock.monotonic() + wait_ms / 1000
-                if wait_ms:
-                    logger.info(
-                        "An earlier registration of broker %d (%s) is still in ZooKeeper; "
-                        "waiting up to %.0f s for it to expire.",
-                        self.address.broker_id,
-                        self._where(current_owner),
-                        wait_ms / 1000,
-                    )
-            remaining = give_up - clock.monotonic()
-            if remaining <= 0:
-                raise self._in_use(current_owner)
-            if not changed.wait(min(remaining, _PROGRESS_S)):
-                logger.info(
-                    "Still waiting up to %.0f s for the earlier registration of broker %d.",
-                    max(0.0, give_up - clock.monotonic()),
-                    self.address.broker_id,
-                )
-        self._guard.start()
+    def acquire(self) -> None:
+        """Wait for a leftover to go, create the node, and guard it from then on."""
+        acquire_or_wait(
+            self._session,
+            self._node.try_acquire,
+            limit_ms=self._limit_ms,
+            on_wait=self._log_wait,
+            refusal=lambda node, _: self._in_use(node),
+        )
+        self._node.guard(on_acquired=self._acquired, on_taken=self._taken)
 
     def release(self) -> None:
-        self._guard.cancel()
-
-        def step(deadline: Deadline) -> None:
-            node = self._tree.get(self._path, deadline=deadline)
-            if node is not None and node.owner == self._session.session_id:
-                self._tree.transact(
-                    f"deregister {self.address}",
-                    [Delete(self._path, node.version)],
-                    deadline=deadline,
-                )
-
-        self._tree.repeat(f"deregister {self.address}", step)
+        self._node.release()
 
     def holds(self, deadline: Deadline) -> bool:
         session_id = self._session.session_id
-        self._tree.sync(deadline=deadline)  # else a server that lags behind could answer
-        node = self._tree.get(self._path, deadline=deadline)
-        ours = node is not None and node.owner == session_id
+        self._nodes.sync(deadline=deadline)  # else a server that lags behind could answer
+        node = self._node.current(deadline=deadline)
+        ours = node is not None and self._node.is_ours(node)
         return ours and session_id == self._session.session_id == self._registered_in
 
-    def _try_claim(self, watch: Callable[[Any], None]) -> Node | None:
-        """None when the node is ours; else the node that is in the way, watched."""
+    def _acquired(self, new_session: bool) -> None:
+        if new_session:
+            logger.info("Registered %s again in the new ZooKeeper session.", self.address)
+        session_id = self._session.session_id
+        if self._on_registered is not None:
+            self._on_registered(new_session)
+        self._registered_in = session_id
 
-        def step(deadline: Deadline) -> Node | None:
-            node = self._tree.get(self._path, watch=watch, deadline=deadline)
-            if node is None:
-                self._tree.transact(
-                    f"register {self.address}",
-                    [Create(self._path, encode(self._payload), ephemeral=True)],
-                    deadline=deadline,
-                )
-                return None
-            if node.owner != self._session.session_id:
-                return node
-            # Ours, perhaps without our knowing: the reply to our create was lost.
-            if node.data != encode(self._payload):
-                logger.error(
-                    "The ZooKeeper node %s was overwritten (%r); it is set right.",
-                    self._path,
-                    node.data[:60],
-                )
-                self._tree.transact(
-                    f"register {self.address}",
-                    [SetData(self._path, encode(self._payload), node.version)],
-                    deadline=deadline,
-                )
-            return None
-
-        return self._tree.repeat(f"register {self.address}", step)
-
-    def _restore(self, change: Change) -> None:
-        """The node went away (session lost, or removed by hand), or may have."""
-        self._tree.ensure(paths.BROKERS)  # a ZooKeeper that lost its data has not even that
-        conflict = self._try_claim(self._guard.watch)
-        if conflict is None:
-            # A node that was just created is not watched yet.
-            if not self._tree.exists(self._path, watch=self._guard.watch):
-                raise ConflictError(f"{self._path} was removed at once.")
-            if change.new_session:
-                logger.info("Registered %s again in the new ZooKeeper session.", self.address)
-            session_id = self._session.session_id
-            if self._on_registered is not None:
-                self._on_registered(change.new_session)
-            self._registered_in = session_id
-            return
-        current_owner = self._rival(conflict)
-        if current_owner == self._payload:
-            return  # of our lost session, on its way out; the watch tells when
-        error = self._in_use(current_owner)
+    def _taken(self, node: Node) -> None:
+        error = self._in_use(node)
         logger.error("%s", error.message)
         if self._on_conflict is not None:
             self._on_conflict(error)
 
-    def _rival(self, node: Node) -> BrokerPayload | None:
-        try:
-            return decode(BrokerPayload, node.data, path=self._path)
-        except CorruptNodeError:
-            return None
-
-    def _wait_ms(self, current_owner: BrokerPayload | None) -> int:
+    def _limit_ms(self, node: Node) -> int:
+        """How long the node may be an earlier run's; 0 if it is certainly another broker's."""
+        current_owner = self._owner_of(node)
         if current_owner is None:
             return 0
         ours = self._payload
         same_place = (current_owner.host, current_owner.port) == (ours.host, ours.port)
         if not same_place and current_owner.started_us >= ours.started_us:
             return 0
-        return max(current_owner.session_timeout_ms, ours.session_timeout_ms) + _EXPIRY_MARGIN_MS
+        return expiry_ms(current_owner.session_timeout_ms, ours.session_timeout_ms)
 
-    def _in_use(self, current_owner: BrokerPayload | None) -> BrokerIdInUseError:
+    def _log_wait(self, node: Node, left_s: float, first: bool) -> None:
+        if first:
+            logger.info(
+                "An earlier registration of broker %d (%s) is still in ZooKeeper; "
+                "waiting up to %.0f s for it to expire.",
+                self.address.broker_id,
+                self._where(self._owner_of(node)),
+                left_s,
+            )
+        else:
+            logger.info(
+                "Still waiting up to %.0f s for the earlier registration of broker %d.",
+                left_s,
+                self.address.broker_id,
+            )
+
+    def _in_use(self, node: Node) -> BrokerIdInUseError:
         return BrokerIdInUseError(
             f"Broker id {self.address.broker_id} is taken by a live broker "
-            f"({self._where(current_owner)}), so the one at "
+            f"({self._where(self._owner_of(node))}), so the one at "
             f"{self.address.host}:{self.address.port} cannot "
             "have it. Stop the other broker, or give this one another id."
         )
+
+    def _owner_of(self, node: Node) -> BrokerPayload | None:
+        try:
+            return decode(BrokerPayload, node.data, path=self._path)
+        except CorruptNodeError:
+            return None
 
     def _where(self, current_owner: BrokerPayload | None) -> str:
         if current_owner is None:

@@ -3,7 +3,7 @@
 A commit reads the nodes it is about to write and writes on the condition that they are
 unchanged, all in one transaction with a check of the group's rewind epoch. So a commit
 never half-happens, never overwrites what it has not seen, and never slips past a rewind. A query
-adds a check of its claims (see ``claims``), so that none slips past a successor either.
+adds a check of its ownership (see ``group_owners``), so that none slips past a successor either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from types import MappingProxyType
 import msgspec
 
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.group_owners import GroupClaims, Holder, Unclaimed, read_holders
+from spark_logbus.coordination.group_owners import (
+    GroupOwner,
+    GroupOwnership,
+    NoOwnership,
+    read_owners,
+)
 from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload, decode, encode
 from spark_logbus.errors import GroupRewoundError, InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
@@ -84,16 +89,16 @@ class GroupOffsets:
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_mark: RewindMark | None = None,
-        claims: GroupClaims | Unclaimed | None = None,
+        ownership: GroupOwnership | NoOwnership | None = None,
     ) -> None:
         """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
 
         With ``allow_backward=False`` an already larger committed offset is left alone, unless
         it was of an earlier topic of the same name (``topic_ids`` differ). With
         ``expected_mark``, GroupRewoundError when the group was rewound since, be it to the same
-        epoch in a group that was made anew (the token differs); with ``claims``, ClaimLostError
+        epoch in a group that was made anew (the token differs); with ``ownership``, ClaimLostError
         when another query has claimed one of the topics, or GroupHeldError when any has and the
-        claims are ``Unclaimed``. More partitions than one ZooKeeper transaction holds (some
+        ``ownership`` is ``NoOwnership``. More partitions than one ZooKeeper transaction holds (some
         thousands) go in several, each whole and each checked.
         """
         check_offsets(group, offsets)
@@ -115,7 +120,7 @@ class GroupOffsets:
 
         def step(deadline: Deadline) -> None:
             missing = [path for path in wanted if path not in done]
-            checks = [] if claims is None else claims.checks(topics, deadline=deadline)
+            checks = [] if ownership is None else ownership.checks(topics, deadline=deadline)
             nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
             check, epoch = _fence(group, nodes[fence], expected_mark)
             if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
@@ -144,9 +149,9 @@ class GroupOffsets:
         """All groups that ever committed, were rewound or claimed, by name."""
         return own_names(self._tree, paths.CONSUMERS, "group")
 
-    def holders(self, group: str) -> dict[str, Holder]:
+    def owners(self, group: str) -> dict[str, GroupOwner]:
         """The running queries that read for the group, by topic."""
-        return read_holders(self._tree, group)
+        return read_owners(self._tree, group)
 
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
@@ -177,10 +182,10 @@ class GroupOffsets:
                 f"The group {group!r} has {len(members)} live members "
                 f"({', '.join(members[:5])}); stop them before deleting it."
             )
-        for topic, holder in read_holders(self._tree, group, deadline=deadline).items():
+        for topic, owner in read_owners(self._tree, group, deadline=deadline).items():
             if only in (None, topic):
                 raise InvalidRequestError(
-                    f"The group {group!r} is in use for topic {topic} ({holder}); stop that "
+                    f"The group {group!r} is in use for topic {topic} ({owner}); stop that "
                     "query before deleting the group."
                 )
 

@@ -69,17 +69,18 @@ def owners(group_name: str) -> str:
     return f"{group(group_name)}/owners"
 
 
-def topic_owners(group_name: str, topic_name: str) -> str:
+def owner_fence(group_name: str, topic_name: str) -> str:
+    """Of a topic: its version changes with every owner. The owners' nodes are below it."""
     return f"{owners(group_name)}/{check_name('topic', topic_name)}"
 
 
-def claim(group_name: str, topic_name: str) -> str:
+def topic_owner(group_name: str, topic_name: str) -> str:
     """Of all partitions of a topic; a single one's is ``owner``."""
-    return f"{topic_owners(group_name, topic_name)}/all"
+    return f"{owner_fence(group_name, topic_name)}/all"
 
 
 def owner(group_name: str, topic_partition: TopicPartition) -> str:
-    return f"{topic_owners(group_name, topic_partition.topic)}/{_partition(topic_partition)}"
+    return f"{owner_fence(group_name, topic_partition.topic)}/{_partition(topic_partition)}"
 
 
 def offsets(group_name: str) -> str:

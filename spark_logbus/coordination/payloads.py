@@ -59,14 +59,14 @@ class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # unique to one acquisition
 
 
-class ClaimPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str
     pid: int
     application: str | None
     since_us: int
-    session_timeout_ms: NonNegative  # how long a leftover of this claim can stay
+    session_timeout_ms: NonNegative  # how long the node can outlive the owner
     token: str  # unique to one run of a query
-    process: str = ""  # whose session it is, as ``living`` tells; earlier releases did not say
+    process: str = ""  # whose session it is, see process_identity; earlier releases did not say
 
 
 class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

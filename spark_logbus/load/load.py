@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.commits import Commit
@@ -78,7 +78,7 @@ def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
         Session(config.zookeeper, client_name="load", expects_cluster=True) as session,
         Lock(session, f"load {warehouse.path}", holder=_holder(config)) as lock,
     ):
-        claims = _claim(session, config)
+        ownership = _acquire_topic(session, config)
         last = warehouse.recover()
         source = _look_up(config)
         ranges = plan(source.snapshot, config.topic, last, allow_gaps=config.allow_gaps)
@@ -91,7 +91,7 @@ def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
             warehouse.publish(commit)
         newest = commit or last
         if config.group is not None and newest is not None:
-            _tell_group(session, config, newest, group=config.group, claims=claims)
+            _tell_group(session, config, newest, group=config.group, ownership=ownership)
     return Loaded(commit, warehouse.path, time.monotonic() - started)
 
 
@@ -186,14 +186,14 @@ def _look(spark: SparkSession, path: str) -> tuple[Tally, tuple[str, ...]]:
     return tally_of(staged), tuple(sorted(files))
 
 
-def _claim(session: Session, config: LoadConfig) -> GroupClaims | None:
+def _acquire_topic(session: Session, config: LoadConfig) -> GroupOwnership | None:
     """Hold the group's topic while the load runs, as a query does: GroupHeldError, with the
     holder's name, when one reads it for that group."""
     if config.group is None:
         return None
-    claims = GroupClaims(session, config.group, pid=os.getpid(), application="load")
-    claims.hold([config.topic])
-    return claims
+    ownership = GroupOwnership(session, config.group, pid=os.getpid(), application="load")
+    ownership.acquire([config.topic])
+    return ownership
 
 
 def _tell_group(
@@ -202,7 +202,7 @@ def _tell_group(
     commit: Commit,
     *,
     group: str,
-    claims: GroupClaims | None,
+    ownership: GroupOwnership | None,
 ) -> None:
     """Copy the warehouse's progress to the group, for lag and rewinds.
 
@@ -213,5 +213,5 @@ def _tell_group(
         {TopicPartition(config.topic, p): end for p, end in commit.ends.items()},
         by=f"load into {config.warehouse}",
         topic_ids={config.topic: commit.topic_id},
-        claims=claims,
+        ownership=ownership,
     )

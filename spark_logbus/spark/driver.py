@@ -71,7 +71,7 @@ class DriverConnections:
             return None
         if self._progress is None:
             from spark_logbus.coordination.group_offsets import GroupOffsets
-            from spark_logbus.coordination.group_owners import GroupClaims
+            from spark_logbus.coordination.group_owners import GroupOwnership
             from spark_logbus.coordination.rewinds import GroupRewinds
             from spark_logbus.zookeeper import Session
 
@@ -85,7 +85,7 @@ class DriverConnections:
             self._progress = GroupCommitter(
                 GroupOffsets(session),
                 GroupRewinds(session),
-                GroupClaims(session, self._group, pid=self._pid, application=self._application),
+                GroupOwnership(session, self._group, pid=self._pid, application=self._application),
                 group=self._group,
                 by="spark",
             )

@@ -17,7 +17,7 @@ from spark_logbus.model import RewindMark, TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
     from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
-    from spark_logbus.coordination.group_owners import GroupClaims
+    from spark_logbus.coordination.group_owners import GroupOwnership
     from spark_logbus.coordination.rewinds import GroupRewinds
 
 logger = logging.getLogger(__name__)
@@ -31,14 +31,14 @@ class GroupCommitter:
         self,
         offsets: GroupOffsets,
         rewinds: GroupRewinds,
-        claims: GroupClaims,
+        ownership: GroupOwnership,
         *,
         group: str,
         by: str,
     ) -> None:
         self._offsets = offsets
         self._rewinds = rewinds
-        self._claims = claims
+        self._ownership = ownership
         self._group = group
         self._by = by
         self._written: tuple[RewindMark, dict[str, str], dict[TopicPartition, int]] | None = None
@@ -68,7 +68,7 @@ class GroupCommitter:
     def hold(self, topics: Iterable[str]) -> None:
         """Claim ``topics`` before they are read. May wait for a query that has just ended;
         GroupHeldError when it has not, ClaimLostError when another one has taken over."""
-        self._claims.hold(topics)
+        self._ownership.acquire(topics)
 
     def commit(
         self,
@@ -96,7 +96,7 @@ class GroupCommitter:
                 topic_ids=topic_ids,
                 allow_backward=False,
                 expected_mark=mark,
-                claims=self._claims,
+                ownership=self._ownership,
             )
         except GroupRewoundError:
             logger.info(

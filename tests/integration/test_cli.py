@@ -18,7 +18,7 @@ import pytest
 
 from spark_logbus.cli import main
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
@@ -332,8 +332,8 @@ def test_a_rewind_says_where_the_log_cuts_it(command: Command, topic: str) -> No
 def test_a_group_is_listed_and_described(command: Command, logbus: Logbus, topic: str) -> None:
     logbus.rewind("readers", {TopicPartition(topic, 0): 1, TopicPartition("gone", 0): 7})
     with Session(logbus.zookeeper, client_name="test") as session:
-        claims = GroupClaims(session, "readers", pid=4711, application="nightly")
-        claims.hold([topic])
+        ownership = GroupOwnership(session, "readers", pid=4711, application="nightly")
+        ownership.acquire([topic])
         held = command("groups", "describe", "readers").out
         assert re.search(rf"Topic {topic} is held by application nightly, process 4711 on ", held)
         assert "4711 on " in command("groups", "list").out

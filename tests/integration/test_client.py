@@ -22,7 +22,7 @@ from spark_logbus.client import (
 )
 from spark_logbus.clock import SystemClock
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -370,7 +370,7 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
             next(consumer)
             consumer.commit()
         with Session(brokers.zookeeper, client_name="query") as session:
-            GroupClaims(session, f"g-{topic}", pid=77, application="nightly").hold([topic])
+            GroupOwnership(session, f"g-{topic}", pid=77, application="nightly").acquire([topic])
             next(first)
             with pytest.raises(GroupHeldError, match=r"application nightly, process 77"):
                 first.commit()

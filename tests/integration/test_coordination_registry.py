@@ -80,8 +80,8 @@ class TestRegister:
     def test_a_live_rival_that_started_earlier_is_waited_for_then_refused(
         self, chroot: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("spark_logbus.coordination.brokers._EXPIRY_MARGIN_MS", 0)
-        monkeypatch.setattr("spark_logbus.coordination.brokers._PROGRESS_S", 0.1)
+        monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._EXPIRY_MARGIN_MS", 0)
+        monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._LOOK_AGAIN_S", 0.1)
         with (
             session(chroot, session_timeout_ms=500) as first,
             session(chroot, session_timeout_ms=500) as second,

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import Holder
+from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.spark_fixtures import PROJECT, Logbus, Streams, finish
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.spark
 Launch = Callable[..., subprocess.Popen[bytes]]
 
 
-def holders(logbus: Logbus, group: str) -> dict[str, Holder]:
+def holders(logbus: Logbus, group: str) -> dict[str, GroupOwner]:
     with Session(logbus.zookeeper, client_name="test") as session:
-        return GroupOffsets(session).holders(group)
+        return GroupOffsets(session).owners(group)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_ane
     assert len(streams.run(**options)) == 6
     assert offsets_of(streams)[-1]["rewind_epoch"] == 1
     with Session(logbus.zookeeper, client_name="test") as session:
-        wait_until(lambda: not GroupOffsets(session).holders(group))
+        wait_until(lambda: not GroupOffsets(session).owners(group))
         GroupOffsets(session).delete(group)
     rewind(logbus, group, topic, AtOffset(7))
     assert len(streams.run(**options)) == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
@@ -74,11 +74,11 @@ def test_each_load_brings_what_is_new(job: Job) -> None:
 def test_a_load_gives_way_to_a_query_that_holds_its_group(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._EXPIRY_MARGIN_MS", -9_900)
     group = f"loads-{job.topic}"
     job.produce("a")
     with Session(job.logbus.zookeeper, client_name="query") as session:
-        GroupClaims(session, group, pid=77, application="nightly").hold([job.topic])
+        GroupOwnership(session, group, pid=77, application="nightly").acquire([job.topic])
         with pytest.raises(GroupHeldError, match="application nightly, process 77"):
             job.load(group=group)
         assert job.staging() == []

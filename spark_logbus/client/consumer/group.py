@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_logbus.client.cluster.topic_identity import recreated
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import Unclaimed
+from spark_logbus.coordination.group_owners import NoOwnership
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import UnknownTopicError
@@ -34,7 +34,7 @@ class ConsumerGroup:
         self._offsets = GroupOffsets(self._session)
         self._rewinds = GroupRewinds(self._session)
         self._topics = TopicRegistry(self._session)
-        self._unclaimed = Unclaimed(self._session, group)
+        self._no_ownership = NoOwnership(self._session, group)
         self._mark: RewindMark | None = None
 
     def starting_offsets(
@@ -43,7 +43,9 @@ class ConsumerGroup:
         """The committed offsets to begin at. GroupHeldError if a query or a load holds the group:
         no commit would come through."""
         self._last_rewind()
-        self._unclaimed.require(topic_partition.topic for topic_partition in topic_partitions)
+        self._no_ownership.require_no_owner(
+            topic_partition.topic for topic_partition in topic_partitions
+        )
         return self.committed_offsets(topic_partitions, topic_ids)
 
     def committed_offsets(
@@ -79,7 +81,7 @@ class ConsumerGroup:
                 for topic_partition in offsets
             },
             expected_mark=mark,
-            claims=self._unclaimed,
+            ownership=self._no_ownership,
         )
 
     def follow_rewinds(self) -> None:

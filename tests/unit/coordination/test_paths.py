@@ -17,7 +17,7 @@ def test_the_tree() -> None:
     assert paths.topic("orders") == "/brokers/topics/orders"
     assert paths.partition_state(TP) == "/brokers/topics/orders/partitions/3/state"
     assert paths.member("g", "c-1") == "/consumers/g/ids/c-1"
-    assert paths.claim("g", "orders") == "/consumers/g/owners/orders/all"
+    assert paths.topic_owner("g", "orders") == "/consumers/g/owners/orders/all"
     assert paths.owner("g", TP) == "/consumers/g/owners/orders/3"
     assert paths.offset("g", TP) == "/consumers/g/offsets/orders/3"
     assert paths.rewinds("g") == "/consumers/g/rewinds"
@@ -35,7 +35,7 @@ def test_no_name_reaches_outside_its_node(name: str) -> None:
         lambda: paths.offset("g", TopicPartition(name, 0)),
         lambda: paths.member("g", name),
         lambda: paths.owner("g", TopicPartition(name, 0)),
-        lambda: paths.claim("g", name),
+        lambda: paths.topic_owner("g", name),
         lambda: paths.rewind(name, 1),
     ]
     for make in makers:

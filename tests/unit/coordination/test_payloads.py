@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
-    ClaimPayload,
     LockPayload,
     OffsetPayload,
+    OwnerPayload,
     RewindEpochPayload,
     RewindPayload,
     StatePayload,
@@ -69,14 +69,14 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'"what":"by 5 records"}',
     ),
     (
-        ClaimPayload(
+        OwnerPayload(
             host="h", pid=7, application=None, since_us=1, session_timeout_ms=10_000, token="9d1e"
         ),
         b'{"host":"h","pid":7,"application":null,"since_us":1,"session_timeout_ms":10000,'
         b'"token":"9d1e"}',
     ),
     (
-        ClaimPayload(
+        OwnerPayload(
             host="h",
             pid=7,
             application=None,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
 from spark_logbus.errors import ClaimLostError, GroupRewoundError
 from spark_logbus.model import RewindMark, TopicPartition
@@ -32,11 +32,11 @@ class FakeOffsets:
         self.commits.append((offsets, how))
 
 
-class FakeClaims:
+class FakeOwnership:
     def __init__(self) -> None:
         self.held: set[str] = set()
 
-    def hold(self, topics: set[str]) -> None:
+    def acquire(self, topics: set[str]) -> None:
         self.held |= topics
 
 
@@ -49,11 +49,11 @@ class FakeRewinds:
         ]
 
 
-def progress(offsets: FakeOffsets, claims: FakeClaims | None = None) -> GroupCommitter:
+def progress(offsets: FakeOffsets, ownership: FakeOwnership | None = None) -> GroupCommitter:
     return GroupCommitter(
         cast(GroupOffsets, offsets),
         cast(GroupRewinds, FakeRewinds()),
-        cast(GroupClaims, claims or FakeClaims()),
+        cast(GroupOwnership, ownership or FakeOwnership()),
         group="g",
         by="test",
     )
@@ -88,9 +88,9 @@ def test_who_lost_the_group_is_told_so() -> None:
 
 
 def test_topics_are_held_before_they_are_committed() -> None:
-    claims = FakeClaims()
-    progress(FakeOffsets(), claims).commit({T0: 3, U0: 4}, topic_ids={}, mark=RewindMark(0))
-    assert claims.held == {"t", "u"}
+    ownership = FakeOwnership()
+    progress(FakeOffsets(), ownership).commit({T0: 3, U0: 4}, topic_ids={}, mark=RewindMark(0))
+    assert ownership.held == {"t", "u"}
 
 
 def test_rewinds_are_folded_the_latest_wins() -> None:
@@ -112,7 +112,7 @@ def test_all_rewinds_of_a_group_that_was_made_anew_are_followed_whatever_their_n
     group = GroupCommitter(
         cast(GroupOffsets, FakeOffsets()),
         cast(GroupRewinds, Anew()),
-        cast(GroupClaims, FakeClaims()),
+        cast(GroupOwnership, FakeOwnership()),
         group="g",
         by="test",
     )

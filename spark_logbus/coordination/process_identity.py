@@ -1,8 +1,9 @@
-"""Which process somebody is, and whether it still lives, for others on the same machine.
+"""Identities of processes, by which others on the same machine see that one has ended.
 
-A process that is killed leaves its ZooKeeper session to expire. Who waits for that on the same
-machine can see at once that nobody is left. A process id alone does not tell: it is given again,
-and means another process in another container or after a reboot. So an identity holds all of these.
+A process that is killed leaves its ZooKeeper session to expire. A process that waits for that on
+the same machine can see at once that nobody is left. A process id alone is not enough: it is given
+again, and means another process in another container or after a reboot. So an identity holds all of
+these.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from pathlib import Path
 
 _PROC = Path("/proc")
-_STATE = 0  # of the fields behind the program's name
+_STATE = 0  # of the fields after the program's name
 _STARTED = 19  # in ticks since the machine was booted
 
 
@@ -25,7 +26,7 @@ def this_process() -> str:
 
 
 def is_gone(identity: str) -> bool:
-    """Whether the process has certainly ended: it was of this machine, and is there no more.
+    """True if the process has certainly ended: it was of this machine, and is there no more.
 
     False for one that stands still, for one of another machine or container, and in doubt.
     """
@@ -43,7 +44,7 @@ def is_gone(identity: str) -> bool:
 
 
 def _machine() -> str:
-    """Of the machine since it was booted, and of what its processes see of each other."""
+    """Identity of the machine since it was booted, and of the process namespace."""
     boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from spark_logbus.coordination.living import is_gone, this_process
+from spark_logbus.coordination.process_identity import is_gone, this_process
 from tests.helpers import process_is_gone, wait_until
 
-TELL = "from spark_logbus.coordination.living import this_process; print(this_process())"
+TELL = "from spark_logbus.coordination.process_identity import this_process; print(this_process())"
 
 
 def test_this_one_lives() -> None:

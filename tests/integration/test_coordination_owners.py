@@ -13,7 +13,7 @@ import pytest
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import GroupClaims, Unclaimed
+from spark_logbus.coordination.group_owners import GroupOwnership, NoOwnership
 from spark_logbus.errors import (
     ClaimLostError,
     CoordinationError,
@@ -37,19 +37,21 @@ def opened(chroot: str) -> Iterator[Session]:
         yield live
 
 
-def claims(on: Session, *, pid: int = 7) -> GroupClaims:
-    return GroupClaims(on, "g", pid=pid, application="nightly")
+def claims(on: Session, *, pid: int = 7) -> GroupOwnership:
+    return GroupOwnership(on, "g", pid=pid, application="nightly")
 
 
-def quick(on: GroupClaims, monkeypatch: pytest.MonkeyPatch) -> GroupClaims:
+def quick(on: GroupOwnership, monkeypatch: pytest.MonkeyPatch) -> GroupOwnership:
     """Does not wait long for a holder that is alive."""
-    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._EXPIRY_MARGIN_MS", -9_900)
     return on
 
 
-def commit(on: Session, mine: GroupClaims, offset: int, *topic_partitions: TopicPartition) -> None:
+def commit(
+    on: Session, mine: GroupOwnership, offset: int, *topic_partitions: TopicPartition
+) -> None:
     GroupOffsets(on).commit(
-        "g", dict.fromkeys(topic_partitions or (A0,), offset), by="x", claims=mine
+        "g", dict.fromkeys(topic_partitions or (A0,), offset), by="x", ownership=mine
     )
 
 
@@ -66,43 +68,43 @@ def test_one_holds_and_the_second_is_told_who(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = claims(opened)
-    mine.hold(["a", "b"])
-    mine.hold(["a"])
+    mine.acquire(["a", "b"])
+    mine.acquire(["a"])
     with session(chroot) as other:
-        holders = GroupOffsets(other).holders("g")
+        holders = GroupOffsets(other).owners("g")
         assert sorted(holders) == ["a", "b"]
         assert (holders["a"].pid, holders["a"].application) == (7, "nightly")
         second = quick(claims(other, pid=8), monkeypatch)
         with pytest.raises(GroupHeldError, match=r"'g' is in use for topic a .*nightly.*process 7"):
-            second.hold(["c", "a"])
-        assert sorted(GroupOffsets(other).holders("g")) == ["a", "b"]  # nor was c claimed
-        second.hold(["c"])  # another topic is another matter
-        other_group = GroupClaims(other, "h", pid=9)
-        other_group.hold(["a"])
+            second.acquire(["c", "a"])
+        assert sorted(GroupOffsets(other).owners("g")) == ["a", "b"]  # nor was c claimed
+        second.acquire(["c"])  # another topic is another matter
+        other_group = GroupOwnership(other, "h", pid=9)
+        other_group.acquire(["a"])
     commit(opened, mine, 5)
     assert offset_of(opened) == 5
 
 
 def test_the_second_gets_it_as_soon_as_the_first_has_ended(chroot: str, opened: Session) -> None:
     with session(chroot) as first, ThreadPoolExecutor(1) as pool:
-        claims(first).hold(["a"])
+        claims(first).acquire(["a"])
         mine = claims(opened)
-        waiting = pool.submit(mine.hold, ["a"])
+        waiting = pool.submit(mine.acquire, ["a"])
         watched = Nodes(opened)
         assert not waiting.done()
         first.close()
         waiting.result(8)  # before the 15 s that a dead holder would be waited for
-        assert watched.exists(paths.claim("g", "a"))
+        assert watched.exists(paths.topic_owner("g", "a"))
     commit(opened, mine, 1)
 
 
-HOLDER = """
+OWNER = """
 import sys
-from spark_logbus.coordination.group_owners import GroupClaims
+from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.zookeeper import Session
 
 with Session(sys.argv[1], client_name="holder") as session:
-    GroupClaims(session, "g", pid=7, application="nightly").hold(["a"])
+    GroupOwnership(session, "g", pid=7, application="nightly").acquire(["a"])
     sys.stdout.write("held\\n")
     sys.stdout.flush()
     sys.stdin.read()
@@ -113,7 +115,7 @@ def test_a_killed_process_is_followed_at_once_and_a_stopped_one_is_not(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the session of either has expired."""
-    command = [sys.executable, "-c", HOLDER, chroot]
+    command = [sys.executable, "-c", OWNER, chroot]
     mine = quick(claims(opened, pid=8), monkeypatch)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -124,26 +126,51 @@ def test_a_killed_process_is_followed_at_once_and_a_stopped_one_is_not(
             holder.send_signal(signal.SIGSTOP)
             wait_until(lambda: process_is_stopped(holder.pid))
             with pytest.raises(GroupHeldError, match="nightly, process 7"):
-                mine.hold(["a"])
+                mine.acquire(["a"])
         finally:
             holder.kill()
         wait_until(lambda: process_is_gone(holder.pid))  # and yet to be reaped
-        mine.hold(["a"])
-    assert GroupOffsets(opened).holders("g")["a"].pid == 8
+        mine.acquire(["a"])
+    assert GroupOffsets(opened).owners("g")["a"].pid == 8
     commit(opened, mine, 1)
     assert offset_of(opened) == 1
 
 
+def test_a_process_killed_while_it_is_waited_for_is_followed(
+    chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No watch says that it ended; its node stays for as long as its session."""
+    monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._LOOK_AGAIN_S", 0.05)
+    command = [sys.executable, "-c", OWNER, chroot]
+    mine = claims(opened, pid=8)
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as holder,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            waiting = pool.submit(mine.acquire, ["a"])
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+        finally:
+            holder.kill()
+        waiting.result(5)
+    assert GroupOffsets(opened).owners("g")["a"].pid == 8
+
+
 def test_an_expired_session_alone_changes_nothing(opened: Session) -> None:
     mine = claims(opened)
-    mine.hold(["a"])
+    mine.acquire(["a"])
     commit(opened, mine, 1)
     before = opened.session_id
     expire(opened)
     wait_until(lambda: opened.session_id != before, message="the new session")
     # Claimed again although nobody asks, so that no other query can slip in.
-    wait_until(lambda: GroupOffsets(opened).holders("g"), message="the claim")
-    mine.hold(["a"])
+    wait_until(lambda: GroupOffsets(opened).owners("g"), message="the claim")
+    mine.acquire(["a"])
     commit(opened, mine, 2)
     assert offset_of(opened) == 2
 
@@ -160,21 +187,21 @@ def test_who_was_taken_over_can_neither_commit_nor_hold(
         session(proxy.connect_string(chroot)) as zombie,
     ):
         old = claims(zombie)
-        old.hold(["a", "b"])
+        old.acquire(["a", "b"])
         commit(zombie, old, 3, A0, B0)
         proxy.refuse.set()
         expire(zombie, through=target)
         proxy.cut()
         with session(chroot) as successor:
             new = claims(successor, pid=8)
-            new.hold(["a"])
+            new.acquire(["a"])
             commit(successor, new, 9)
         proxy.refuse.clear()
         with pytest.raises(ClaimLostError, match=r"no longer holds .*topic a.*process 8"):
             commit(zombie, old, 4, A0, B0)
         with pytest.raises(ClaimLostError):
-            old.hold(["a"])
-        assert GroupOffsets(other).holders("g") == {}
+            old.acquire(["a"])
+        assert GroupOffsets(other).owners("g") == {}
         found = GroupOffsets(other).committed("g")
         assert (found[A0].offset, found[B0].offset) == (9, 3)
 
@@ -183,7 +210,7 @@ def test_a_takeover_between_a_commits_check_and_its_write(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = claims(opened)
-    mine.hold(["a"])
+    mine.acquire(["a"])
     commit(opened, mine, 1)  # makes the nodes: the next one reads, and then writes
     with session(chroot) as other:
         real = mine.checks
@@ -193,10 +220,12 @@ def test_a_takeover_between_a_commits_check_and_its_write(
             monkeypatch.setattr(mine, "checks", real)
             opened.call(
                 "remove the claim",
-                lambda client: client.delete_async(Nodes(opened)._absolute(paths.claim("g", "a"))),
+                lambda client: client.delete_async(
+                    Nodes(opened)._absolute(paths.topic_owner("g", "a"))
+                ),
                 opened.deadline(),
             )
-            claims(other, pid=8).hold(["a"])
+            claims(other, pid=8).acquire(["a"])
             return found
 
         monkeypatch.setattr(mine, "checks", checks_then_takeover)
@@ -212,14 +241,14 @@ def test_a_lost_reply_to_a_claim(chroot: str) -> None:
     ):
         mine = claims(unlucky)
         proxy.lose_reply(MULTI)
-        mine.hold(["a"])
+        mine.acquire(["a"])
         assert proxy.lost == 1
         commit(unlucky, mine, 5)
         assert offset_of(unlucky) == 5
 
 
 def test_of_many_that_want_it_one_gets_it(chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_logbus.coordination.group_owners._EXPIRY_MARGIN_MS", -9_900)
+    monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._EXPIRY_MARGIN_MS", -9_900)
     start = threading.Barrier(4)
 
     def run(pid: int) -> int | None:
@@ -227,7 +256,7 @@ def test_of_many_that_want_it_one_gets_it(chroot: str, monkeypatch: pytest.Monke
             mine = claims(own, pid=pid)
             start.wait(30)
             try:
-                mine.hold(["a", "b"])
+                mine.acquire(["a", "b"])
             except GroupHeldError:
                 return None
             finally:
@@ -240,12 +269,12 @@ def test_of_many_that_want_it_one_gets_it(chroot: str, monkeypatch: pytest.Monke
 
 def test_claims_removed_by_hand_are_taken_again(opened: Session) -> None:
     mine = claims(opened)
-    mine.hold(["a"])
-    for path in (paths.claim("g", "a"), paths.topic_owners("g", "a")):
+    mine.acquire(["a"])
+    for path in (paths.topic_owner("g", "a"), paths.owner_fence("g", "a")):
         remove(opened, path)
     with pytest.raises(CoordinationError, match="removed from ZooKeeper by hand"):
         commit(opened, mine, 1)
-    mine.hold(["a"])
+    mine.acquire(["a"])
     commit(opened, mine, 2)
     assert offset_of(opened) == 2
 
@@ -254,7 +283,7 @@ def test_a_group_in_use_is_not_deleted(chroot: str, opened: Session) -> None:
     offsets = GroupOffsets(opened)
     with session(chroot) as other:
         mine = claims(other)
-        mine.hold(["a"])
+        mine.acquire(["a"])
         commit(other, mine, 1)
         with pytest.raises(InvalidRequestError, match=r"in use for topic a .*process 7"):
             offsets.delete("g")
@@ -266,29 +295,29 @@ def test_who_claims_nothing_commits_only_while_no_query_holds_the_group(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offsets = GroupOffsets(opened)
-    unclaimed = Unclaimed(opened, "g")
-    unclaimed.require(["a"])  # of a group that is not there yet
-    offsets.commit("g", {A0: 1}, by="x", claims=unclaimed)
-    offsets.commit("g", {A0: 2}, by="another consumer", claims=Unclaimed(opened, "g"))
+    no_owner = NoOwnership(opened, "g")
+    no_owner.require_no_owner(["a"])  # of a group that is not there yet
+    offsets.commit("g", {A0: 1}, by="x", ownership=no_owner)
+    offsets.commit("g", {A0: 2}, by="another consumer", ownership=NoOwnership(opened, "g"))
     with session(chroot) as other:
         query = claims(other)
-        real = unclaimed.checks
+        real = no_owner.checks
 
         def checks_then_claim(*args: object, **how: object) -> object:
             """A query starts between a commit's check and its write."""
             found = real(*args, **how)  # type: ignore[arg-type]
-            monkeypatch.setattr(unclaimed, "checks", real)
-            query.hold(["a"])
+            monkeypatch.setattr(no_owner, "checks", real)
+            query.acquire(["a"])
             return found
 
-        monkeypatch.setattr(unclaimed, "checks", checks_then_claim)
+        monkeypatch.setattr(no_owner, "checks", checks_then_claim)
         held = r"'g' is held for topic a by a query or load \(.*nightly, process 7"
         with pytest.raises(GroupHeldError, match=held):
-            offsets.commit("g", {A0: 3}, by="x", claims=unclaimed)
+            offsets.commit("g", {A0: 3}, by="x", ownership=no_owner)
         with pytest.raises(GroupHeldError, match=held):
-            unclaimed.require(["b", "a"])
-        offsets.commit("g", {B0: 3}, by="x", claims=unclaimed)  # another topic
+            no_owner.require_no_owner(["b", "a"])
+        offsets.commit("g", {B0: 3}, by="x", ownership=no_owner)  # another topic
         commit(other, query, 7)
     assert offset_of(opened) == 7
-    offsets.commit("g", {A0: 8}, by="x", claims=unclaimed)
+    offsets.commit("g", {A0: 8}, by="x", ownership=no_owner)
     assert offset_of(opened) == 8
