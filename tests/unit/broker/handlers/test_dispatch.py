@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 
 from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES
@@ -13,6 +15,7 @@ from spark_logbus.errors import (
     UnsupportedVersionError,
 )
 from spark_logbus.protocol import (
+    APIS,
     PROTOCOL_VERSION,
     Api,
     CreateTopicRequest,
@@ -28,6 +31,12 @@ from spark_logbus.protocol import (
 from tests.fakes.broker_parts import T0, record_batch
 from tests.servers.wire import append_request
 from tests.unit.broker.handlers.asking import Asking
+
+
+def test_each_api_is_handled_by_what_takes_its_request(asking: Asking) -> None:
+    for api, handle in asking.dispatcher._handles.items():
+        assert get_type_hints(handle)["request"] is APIS[api].request
+
 
 # -- handshake --------------------------------------------------------------------------------
 
