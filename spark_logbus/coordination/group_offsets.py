@@ -25,7 +25,14 @@ from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload
 from spark_logbus.errors import GroupRewoundError, InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of, own_names
+from spark_logbus.zookeeper.nodes import (
+    ConflictError,
+    LostReplies,
+    Node,
+    Nodes,
+    name_of,
+    own_names,
+)
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 
@@ -114,7 +121,7 @@ class GroupOffsets:
         }
         topics = {topic_partition.topic for topic_partition in offsets}
         done: set[str] = set()
-        tried: dict[str, bytes] = {}  # what the last attempt, of unknown outcome, was to write
+        lost = LostReplies[dict[str, bytes]]()
         what = f"commit offsets of the group {group}"
         fence = paths.rewinds(group)
 
@@ -123,9 +130,10 @@ class GroupOffsets:
             checks = [] if ownership is None else ownership.checks(topics, deadline=deadline)
             nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
             check, epoch = _fence(group, nodes[fence], expected_mark)
-            if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
-                done.update(tried)  # one of a transaction's writes is there, so all were made
-            tried.clear()
+            for tried in lost:
+                if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
+                    done.update(tried)  # one of a transaction's writes is there, so all were made
+            lost.clear()
             writes: list[Operation] = []
             for path in missing:
                 payload = msgspec.structs.replace(wanted[path], rewind_epoch=epoch)
@@ -133,14 +141,10 @@ class GroupOffsets:
                 if path not in done and not _stays(path, node, payload, allow_backward):
                     writes.append(_write_of(path, node, encode(payload)))
             for part in in_parts(writes, each_with=[check, *checks]):
-                tried.update(_data_of(part))
-                try:
+                data = _data_of(part)
+                with lost.noting(data):
                     self._tree.transact(what, part, deadline=deadline)
-                except ConflictError:
-                    tried.clear()  # certainly not done
-                    raise
-                done.update(tried)
-                tried.clear()
+                done.update(data)
 
         if wanted:
             self._tree.repeat(what, step)

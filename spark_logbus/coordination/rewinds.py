@@ -27,7 +27,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import Node, Nodes
+from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, Operation, SetData
 
@@ -106,7 +106,7 @@ class GroupRewinds:
             paths.offset(group, topic_partition): (offset, topic_ids.get(topic_partition.topic))
             for topic_partition, offset in positions.items()
         }
-        attempted: list[int] = []
+        lost = LostReplies[int]()
         what = f"rewind the group {group}"
 
         def step(deadline: Deadline) -> int:
@@ -118,9 +118,9 @@ class GroupRewinds:
                 deadline=deadline,
             )
             fence = nodes[paths.rewinds(group)]
-            for done in attempted:
+            for done in lost:
                 if self._holds(group, done, payload, deadline):
-                    return done  # by an attempt whose reply was lost
+                    return done
             new = mark_of(fence, path=paths.rewinds(group)).epoch + 1
             begun = RewindEpochPayload(rewind_epoch=new, token=payload.token)
             operations: list[Operation] = [
@@ -129,8 +129,8 @@ class GroupRewinds:
                 *_offset_writes(by_path, nodes, payload, epoch=new),
                 *self._forgotten(group, new, deadline),
             ]
-            attempted.append(new)
-            self._tree.transact(what, operations, deadline=deadline)
+            with lost.noting(new):
+                self._tree.transact(what, operations, deadline=deadline)
             return new
 
         return _rewind(self._tree.repeat(what, step), payload)

@@ -40,7 +40,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, name_of
+from spark_logbus.zookeeper.nodes import LostReplies, Node, Nodes, name_of
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
@@ -103,12 +103,12 @@ class TopicRegistry:
         """Give the topic the configuration and partitions that ``change`` makes of it; before and
         after. UnknownTopicError, ConfigError, and what ``change`` raises, which is called again
         when others altered the topic meanwhile. Partitions can be added, never taken away."""
-        attempted: list[tuple[TopicRecord, TopicPayload]] = []
+        lost = LostReplies[tuple[TopicRecord, TopicPayload]]()
 
         def step(deadline: Deadline) -> tuple[TopicRecord, TopicRecord]:
             node, payload = self._alive(name, deadline)
-            for before, made in attempted:
-                if payload == made:  # by an attempt of ours whose reply was lost
+            for before, made in lost:
+                if payload == made:
                     return before, record_of(name, made)
             before = record_of(name, payload)
             after = change(before)
@@ -117,12 +117,9 @@ class TopicRegistry:
                 payload, config=dict(after.config), partitions=dict(after.partitions)
             )
             if changed != payload:
-                attempted.append((before, changed))
-                self._tree.transact(
-                    f"alter the topic {name}",
-                    [SetData(paths.topic(name), encode(changed), node.version)],
-                    deadline=deadline,
-                )
+                write = SetData(paths.topic(name), encode(changed), node.version)
+                with lost.noting((before, changed)):
+                    self._tree.transact(f"alter the topic {name}", [write], deadline=deadline)
             return before, after
 
         return self._tree.repeat(f"alter the topic {name}", step)
@@ -136,7 +133,7 @@ class TopicRegistry:
             payload = None if node is None else payload_of(name, node)
             gone = payload is None or payload.deleted or payload.id not in (marked or {payload.id})
             if gone and marked:
-                return  # by an attempt of ours whose reply was lost
+                return  # whoever did it: we, and the reply was lost, or another one meanwhile
             if node is None or payload is None or payload.deleted:
                 self._clean_up(name)
                 raise unknown_topic(name)
@@ -268,27 +265,23 @@ class TopicRegistry:
         leader.
         """
         path = paths.partition_state(topic_partition)
-        attempted: list[StatePayload] = []
+        lost = LostReplies[StatePayload]()
         what = f"make broker {broker_id} the leader of {topic_partition}"
 
         def step(deadline: Deadline) -> PartitionState:
             topic_node = self._alive_partition(topic_partition, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
             now = None if node is None else self._decode_state(node, path)
-            if now is not None and now in attempted:
-                return state_of(now)  # done by an attempt whose reply was lost
+            if now is not None and now in lost:
+                return state_of(now)
             new = StatePayload(
                 leader=broker_id,
                 leader_epoch=0 if now is None else now.leader_epoch + 1,
                 in_sync=[broker_id],
                 end=_later(end, None if now is None else now.end),
             )
-            attempted.append(new)
-            try:
+            with lost.noting(new):
                 self._write_state(what, topic_partition, topic_node, node, new, deadline)
-            except ConflictError:
-                attempted.clear()  # certainly not done
-                raise
             return state_of(new)
 
         return self._tree.repeat(what, step)
@@ -318,16 +311,16 @@ class TopicRegistry:
         ``go_on_at``. UnknownTopicError, InvalidRequestError when the partition is not refused."""
         path = paths.partition_state(topic_partition)
         what = f"give up the log of {topic_partition}"
-        written: list[StatePayload] = []
+        lost = LostReplies[StatePayload]()
 
         def step(deadline: Deadline) -> None:
             topic_node = self._alive_partition(topic_partition, topic_id, deadline)
             node = self._tree.get(path, deadline=deadline)
             now = None if node is None else decode(StatePayload, node.data, path=path)
-            if now is not None and now in written:
-                return  # done by an attempt whose reply was lost
+            if now is not None and now in lost:
+                return
             if node is None or now is None or now.refused is None:
-                if written:
+                if lost:
                     return  # done, and followed already
                 raise InvalidRequestError(
                     f"{topic_partition} is not refused by its broker, so its log cannot be given "
@@ -338,12 +331,8 @@ class TopicRegistry:
                     f"{topic_partition} cannot go on at {go_on_at}: its log has reached {now.end}."
                 )
             new = msgspec.structs.replace(now, go_on_at=go_on_at)
-            written.append(new)
-            try:
+            with lost.noting(new):
                 self._write_state(what, topic_partition, topic_node, node, new, deadline)
-            except ConflictError:
-                written.clear()  # certainly not done
-                raise
 
         self._tree.repeat(what, step)
 

@@ -5,7 +5,8 @@ Everything above works with these values; kazoo's results and errors end here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -47,6 +48,25 @@ T = TypeVar("T")
 
 class ConflictError(CoordinationError):
     """The tree is not as the transaction expected; inside this package, which reads again."""
+
+
+class LostReplies(list[T]):
+    """The writes of one operation that may have been done: their replies were lost.
+
+    An operation that is repeated notes each write that it attempts, and first looks if one of the
+    noted ones is what it reads now: then that was its own. Not thread-safe.
+    """
+
+    @contextmanager
+    def noting(self, write: T) -> Iterator[None]:
+        """The attempt of ``write``; it stays noted only if its reply is lost."""
+        self.append(write)
+        try:
+            yield
+        except ConflictError:
+            self.pop()  # certainly not done, though an earlier attempt of the same may have been
+            raise
+        self.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +227,8 @@ class Nodes:
     def repeat(self, what: str, step: Callable[[Deadline], T]) -> T:
         """Run ``step`` until it neither conflicts nor loses its reply.
 
-        ``step`` reads before it writes, so a repetition sees what the attempt before has done.
+        ``step`` reads before it writes, so a repetition sees what the attempt before has done. If
+        the nodes alone do not say whose doing that was, ``LostReplies`` does.
         """
         deadline = self.session.deadline()
         last: CoordinationError | None = None
