@@ -164,7 +164,7 @@ def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
 
 
 def _first_line(path: Path, size: int) -> list[str]:
-    """Of a file that this release does not know, or the broker's own; if it is short text."""
+    """The text of a file that this release does not know, or the broker's own, if it is short."""
     if not 0 < size <= _LONGEST_UNKNOWN_TEXT_BYTES:
         return []
     text = path.read_text("utf-8", errors="replace").strip()

@@ -1,4 +1,4 @@
-"""``logbus verify``: check all of a data directory."""
+"""``logbus verify``: checks all of a data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job, from the map to the last group."""
+"""Runs one job, from the map to the last group."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _GroupCompaction:
     """Reads the segments of one group and writes the new one. Used once.
 
     A record batch that is too large to be decoded stays as it is. It may hold what tombstones
-    behind it delete; so those stay as well: ``delete_horizon`` is never behind it.
+    after it delete; so those stay as well: ``delete_horizon`` is never after it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the broker and the compacting process say to each other, as lines of JSON."""
+"""Messages between the broker and the compacting process, as lines of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of record batches, and how it becomes record batches again. Pure."""
+"""Parts of record batches that stay, and record batches made of them again. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_logbus.record.plain import integers
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """What stays of one record batch: at least one record, or a whole that nobody looks into.
+    """The rest of one record batch: at least one record, or a whole that is not decoded.
 
     ``record_batch`` are its bytes if nothing was removed, so that they can stay as they are.
     ``arrow_batch`` is None for a record batch that has to.
@@ -30,7 +30,7 @@ class BatchPart:
     size: int
 
     def joins(self, other: BatchPart) -> bool:
-        """Whether one record batch can hold both: all that a header says once must be the same."""
+        """True if one record batch can hold both: all that a header says once must be the same."""
         mine, theirs = self.header, other.header
         return (
             self.arrow_batch is not None

@@ -74,7 +74,7 @@ def decoded(header: RecordBatchHeader, record_batch: memoryview) -> pa.RecordBat
 
 
 def is_too_large(header: RecordBatchHeader, record_batch: memoryview, *, map_bytes: int) -> bool:
-    """Whether to decode it would take more than half of the memory that the keys may take.
+    """True if decoding it would take more than half of the memory that the keys may take.
 
     A few kilobytes may claim to become a gigabyte, so this goes by what the record batch says of
     itself, before anything is decoded.

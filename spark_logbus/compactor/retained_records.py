@@ -1,4 +1,4 @@
-"""Which records of a record batch stay. Pure."""
+"""Decides which records of a record batch stay. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def retained_records(
 ) -> list[bool]:
     """True for each record that stays.
 
-    A record goes when ``newest`` knows one of the same key behind it; or when it is a tombstone
+    A record goes when ``newest`` knows a later one of the same key; or when it is a tombstone
     before ``delete_horizon``, where all that it deletes is gone. Records without a key stay, and
-    so do those from ``end_offset`` on: the map does not cover them. ``tombstones`` tells which
-    records are some, None that none is.
+    so do those from ``end_offset`` on: the map does not cover them. ``tombstones`` marks the
+    tombstones among the records; None when there is none.
     """
     if offsets[0] >= end_offset:
         return [True] * len(offsets)

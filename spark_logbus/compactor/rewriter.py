@@ -1,8 +1,8 @@
-"""Writes what stays of one group of segments, as one new segment.
+"""Writes the records that stay of one group of segments as one new segment.
 
 Offsets are dense from one record batch to the next, as everywhere in a log. So a record batch
-stands for its own offsets, removed ones included, and somebody for those of record batches that
-are gone: the one behind, if it is written anew anyway; else the one before. Where neither can (it
+stands for its own offsets, removed ones included, and another one for those of record batches that
+are gone: the one after, if it is written anew anyway; else the one before. Where neither can (it
 is one that has to stay as it is, or there is none), a filler does.
 
 A record batch of which nothing was removed keeps its bytes, unless it is small and has small
@@ -69,7 +69,7 @@ class Rewriter:
         )
 
     def _end_before(self, piece: BatchPart) -> int:
-        """Where the run is to end when ``piece`` comes behind it."""
+        """The end of the run when ``piece`` comes after it."""
         if piece.record_batch is None:  # it is written anew: it can begin where the run ends
             return self._run[-1].header.next_offset
         return piece.header.base_offset

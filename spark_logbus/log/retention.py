@@ -15,7 +15,7 @@ def expired_segments(
     retention_ms: int | None,
     retention_bytes: int | None,
 ) -> int:
-    """How many segments at the head of the log are to be deleted.
+    """Count the segments at the head of the log that are to be deleted.
 
     By time, a record is kept for ``retention_ms`` after its append at least.
 

@@ -44,7 +44,7 @@ _CODECS = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """What an idempotent producer writes into its record batches' headers."""
+    """Fields that an idempotent producer writes into its record batches' headers."""
 
     producer_id: int = fmt.NO_PRODUCER
     producer_epoch: int = -1
@@ -56,7 +56,7 @@ NO_STAMP = ProducerStamp()
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What follows from the columns of a payload alone, worked out once."""
+    """Facts that follow from the columns of a payload alone, worked out once."""
 
     schema: Any
     attributes: int
@@ -113,7 +113,7 @@ def encode(
     offset, leader epoch and append time stay 0 for the leader to stamp. The result is writable
     and 8-byte aligned.
 
-    With a column ``offset_delta``, ``last_offset_delta`` may lie behind its last value: the
+    With a column ``offset_delta``, ``last_offset_delta`` may lie after its last value: the
     record batch then also stands for the removed offsets in between.
     """
     count = arrow_batch.num_rows

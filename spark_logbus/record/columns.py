@@ -1,4 +1,4 @@
-"""The columns of a payload: their schema, and how other arrow batches become like it.
+"""The columns of a payload: their schema, and other arrow batches made to fit it.
 
 A ``pyarrow.RecordBatch`` is called an *arrow batch* here, to keep it apart from the log's
 record batch. Columns of an arrow batch, in this order, absent ones left out::

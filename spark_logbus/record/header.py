@@ -50,7 +50,7 @@ class RecordBatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record; only for record batches of an idempotent producer."""
+        """The last record's; only for record batches of an idempotent producer."""
         return self.base_sequence + self.last_offset_delta
 
     @property
@@ -161,7 +161,7 @@ def verify(record_batch: Buffer) -> RecordBatchHeader:
 
 
 def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
-    """What ``verify`` does with a header that has just been parsed from the record batch."""
+    """Check a record batch, as ``verify`` does, whose header has just been parsed from it."""
     if header.size != len(record_batch):
         raise CorruptRecordBatchError(
             f"Record batch at offset {header.base_offset}: expected {header.size} bytes, "

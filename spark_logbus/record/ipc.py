@@ -92,7 +92,7 @@ def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
 
 
 def _field(view: memoryview, table: int, slot: int) -> int:
-    """Where the field of ``table`` is; 0 if the table leaves it at its default."""
+    """The position of the field of ``table``; 0 if the table leaves it at its default."""
     vtable = table - _I32.unpack_from(view, table)[0]
     entry = 4 + 2 * slot
     if entry >= _U16.unpack_from(view, vtable)[0]:

@@ -1,9 +1,8 @@
 """Walks over record batches: those in a buffer, and the headers of those in a file.
 
-Two more walks have their own module for their speed or their meaning: a look-up in a segment reads
-a third of each header (``log.segment.lookup``), and a scan goes on behind damage
-(``log.segment.scan``). What is to be appended is checked against the limits of its topic before it
-is checksummed (``log.validate``).
+Three walks stay by themselves: a look-up in a segment reads a third of each header, in a third of
+the time (``log.segment.lookup``); a scan goes on after damage (``log.segment.scan``); an append is
+refused by its size before it is checksummed (``log.validate``).
 """
 
 from __future__ import annotations

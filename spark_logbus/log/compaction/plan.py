@@ -1,7 +1,7 @@
 """Decides which segments a compaction takes, and which tombstones may go. Pure.
 
 The sealed segments of a log are clean up to the *first dirty offset*: there, no key has two
-records. What lies behind it came since. A compaction reads the dirty part, learns the newest
+records. The records after it came since. A compaction reads the dirty part, learns the newest
 offset of each key, and writes all segments anew without what is older.
 """
 
@@ -49,7 +49,7 @@ def select(
     min_lag_ms: int,
     max_lag_ms: int | None,
 ) -> Selection:
-    """Which of the sealed segments, oldest first, are old enough, and how dirty they are.
+    """Select the sealed segments, oldest first, that are old enough, and measure their dirt.
 
     Age counts from the append, not from the records' own timestamps: those may be stamped in
     the past, and are what a backfill brings.

@@ -77,7 +77,7 @@ def list_log(files: FileSystem, path: Path, topic_partition: TopicPartition) -> 
 
 
 def in_use(data_directory: Path) -> bool:
-    """Whether a process has the data directory locked.
+    """True while a process has the data directory locked.
 
     Where the kernel lists its locks, no lock is tried for: a broker that starts at that moment
     would find the directory taken.
@@ -128,5 +128,5 @@ def read_text_file(files: FileSystem, path: Path) -> TextFile:
 
 
 def is_text_file(name: str) -> bool:
-    """Whether a file of that name is one that ``read_text_file`` reads."""
+    """True for the files that ``read_text_file`` reads."""
     return name in _TEXT_FILES or names.parse_producers(name) is not None

@@ -44,7 +44,7 @@ class Damage:
 class SegmentReport:
     """Findings about a segment. ``size_bytes`` is the file's size.
 
-    ``damage`` lies before record batches that can be read, ``tail`` behind the last of them.
+    ``damage`` lies before record batches that can be read, ``tail`` after the last of them.
     ``index_unusable`` is why the broker will rebuild the index, ``index_wrong`` what an index that
     the broker trusts says wrongly.
     """
@@ -63,7 +63,7 @@ class SegmentReport:
     index_wrong: str | None
 
     def index_state(self, *, active: bool) -> str:
-        """The index in a word or two; that of the active segment is in memory while it is used."""
+        """A few words on the index; a broker keeps that of its active segment in memory."""
         if active and not self.has_index:
             return "in memory"
         if self.tail is not None:

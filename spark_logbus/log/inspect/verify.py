@@ -220,8 +220,10 @@ class LogCheck:
                 self._judge(path, report, following[0] if following is not None else None)
 
     def _retention_was_faster(self, base: int) -> bool:
-        """Whether a broker at work has deleted all up to the segment at ``base``: such a log is
-        whole, and one that is looked at again would have moved again."""
+        """True when a broker at work has deleted all up to the segment at ``base``.
+
+        Such a log is whole, and if it is looked at again, it will have moved again.
+        """
         if not self._live:
             return False
         try:

@@ -1,8 +1,8 @@
-"""Snapshots of a log's producers, and how their state is found again from one of them.
+"""Saves snapshots of a log's producers, and recovers their state from the newest.
 
-A snapshot tells the state before the record batch at its offset. One is written at each roll,
+A snapshot holds the state before the record batch at its offset. One is written at each roll,
 synced, and one at an orderly stop, not synced. At open the newest one that is whole is taken, and
-the headers of all record batches behind it are read; without any, the headers of the whole log.
+the headers of all record batches after it are read; without any, the headers of the whole log.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _replay_segment(states: ProducerStateManager, lookup: Lookup, start: int, li
                     ),
                     append_time_us=step.append_time_us,
                 )
-        behind = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
-        place = BatchPosition(behind.end, behind.end_position) if behind is not None else None
+        passed = next((hole for hole in lookup.holes if hole.start_position == stop < limit), None)
+        place = BatchPosition(passed.end, passed.end_position) if passed is not None else None
 
 
 def _offsets(files: FileSystem, directory: Path) -> list[int]:

@@ -7,7 +7,7 @@ checksum and is rebuilt from the segment. The active segment's index exists in m
 
 An entry belongs to one record batch. Its timestamp is the largest in the segment *before* that
 record batch, so the column rises, and the first record batch with a timestamp at or after ``t``
-lies behind the last entry whose column is below ``t``, and before the next entry.
+lies after the last entry whose column is below ``t``, and before the next entry.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Summary:
     last_append_us: int
 
     def is_of(self, *, base_offset: int, end_offset: int, size_bytes: int) -> bool:
-        """Whether this is the summary of such a segment; if not, its index is stale."""
+        """True for the summary of such a segment; the index of another one is stale."""
         there = (self.base_offset, self.end_offset, self.size_bytes)
         return there == (base_offset, end_offset, size_bytes)
 

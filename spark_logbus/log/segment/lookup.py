@@ -26,7 +26,7 @@ class DamageFoundError(Exception):
 
 
 class BatchPosition(NamedTuple):
-    """Where a record batch begins."""
+    """The beginning of a record batch."""
 
     offset: int
     position: int
@@ -68,7 +68,7 @@ def walk(file: File, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
             or size < HEADER_SIZE
             or size % fmt.ALIGNMENT
             or position + size > limit
-            # Believed, it would pass for a record batch with the offsets of those behind it.
+            # Believed, it would pass for a record batch with the offsets of those after it.
             or (fields[9] != fields[8] - 1 and not fields[6] & fmt.HAS_OFFSET_DELTA)
         ):
             raise DamageFoundError
@@ -83,8 +83,8 @@ def walk(file: File, start: BatchPosition, limit: int) -> Iterator[BatchInfo]:
 class Lookup:
     """The file of a segment, its index and its holes. Thread-safe.
 
-    ``limit`` is always a record batch boundary that the caller knows to be written; what lies
-    behind it may still change.
+    ``limit`` is always a record batch boundary that the caller knows to be written; bytes
+    after it may still change.
     """
 
     file: File
@@ -92,7 +92,7 @@ class Lookup:
     holes: tuple[DamagedRange, ...] = ()
 
     def locate(self, offset: int, limit: int) -> BatchPosition:
-        """Where the record batch that holds ``offset`` begins; not for offsets in a hole."""
+        """Find the record batch that holds ``offset``, which must not be in a hole."""
         start = self._nearest(offset)
         if start.offset == offset:
             return start
@@ -112,9 +112,9 @@ class Lookup:
         return limit
 
     def slice_end(self, start: BatchPosition, *, limit: int, max_bytes: int) -> int:
-        """Where a slice from ``start`` ends: the last boundary within ``max_bytes``.
+        """Return the end of a slice from ``start``: the last boundary within ``max_bytes``.
 
-        Behind the first record batch, if already that is larger. ``limit`` must not lie behind
+        The slice holds one record batch at least, however large. ``limit`` must not lie after
         a hole (see ``limit_before_hole``).
         """
         target = start.position + max_bytes
@@ -141,16 +141,16 @@ class Lookup:
             if start.position < hole.end_position:
                 start = BatchPosition(hole.end, hole.end_position)
         # The wanted record batch lies before the next index entry. A hole in between has no
-        # entry in it, and the next entry is the record batch behind it.
+        # entry in it, and the next entry is the record batch after it.
         while start.position < limit:
             stop = self.limit_before_hole(start.position, limit)
             for step in walk(self.file, start, stop):
                 if step.max_timestamp_us >= timestamp_us:
                     return step.base_offset
-            behind = next((hole for hole in self.holes if hole.start_position == stop), None)
-            if behind is None:
+            passed = next((hole for hole in self.holes if hole.start_position == stop), None)
+            if passed is None:
                 break
-            start = BatchPosition(behind.end, behind.end_position)
+            start = BatchPosition(passed.end, passed.end_position)
         return None
 
     def hole_at(self, offset: int) -> DamagedRange | None:
@@ -160,7 +160,7 @@ class Lookup:
         return None
 
     def limit_before_hole(self, position: int, limit: int) -> int:
-        """``limit``, or where the first hole behind ``position`` begins."""
+        """``limit``, or the beginning of the first hole after ``position``."""
         for hole in self.holes:
             if hole.start_position >= position:
                 return min(limit, hole.start_position)

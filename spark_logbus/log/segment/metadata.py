@@ -39,7 +39,7 @@ class SegmentMetadata:
     def resume(
         cls, summary: Summary, index: Index, *, index_interval_bytes: int
     ) -> SegmentMetadata:
-        """The contents that an index file describes, to go on from there."""
+        """Take over what an index file holds, to go on from there."""
         contents = cls(base_offset=summary.base_offset, index_interval_bytes=index_interval_bytes)
         contents.end_offset = summary.end_offset
         contents.size_bytes = summary.size_bytes
@@ -55,8 +55,7 @@ class SegmentMetadata:
     ) -> None:
         """Account for the record batch that now ends the segment.
 
-        Every record batch of a log passes here once, when it is appended or recovered. So this
-        is also where state that is rebuilt from the log (of producers) will be fed from.
+        Every record batch of a log passes here once, when it is appended or recovered.
         """
         if position >= self._next_entry_at:
             self.index.add(

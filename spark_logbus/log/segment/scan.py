@@ -4,9 +4,9 @@ Valid means: whole, right checksum, and the base offset follows densely on the r
 before. The base offset, the length and the other stamped fields stand outside the checksum, so
 density is what protects them.
 
-Behind damage the scan looks for where valid record batches go on: first where the damaged one's
+After damage the scan looks for where valid record batches go on: first where the damaged one's
 length says, then at every 8-byte boundary (record batches are multiples of 8 bytes long). Only a
-record batch with a right checksum and a greater base offset counts, and only if the one behind
+record batch with a right checksum and a greater base offset counts, and only if the one after
 it does not contradict that offset, which no checksum covers. A scan only reports; ``recovery``
 decides what is cut and what is kept.
 """
@@ -24,7 +24,7 @@ from spark_logbus.record import format as fmt
 # Larger than most record batches, and little for four logs at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _MAGIC_AT: Final = fmt.CHECKED_PREFIX.start
-_MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte behind it
+_MAGIC_PATTERN: Final = bytes((fmt.MAGIC_V1, 0))  # magic and the reserved byte after it
 
 
 class DamagedRange(NamedTuple):
@@ -51,7 +51,7 @@ class SegmentScan:
     gets the bytes that were read since its last call. Iterating raises OSError.
 
     ``holes``, ``end_offset`` and ``end_position`` follow the pass: a hole is there before the
-    record batch behind it is yielded, and at the end nothing valid lies behind ``end_position``.
+    record batch after it is yielded, and at the end nothing valid lies after ``end_position``.
     Used once, by one thread.
     """
 
@@ -135,7 +135,7 @@ def _verified(window: _Window, position: int) -> RecordBatchHeader | None:
 
 
 def _resume(window: _Window, position: int, expected: int) -> tuple[int, int] | None:
-    """Position and base offset of the first valid record batch behind damage, if there is one."""
+    """Position and base offset of the first valid record batch after damage, if there is one."""
     prefix = window.at(position, fmt.LENGTH_FIELD_END)
     if len(prefix) == fmt.LENGTH_FIELD_END:
         candidate = position + fmt.SIZE_PREFIX.unpack(prefix)[1] + fmt.LENGTH_FIELD_END

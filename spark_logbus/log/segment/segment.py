@@ -1,11 +1,11 @@
 """The two kinds of segments: the active one, which is written, and sealed ones.
 
 The active segment holds its file and its index open. A sealed segment opens both at the first
-read and may be told to let go of them again (``OpenSegments``), so that a broker with thousands
+read and may have to let go of them again (``OpenSegments``), so that a broker with thousands
 of segments needs neither thousands of descriptors nor gigabytes of indexes.
 
-A deleted file takes up its space for as long as anybody has it open. So a segment that is deleted
-or replaced is told to let go for good (``retire``): from then on only readers under way hold it.
+A deleted file takes up its space for as long as any thread has it open. So a segment that is
+deleted or replaced lets go for good (``retire``): from then on only readers under way hold it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ActiveSegment:
         return lookup
 
     def retire(self) -> None:
-        """Let go of the file for good; it is deleted, or somebody else's now."""
+        """Let go of the file for good; it is deleted, or belongs to another segment now."""
         with self._changing:
             self._lookup = None
 
@@ -147,7 +147,7 @@ class SealedSegment:
     def retire(self) -> None:
         """Let go of the file for good, for it is deleted, and never open its path again.
 
-        Who comes for a look-up with an old view gets FileNotFoundError.
+        A look-up through an old view raises FileNotFoundError.
         """
         self._retired = True
         self._pool.forget(self)
