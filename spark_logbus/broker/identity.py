@@ -55,7 +55,7 @@ class BrokerIdentity:
             self._requests.refusal = BrokerShuttingDownError(
                 f"Broker {self._id} is shutting down; try again elsewhere or later."
             )
-        # Closing the session does as much, but at the end; this tells clients now, if it can.
+        # Closing the session does as much, but at the end; this lets clients know now, if it can.
         threading.Thread(target=self._deregister, name="deregister", daemon=True).start()
 
     def _deregister(self) -> None:

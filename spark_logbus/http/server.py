@@ -52,35 +52,21 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Cut off all connections, and wait for handlers, but not for long."""
+        """Accept no more, and cut off all connections. A handler at work is not waited for."""
         self._server.stopping.set()
         if self._thread.is_alive():
-            with contextlib.suppress(OSError):  # where it is refused, a tick ends the wait
-                self._server.socket.shutdown(socket.SHUT_RDWR)
+            _cut_off(self._server.socket)  # ends the wait; where that is refused, a tick does
             self._server.shutdown()
             self._thread.join(_JOIN_S)
         self._server.server_close()
         self._server.cut_off_all()
 
 
-class _Exchange:
-    """One connection: a request and its response. ``deadline`` is None while its handler works."""
-
-    def __init__(self, sock: socket.socket, *, deadline: float) -> None:
-        self.sock = sock
-        self.deadline: float | None = deadline
-        self.thread: threading.Thread | None = None
-
-    def cut_off(self) -> None:
-        """End the wait of its thread, which closes the connection."""
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-
-
-class _Server(socketserver.TCPServer):
+class _Server(socketserver.ThreadingTCPServer):
     """Accepts on the thread of ``serve_forever``, answers on one thread for each connection."""
 
     allow_reuse_address = True
+    daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, *, routes: Routes, clock: Clock) -> None:
@@ -89,7 +75,8 @@ class _Server(socketserver.TCPServer):
         self.stopping = threading.Event()
         self._clock = clock
         self._lock = threading.Lock()
-        self._exchanges: dict[Any, _Exchange] = {}  # by socket, oldest first
+        # Of each connection, oldest first; None while its handler works.
+        self._deadlines: dict[Any, float | None] = {}
         super().__init__((host, port), _RequestHandler)
         self.socket.setblocking(False)  # or a client that goes at once would hold up the others
 
@@ -105,68 +92,61 @@ class _Server(socketserver.TCPServer):
         return sock, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        exchange = _Exchange(request, deadline=self._clock.monotonic() + _DEADLINE_S)
-        if not self._admit(exchange):
+        if self._admit(request):
+            super().process_request(request, client_address)
+        else:
             request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n")
             self.shutdown_request(request)
-            return
-        exchange.thread = threading.Thread(
-            target=self._exchange, args=(request, client_address), name="http-request", daemon=True
-        )
-        exchange.thread.start()
 
-    def _admit(self, exchange: _Exchange) -> bool:
+    def _admit(self, sock: socket.socket) -> bool:
         with self._lock:
-            if len(self._exchanges) >= _MAX_CONNECTIONS:
-                waiting = [each for each in self._exchanges.values() if each.deadline is not None]
-                if not waiting:
+            if len(self._deadlines) >= _MAX_CONNECTIONS:
+                waiting = (each for each, at in self._deadlines.items() if at is not None)
+                oldest = next(waiting, None)
+                if oldest is None:
                     return False
-                waiting[0].cut_off()
-                del self._exchanges[waiting[0].sock]
-            self._exchanges[exchange.sock] = exchange
+                del self._deadlines[oldest]
+                _cut_off(oldest)
+            self._deadlines[sock] = self._clock.monotonic() + _DEADLINE_S
             return True
 
-    def _exchange(self, request: Any, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except OSError as error:
-            logger.debug("A client of the HTTP server has gone, or was cut off: %s", error)
-        except Exception:
-            logger.exception("A request by HTTP met a failure that was not foreseen.")
-        finally:
-            self.shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
+    def set_deadline(self, sock: Any, seconds: float | None) -> None:
+        """None: the handler works now."""
         with self._lock:
-            self._exchanges.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.error("The HTTP server cannot take a connection: %s", sys.exception())
+            if sock in self._deadlines:
+                now = self._clock.monotonic()
+                self._deadlines[sock] = None if seconds is None else now + seconds
 
     def service_actions(self) -> None:
+        """Called by ``serve_forever`` at each tick."""
         now = self._clock.monotonic()
         with self._lock:
-            for exchange in self._exchanges.values():
-                if exchange.deadline is not None and exchange.deadline <= now:
-                    exchange.cut_off()
-
-    def set_deadline(self, request: Any, seconds: float | None) -> None:
-        deadline = None if seconds is None else self._clock.monotonic() + seconds
-        with self._lock:
-            exchange = self._exchanges.get(request)
-            if exchange is not None:
-                exchange.deadline = deadline
+            for sock, deadline in self._deadlines.items():
+                if deadline is not None and deadline <= now:
+                    _cut_off(sock)
 
     def cut_off_all(self) -> None:
         with self._lock:
-            exchanges = list(self._exchanges.values())
-        for exchange in exchanges:
-            exchange.cut_off()
-        until = self._clock.monotonic() + _JOIN_S
-        for exchange in exchanges:
-            if exchange.thread is not None:
-                exchange.thread.join(max(0.0, until - self._clock.monotonic()))
+            for sock in self._deadlines:
+                _cut_off(sock)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            logger.debug("A client of the HTTP server has gone, or was cut off: %s", error)
+        else:
+            logger.error("A request by HTTP met a failure that was not foreseen.", exc_info=error)
+
+
+def _cut_off(sock: socket.socket) -> None:
+    """End the wait of a socket's thread, which then closes it."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Head:
@@ -195,25 +175,32 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.requestline = self.command = ""
         self.request_version = self.default_request_version
         self._all_read = False
+        if self._parse():
+            self._respond(self._answer())
+
+    def _parse(self) -> bool:
+        """Read the head; False when there is none, or it was refused."""
         file, self.rfile = self.rfile, cast(Any, _Head(self.rfile))
         try:
             self.raw_requestline = self.rfile.readline()
-            if self.raw_requestline and self.parse_request():
-                self._respond(self._answer(file))
+            return bool(self.raw_requestline) and self.parse_request()
         except LineTooLong:
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return False
+        finally:
+            self.rfile = file
 
-    def _answer(self, file: BufferedIOBase) -> Response:
+    def _answer(self) -> Response:
         path, _, query = self.path.partition("?")
         try:
-            body = self._read_body(file)
+            body = self._read_body()
         except HttpError as error:
             return error.response()
         request = Request(self.command, path, dict(parse_qsl(query)), body)
         self.server.set_deadline(self.request, None)
         return self.server.routes.answer(request)
 
-    def _read_body(self, file: BufferedIOBase) -> bytes:
+    def _read_body(self) -> bytes:
         if "Transfer-Encoding" in self.headers:
             raise HttpError(411, "Send the body in one piece, with its Content-Length.")
         length = self.headers.get("Content-Length", "0")
@@ -223,7 +210,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             raise HttpError(
                 413, f"The body has {length[:20]} bytes, the limit is {_MAX_BODY_BYTES}."
             )
-        body = file.read(int(length))
+        body = self.rfile.read(int(length))
         if len(body) < int(length):
             raise ConnectionError("The client broke off in the body.")
         self._all_read = True

@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def server(clock: ManualClock) -> Iterator[HttpServer]:
+def server(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> Iterator[HttpServer]:
     routes = {
         "GET /hello": lambda _: Response(b"hello\n"),
         "GET /ill": lambda _: Response(b"ill\n", status=503),
@@ -38,7 +38,10 @@ def server(clock: ManualClock) -> Iterator[HttpServer]:
     made = HttpServer(host="127.0.0.1", port=0, routes=Routes(routes), clock=clock)
     made.start()
     yield made
+    wait_until(lambda: not made._server._deadlines)
     made.stop()
+    unforeseen = [line for line in caplog.messages if "not foreseen" in line]
+    assert not unforeseen
 
 
 def ask(
@@ -118,7 +121,7 @@ def test_an_answer_that_nobody_reads_is_cut_off(server: HttpServer, clock: Manua
         sock.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         assert ask(server, "/hello")[0] == 200
         clock.advance(60)
-        wait_until(lambda: not server._server._exchanges)
+        wait_until(lambda: not server._server._deadlines)
         assert len(everything(sock)) < len(BIG)
 
 
@@ -127,7 +130,7 @@ def test_silent_connections_keep_nobody_out_and_take_few_threads(server: HttpSer
     silent = [dial(server) for _ in range(200)]
     try:
         assert ask(server, "/hello")[0] == 200
-        assert len(server._server._exchanges) <= 32
+        assert len(server._server._deadlines) <= 32
         wait_until(lambda: threading.active_count() <= before + 32)
     finally:
         for sock in silent:
@@ -203,11 +206,11 @@ def test_a_server_stops_at_once_and_cuts_off_who_waits(clock: ManualClock) -> No
     server = HttpServer(host="127.0.0.1", port=0, routes=Routes({}), clock=clock)
     server.start()
     with dial(server) as silent:
-        wait_until(lambda: server._server._exchanges)
+        wait_until(lambda: server._server._deadlines)
         server.stop()
         assert everything(silent) == b""
     assert not server._thread.is_alive()
-    assert not server._server._exchanges
+    wait_until(lambda: not server._server._deadlines)
 
 
 def test_a_server_that_never_started_can_be_stopped(clock: ManualClock) -> None:
