@@ -29,6 +29,17 @@ STREAM_ONLY: Final = (
 )  # fmt: skip
 KNOWN: Final = (*COMMON, *BATCH_ONLY, *STREAM_ONLY)
 
+# What people who come from Spark's Kafka source write, and what to write here.
+_FOREIGN: Final = {
+    "kafka.bootstrap.servers": "zookeeper",
+    "bootstrap.servers": "zookeeper",
+    "kafka.group.id": "group",
+    "group.id": "group",
+    "groupidprefix": "group",
+    "topic": "subscribe",
+    "topics": "subscribe",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -70,8 +81,7 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """All options of a read; InvalidOptionError names the one that is wrong, and the remedy."""
-    given = GivenOptions(options)
-    given.refuse_unknown(KNOWN)
+    given = _given(options)
     if streaming:
         given.refuse_misplaced(BATCH_ONLY, kind="streaming", other="batch")
     else:
@@ -102,9 +112,14 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
 
 def wants_headers(options: Mapping[str, str]) -> bool:
     """``includeHeaders`` alone, for the schema, which is asked for before the kind of read."""
-    given = GivenOptions(options)
-    given.refuse_unknown(KNOWN)
+    given = _given(options)
     return given.boolean("includeHeaders", default=False)
+
+
+def _given(options: Mapping[str, str]) -> GivenOptions:
+    given = GivenOptions(options)
+    given.refuse_unknown(KNOWN, foreign=_FOREIGN, of="source")
+    return given
 
 
 def _trigger(given: GivenOptions) -> TriggerLimits:

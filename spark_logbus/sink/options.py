@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
 from spark_logbus.spark.driver import zookeeper_address
-
-T = TypeVar("T")
+from spark_logbus.spark.options import GivenOptions
 
 KNOWN: Final = ("zookeeper", "topic", "path", "acks", "compression")
 
 # Spark hands these of its own streaming options over with the user's.
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname")
 
+# What people who come from Spark's Kafka sink write, and what to write here.
 _FOREIGN: Final = {
     "kafka.bootstrap.servers": "zookeeper",
     "bootstrap.servers": "zookeeper",
@@ -26,9 +25,6 @@ _FOREIGN: Final = {
     "compression.type": "compression",
     "subscribe": "topic",
 }
-
-_ACKS: Final = {acks.value: acks for acks in Acks}
-_COMPRESSION: Final = {kind.name.lower(): kind for kind in Compression}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +43,8 @@ class SinkOptions:
 
 def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions:
     """All options of a write; InvalidOptionError names the one that is wrong, and the remedy."""
-    given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given)
+    given = GivenOptions(options)
+    given.refuse_unknown(KNOWN, foreign=_FOREIGN, of="sink", pass_over=_SPARKS_OWN)
     if overwrite:
         raise InvalidOptionError(
             "A log is appended to and never overwritten; use .mode('append'), or a topic of "
@@ -56,26 +52,20 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions
             "foreachBatch.)"
         )
     topic = _topic(given)
+    zookeeper = zookeeper_address(given.text("zookeeper"))
+    acks = given.choice("acks", [acks.value for acks in Acks], default=Acks.FLUSHED.value)
+    kinds = [kind.name.lower() for kind in Compression]
+    compression = given.choice("compression", kinds, default=Compression.NONE.name.lower())
     return SinkOptions(
-        zookeeper=zookeeper_address(_text(given, "zookeeper")),
+        zookeeper=zookeeper,
         topic=topic,
-        acks=_choice(given, "acks", _ACKS, Acks.FLUSHED),
-        compression=_choice(given, "compression", _COMPRESSION, Compression.NONE),
+        acks=Acks(acks),
+        compression=Compression[compression.upper()],
     )
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    for name in sorted(given):
-        if name in KNOWN or name in _SPARKS_OWN:
-            continue
-        close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.6)
-        meant = _FOREIGN.get(name) or (close[0] if close else None)
-        hint = f"did you mean {meant}?" if meant else f"known are {', '.join(KNOWN)}."
-        raise InvalidOptionError(f"Option {name} is unknown to the logbus sink; {hint}")
-
-
-def _topic(given: Mapping[str, str]) -> str | None:
-    topic, path = _text(given, "topic"), _text(given, "path")
+def _topic(given: GivenOptions) -> str | None:
+    topic, path = given.text("topic"), given.text("path")
     if topic is not None and path is not None and topic != path:
         raise InvalidOptionError(
             f"Give either save({path!r}), which means topic, or the option topic, not both."
@@ -86,23 +76,4 @@ def _topic(given: Mapping[str, str]) -> str | None:
             check_name("topic", chosen)
         except InvalidNameError as error:
             raise InvalidOptionError(f"Option topic: {error.message}") from error
-    return chosen
-
-
-def _text(given: Mapping[str, str], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not value.strip():
-        raise InvalidOptionError(f"Option {name} is empty; give a value or leave it out.")
-    return value
-
-
-def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, T], default: T) -> T:
-    value = _text(given, name)
-    if value is None:
-        return default
-    chosen = choices.get(value.strip().lower())
-    if chosen is None:
-        raise InvalidOptionError(
-            f"Option {name}: expected one of {', '.join(choices)}, got {value!r}."
-        )
     return chosen

@@ -1,46 +1,46 @@
 """Spark options as given, read one by one by name and type.
 
 Names are case-insensitive, as everywhere in Spark. A name that is unknown, or has no meaning for
-this kind of read, is refused: an option that is silently ignored is a read of the wrong data.
+this kind of read or write, is refused: an option that is silently ignored is a read of the wrong
+data.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.offsets.position import MAX_OFFSET
 from spark_logbus.times import parse_duration_us
 
-# What people who come from Spark's Kafka source write, and what to write here.
-_FOREIGN: Final = {
-    "kafka.bootstrap.servers": "zookeeper",
-    "bootstrap.servers": "zookeeper",
-    "kafka.group.id": "group",
-    "group.id": "group",
-    "groupidprefix": "group",
-    "topic": "subscribe",
-    "topics": "subscribe",
-}
 _NEEDLESS: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
 class GivenOptions:
-    """The options of one read, by lower-cased name. Immutable."""
+    """The options of one read or write, by lower-cased name. Immutable."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
 
-    def refuse_unknown(self, known: Sequence[str]) -> None:
+    def refuse_unknown(
+        self,
+        known: Sequence[str],
+        *,
+        foreign: Mapping[str, str],
+        of: str,
+        pass_over: Collection[str] = (),
+    ) -> None:
+        """Raise for a name that is not ``known``; ``foreign`` are names of Spark's Kafka connector
+        with what to write instead, ``of`` is source or sink."""
         by_lower = {name.lower(): name for name in known}
         for name in sorted(self._values):
-            if name in by_lower:
+            if name in by_lower or name in pass_over:
                 continue
             close = difflib.get_close_matches(name, by_lower, n=1, cutoff=0.6)
-            if meant := _FOREIGN.get(name):
+            if meant := foreign.get(name):
                 hint = f"did you mean {meant}?"
             elif name.startswith(_NEEDLESS):
                 hint = "it is for Kafka's client; remove it."
@@ -48,7 +48,7 @@ class GivenOptions:
                 hint = f"did you mean {by_lower[close[0]]}?"
             else:
                 hint = f"known are {', '.join(known)}."
-            raise InvalidOptionError(f"Option {name} is unknown to the logbus source; {hint}")
+            raise InvalidOptionError(f"Option {name} is unknown to the logbus {of}; {hint}")
 
     def refuse_misplaced(self, names: Sequence[str], *, kind: str, other: str) -> None:
         for name in names:
@@ -74,9 +74,8 @@ class GivenOptions:
         if value is None:
             return default
         if value.strip().lower() not in values:
-            raise InvalidOptionError(
-                f"Option {name}: expected {' or '.join(values)}, got {value!r}."
-            )
+            one_of = " or ".join(values) if len(values) == 2 else f"one of {', '.join(values)}"
+            raise InvalidOptionError(f"Option {name}: expected {one_of}, got {value!r}.")
         return value.strip().lower()
 
     def number(self, name: str, *, maximum: int = MAX_OFFSET) -> int | None:

@@ -41,6 +41,7 @@ def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
     [
         ({"topics": "t"}, "Option topics is unknown .* did you mean topic"),
         ({"kafka.bootstrap.servers": "x"}, "did you mean zookeeper"),
+        ({"kafka.linger.ms": "5"}, "it is for Kafka's client; remove it"),
         ({"xyzzy": "1"}, "known are zookeeper"),
         ({"path": "t", "topic": "u"}, r"save\('t'\)"),
         ({"topic": "a/b"}, "Option topic: 'a/b' cannot name a topic"),
