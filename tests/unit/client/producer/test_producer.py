@@ -305,7 +305,7 @@ def test_a_topics_own_limit_counts(fake: FakeCluster, cluster: Cluster) -> None:
 def test_full_memory_blocks_and_then_raises(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     hang = fake.brokers[0].fault(Api.APPEND, "hang")
-    config = ProducerConfig(batch_bytes=1000, buffer_bytes=5000, max_block_ms=20, linger_ms=60_000)
+    config = ProducerConfig(batch_bytes=1000, buffer_bytes=5000, max_block_ms=500, linger_ms=60_000)
     with Producer(cluster, config) as producer:
         futures: list[RecordFuture] = []
         futures += [producer.send("t", b"x" * 80) for _ in range(50)]
