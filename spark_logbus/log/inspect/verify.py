@@ -262,6 +262,9 @@ class LogCheck:
             elif name == names.TOPIC_CONFIG:
                 message = "The broker's defaults count until ZooKeeper has told"
                 self._check_text(path, Severity.DAMAGE, message)
+            elif name == names.FLUSH_FAILED:
+                message = "A flush failed; the next start writes again what may not be on disk."
+                self._find(Severity.NOTE, path, message)
             elif names.parse_swap(name) is not None:
                 message = "A compacted segment; the next start puts it in its place."
                 self._note_at_rest(path, message)

@@ -361,6 +361,7 @@ def test_a_renamed_log(clean: Path) -> None:
         ("flights-0/partition.tmp", "leftover"),
         ("flights-0/00000000000000000001.index", "leftover"),
         ("flights-0/notes.txt", "Not a file that this release knows"),
+        ("flights-0/flush-failed", "A flush failed"),
         ("checkpoint.tmp", "leftover"),
         ("core.1234", "Not a file of logbus's"),
     ],
