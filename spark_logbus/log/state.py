@@ -34,6 +34,7 @@ class LogState:
         self.topic_partition = topic_partition
         self.view = view
         self._watermark = watermark
+        # Also just after a roll, when it is the end of a sealed segment.
         self._safe = BatchPosition(view.flushed_end, view.active.contents.size_bytes)
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
@@ -91,7 +92,6 @@ class LogState:
         """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""
         with self._lock:
             self._reshape((*self.view.sealed, sealed), active)
-            self._safe = BatchPosition(active.base_offset, 0)
 
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
         """Take out the first sealed segments; the log starts after them."""

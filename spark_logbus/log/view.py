@@ -119,7 +119,7 @@ def make_view(
 
 
 def boundary_at(view: LogView, offset: int, limit: int) -> BatchPosition:
-    """The start of the record batch that holds ``offset``, or of the damaged range.
+    """The start of the record batch that holds ``offset``.
 
     All of the active segment before position ``limit`` is written. Raises DamageFoundError,
     OSError.
@@ -127,8 +127,6 @@ def boundary_at(view: LogView, offset: int, limit: int) -> BatchPosition:
     number = bisect_right(view.base_offsets, offset) - 1
     sealed = number < len(view.sealed)
     lookup = view.segments[number].lookup()
-    if (hole := lookup.hole_at(offset)) is not None:
-        return BatchPosition(hole.start, hole.start_position)
     return lookup.locate(offset, view.sealed[number].summary.size_bytes if sealed else limit)
 
 

@@ -138,7 +138,7 @@ class LogCompaction:
             return None
         if self._blocked or self._state.offline is not None:
             return None
-        if not view.visible_sealed or self._is_damaged(view):
+        if not view.sealed or self._is_damaged(view):
             return None
         return select(
             [segment.summary for segment in view.visible_sealed],
