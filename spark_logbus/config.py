@@ -41,14 +41,21 @@ def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
     return tables
 
 
+def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The one of ``known`` that ``name`` was probably meant to be, in whatever case."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else None
+
+
 def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, where: str) -> None:
     """Raise ConfigError for the first key that is not known, with the nearest one that is."""
     names = sorted(known)
     all_names = ", ".join(names) or "none"
     for key in given:
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {all_names}."
+            near = nearest(key, names)
+            hint = f"did you mean {near!r}?" if near else f"known are: {all_names}."
             raise ConfigError(f"Unknown key {key!r} in {where}; {hint}")
 
 

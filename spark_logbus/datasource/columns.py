@@ -7,7 +7,6 @@ are built.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_logbus.config import nearest
 from spark_logbus.errors import InvalidOptionError
 
 HEADERS_TYPE = ArrayType(
@@ -99,7 +99,6 @@ def _check_type(field: StructField, expected: DataType) -> None:
 def _unknown_column(name: str, offered: list[str]) -> str:
     if name == "headers":
         return "The schema has the column headers; set the option includeHeaders to true for it."
-    by_lower = {column.lower(): column for column in offered}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    hint = f"did you mean {by_lower[close[0]]}?" if close else f"it has {', '.join(offered)}."
+    meant = nearest(name, offered)
+    hint = f"did you mean {meant}?" if meant else f"it has {', '.join(offered)}."
     return f"The schema names the column {name}, which the logbus source does not have; {hint}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError
 from spark_logbus.times import US_PER_MS, parse_duration_us
 
@@ -155,8 +155,8 @@ class LogConfig:
                 changes[field] = _number(key, text, least=least, optional=optional)
             else:
                 known = (*_TOPIC_KEYS, *_TEXT_KEYS)
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
+                near = nearest(key, known)
+                hint = f"did you mean {near}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
         return replace(defaults, **changes)
 
@@ -209,8 +209,8 @@ def _policy(text: str) -> str:
 
 def _check_policy(policy: object, what: str) -> None:
     if policy not in _POLICIES:
-        near = difflib.get_close_matches(str(policy), _POLICIES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"use {' or '.join(_POLICIES)}."
+        near = nearest(str(policy), _POLICIES)
+        hint = f"did you mean {near}?" if near else f"use {' or '.join(_POLICIES)}."
         raise ConfigError(f"{what} is {policy!r}; {hint}")
 
 

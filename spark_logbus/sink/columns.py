@@ -6,7 +6,6 @@ The record's own columns (value, key, headers, timestamp) go through as they are
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_logbus.config import nearest
 from spark_logbus.errors import InvalidOptionError, InvalidRequestError
 from spark_logbus.record.arrow import TIMESTAMP
 from spark_logbus.record.plain import scalar
@@ -108,14 +108,14 @@ def _is_headers(dtype: DataType) -> bool:
 
 
 def _refuse_misspelt(names: list[str]) -> None:
-    absent = {name.lower(): name for name in _EXPECTED if name not in names}
+    absent = [name for name in _EXPECTED if name not in names]
     for name in names:
         if name in _EXPECTED or name == "timestampType":
             continue
-        close = difflib.get_close_matches(name.lower(), absent, n=1, cutoff=0.8)
-        if close:
+        meant = nearest(name, absent, cutoff=0.8)
+        if meant:
             raise InvalidOptionError(
-                f"Column {name} is unknown to the logbus sink; did you mean {absent[close[0]]}? "
+                f"Column {name} is unknown to the logbus sink; did you mean {meant}? "
                 "Rename it, or drop it if it is not to be written."
             )
 
