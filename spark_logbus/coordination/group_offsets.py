@@ -50,6 +50,11 @@ class CommittedOffset:
     topic_id: str | None
     rewind_epoch: int = 0
 
+    def is_of(self, topic_id: str | None) -> bool:
+        """Whether it counts for the topic of that id. An offset of a topic that was deleted says
+        nothing about a later one of its name; where no id was recorded it is taken to count."""
+        return self.topic_id is None or self.topic_id == topic_id
+
 
 class GroupOffsets:
     """Reads and commits the offsets of consumer groups. Thread-safe."""

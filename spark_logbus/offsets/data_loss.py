@@ -155,10 +155,10 @@ def of_current_topics(
         current = topic_ids.get(topic_partition.topic)
         if current is None:
             continue
-        if position.topic_id is not None and position.topic_id != current:
-            recreated[topic_partition.topic] = TopicRecreated(
-                topic_partition.topic, position.topic_id, current
-            )
-        else:
+        if position.is_of(current):
             offsets[topic_partition] = position.offset
+        else:
+            recreated[topic_partition.topic] = TopicRecreated(
+                topic_partition.topic, str(position.topic_id), current
+            )
     return offsets, list(recreated.values())

@@ -100,7 +100,7 @@ def prepare(
     topic_partitions = [TopicPartition(topic, number) for number in record.partitions]
     for group in groups.groups():
         for topic_partition, at in groups.committed(group, topic_partitions).items():
-            if at.topic_id in (None, record.topic_id):
+            if at.is_of(record.topic_id):
                 committed[topic_partition] = max(at.offset, committed.get(topic_partition, 0))
     return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions)
 

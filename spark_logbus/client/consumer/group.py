@@ -59,8 +59,7 @@ class ConsumerGroup:
         return {
             topic_partition: one.offset
             for topic_partition, one in committed.items()
-            # An offset of a deleted topic says nothing about the new one of that name.
-            if one.topic_id is None or one.topic_id == topic_ids.get(topic_partition.topic)
+            if one.is_of(topic_ids.get(topic_partition.topic))
         }
 
     def commit_offsets(
