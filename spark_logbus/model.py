@@ -59,6 +59,10 @@ class OffsetRange:
         return f"{self.topic_partition}[{self.start}, {self.end})"
 
 
+ONE_PIECE: Final = 1 << 62
+"""More bytes than any range has: who cuts it into pieces of that size learns its size alone."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerAddress:
     """Where a broker listens.

@@ -16,13 +16,11 @@ from typing import Any
 
 from spark_logbus.datasource.stream_offset import nest
 from spark_logbus.errors import LogbusError
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import ONE_PIECE, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot
 from spark_logbus.spark.driver import DriverConnections
 
 logger = logging.getLogger(__name__)
-
-_ONE_PIECE = 1 << 62  # bytes: the sizes are wanted, no cuts
 
 
 def report(
@@ -56,5 +54,5 @@ def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[Offset
 def _size(ranges: list[OffsetRange], link: DriverConnections) -> int:
     if not ranges:
         return 0
-    pieces = link.admin().split_many(ranges, target_bytes=_ONE_PIECE)
+    pieces = link.admin().split_many(ranges, target_bytes=ONE_PIECE)
     return sum(size for _, size in pieces.values())

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import ONE_PIECE, OffsetRange, TopicPartition
 from spark_logbus.offsets.ranges import Splitter
-
-_ANY_BYTES = 1 << 62
 
 DEFAULT_MAX_DELAY_MS = 15 * 60_000
 
@@ -59,7 +57,7 @@ def _ends_by_bytes(
     """
     if not ranges:
         return {}
-    sizes = {r: size for r, (_, size) in splitter(dict.fromkeys(ranges, _ANY_BYTES)).items()}
+    sizes = {r: size for r, (_, size) in splitter(dict.fromkeys(ranges, ONE_PIECE)).items()}
     total = sum(sizes.values())
     if total <= max_bytes:
         return {}

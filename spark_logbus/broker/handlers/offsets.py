@@ -9,7 +9,7 @@ from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.errors import InvalidRequestError, LogbusError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import ONE_PIECE, TopicPartition
 from spark_logbus.protocol import (
     Api,
     ListOffsetsPartition,
@@ -24,7 +24,6 @@ from spark_logbus.protocol import (
     error_info,
 )
 
-_ONE_PIECE = 1 << 62
 # Of one request: a terabyte in pieces of a few bytes would take all memory. Beyond this, pieces
 # are larger than was asked for.
 _MAX_CUTS = 10_000
@@ -76,7 +75,7 @@ class OffsetHandler:
                 raise InvalidRequestError(
                     f"target_bytes must be 1 or more, got {wanted.target_bytes}."
                 )
-            _, size = led.log.split(wanted.start, wanted.end, target_bytes=_ONE_PIECE)
+            _, size = led.log.split(wanted.start, wanted.end, target_bytes=ONE_PIECE)
             target_bytes = max(wanted.target_bytes, size // most_cuts)
             cuts, size = led.log.split(wanted.start, wanted.end, target_bytes=target_bytes)
         except LogbusError as error:
