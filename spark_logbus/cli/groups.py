@@ -14,13 +14,12 @@ from rich.table import Table
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, connected
 from spark_logbus.cli.output import ago, console, plural, table, utc
+from spark_logbus.record.format import MAX_OFFSET
 
 if TYPE_CHECKING:
     from spark_logbus.offsets.rewind import RewindPlan, Target
 
 app = typer.Typer(help="List, describe, rewind and clear consumer groups.", no_args_is_help=True)
-
-_MAX_OFFSET = 2**63 - 1
 
 
 @app.command("rewind")
@@ -38,7 +37,7 @@ def rewind(
         ),
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option(help="This offset in every partition.", min=0, max=_MAX_OFFSET)
+        int | None, typer.Option(help="This offset in every partition.", min=0, max=MAX_OFFSET)
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(help="The first record at or after it, e.g. 2013-12-01T00:00Z.")
@@ -373,7 +372,7 @@ def _positions(
         topic = topics.get(topic_partition.topic)
         if topic is None or topic_partition.partition not in topic.partitions:
             states[topic_partition] = "topic deleted"
-        elif entry.topic_id not in (None, topic.topic_id):
+        elif not entry.is_of(topic.topic_id):
             states[topic_partition] = "topic recreated"
         else:
             states[topic_partition] = "ok"

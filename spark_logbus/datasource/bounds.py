@@ -19,14 +19,14 @@ from spark_logbus.offsets.position import (
     parse_positions,
     parse_timestamp,
 )
-from spark_logbus.spark.options import GivenOptions
+from spark_logbus.spark.options import SparkOptions
 
 STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 
 
-def starting(given: GivenOptions, *, streaming: bool, group: str | None) -> OffsetBound:
+def starting(given: SparkOptions, *, streaming: bool, group: str | None) -> OffsetBound:
     latest = given.choice(STRATEGY, ("error", "latest"), default="error") == "latest"
     option, positions = _chosen(given, STARTS)
     if positions is None:
@@ -43,7 +43,7 @@ def starting(given: GivenOptions, *, streaming: bool, group: str | None) -> Offs
     return OffsetBound(positions=positions, option=option, latest_without_match=latest)
 
 
-def ending(given: GivenOptions) -> OffsetBound:
+def ending(given: SparkOptions) -> OffsetBound:
     option, positions = _chosen(given, ENDS)
     if isinstance(positions, Committed):
         raise InvalidOptionError(
@@ -58,7 +58,7 @@ def ending(given: GivenOptions) -> OffsetBound:
     return OffsetBound(positions=positions or Latest(), option=option, latest_without_match=True)
 
 
-def _chosen(given: GivenOptions, names: tuple[str, str, str]) -> tuple[str, Positions | None]:
+def _chosen(given: SparkOptions, names: tuple[str, str, str]) -> tuple[str, Positions | None]:
     """The option that counts, and what it says; the last name and None if none is given."""
     at_once, by_partition, offsets = names
     if (text := given.text(at_once)) is not None:

@@ -15,7 +15,7 @@ from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
 from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
 from spark_logbus.spark.driver import zookeeper_address
-from spark_logbus.spark.options import GivenOptions
+from spark_logbus.spark.options import SparkOptions
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (
@@ -116,13 +116,13 @@ def wants_headers(options: Mapping[str, str]) -> bool:
     return given.boolean("includeHeaders", default=False)
 
 
-def _given(options: Mapping[str, str]) -> GivenOptions:
-    given = GivenOptions(options)
+def _given(options: Mapping[str, str]) -> SparkOptions:
+    given = SparkOptions(options)
     given.refuse_unknown(KNOWN, foreign=_FOREIGN, of="source")
     return given
 
 
-def _trigger(given: GivenOptions) -> TriggerLimits:
+def _trigger(given: SparkOptions) -> TriggerLimits:
     least, most = given.number("minOffsetsPerTrigger"), given.number("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise InvalidOptionError(
@@ -138,7 +138,7 @@ def _trigger(given: GivenOptions) -> TriggerLimits:
     )
 
 
-def _selection(given: GivenOptions) -> Selection:
+def _selection(given: SparkOptions) -> Selection:
     values = {name: value for name in SELECTIONS if (value := given.text(name)) is not None}
     path = given.text("path")
     if path is not None:

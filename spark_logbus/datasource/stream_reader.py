@@ -23,9 +23,9 @@ from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import read_partition
 from spark_logbus.errors import UnsupportedVersionError
-from spark_logbus.offsets.position import MAX_OFFSET
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.driver_process import spark_driver
+from spark_logbus.spark.options import LARGEST_NUMBER
 from spark_logbus.spark.termination import CleanUp
 
 _ALL = ReadAllAvailable()
@@ -47,7 +47,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark knows one limit at a time, and hands it back or ReadAllAvailable. So this one
         # stands for all of ours, which are applied when a micro-batch is planned.
         limits = self._options.trigger
-        return ReadMaxRows(limits.max_records or MAX_OFFSET) if limits.bounded else _ALL
+        return ReadMaxRows(limits.max_records or LARGEST_NUMBER) if limits.bounded else _ALL
 
     def initialOffset(self) -> dict[str, Any]:
         return self._on_driver().initial()

@@ -32,12 +32,12 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
+from spark_logbus.record.format import MAX_OFFSET
 from spark_logbus.times import US_PER_MS, parse_duration_us, parse_moment_us
 
 EARLIEST_NUMBER = -2
 LATEST_NUMBER = -1
-MAX_OFFSET = (1 << 63) - 1
-MAX_TIMESTAMP_MS = MAX_OFFSET // US_PER_MS
+MAX_TIMESTAMP_MS = ((1 << 63) - 1) // US_PER_MS
 
 
 AbsoluteSpec = Earliest | Latest | AtOffset | AtTimestamp

@@ -53,6 +53,7 @@ ALIGNMENT: Final = 8
 
 # No log gets there, and whatever is computed from such an offset still fits 64 bits.
 MAX_OFFSET: Final = 1 << 62
+NO_END: Final = (1 << 63) - 1  # past every offset: the end of a range that is open
 
 MAX_RECORD_BATCH_BYTES: Final = 0xFFFF_FFF8  # what batch_length can say, kept 8-byte aligned
 

@@ -9,7 +9,7 @@ from typing import Final
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
 from spark_logbus.spark.driver import zookeeper_address
-from spark_logbus.spark.options import GivenOptions
+from spark_logbus.spark.options import SparkOptions
 
 KNOWN: Final = ("zookeeper", "topic", "path", "acks", "compression")
 
@@ -43,7 +43,7 @@ class SinkOptions:
 
 def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions:
     """All options of a write; InvalidOptionError names the one that is wrong, and the remedy."""
-    given = GivenOptions(options)
+    given = SparkOptions(options)
     given.refuse_unknown(KNOWN, foreign=_FOREIGN, of="sink", pass_over=_SPARKS_OWN)
     if overwrite:
         raise InvalidOptionError(
@@ -64,7 +64,7 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions
     )
 
 
-def _topic(given: GivenOptions) -> str | None:
+def _topic(given: SparkOptions) -> str | None:
     topic, path = given.text("topic"), given.text("path")
     if topic is not None and path is not None and topic != path:
         raise InvalidOptionError(

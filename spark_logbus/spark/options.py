@@ -7,19 +7,21 @@ data.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from spark_logbus.config import nearest
 from spark_logbus.errors import InvalidOptionError
-from spark_logbus.offsets.position import MAX_OFFSET
 from spark_logbus.times import parse_duration_us
+
+LARGEST_NUMBER: Final = (1 << 63) - 1
+"""Java's largest long, which people write for "no limit"."""
 
 _NEEDLESS: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
-class GivenOptions:
+class SparkOptions:
     """The options of one read or write, by lower-cased name. Immutable."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -35,17 +37,16 @@ class GivenOptions:
     ) -> None:
         """Raise for a name that is not ``known``; ``foreign`` are names of Spark's Kafka connector
         with what to write instead, ``of`` is source or sink."""
-        by_lower = {name.lower(): name for name in known}
+        lower = {name.lower() for name in known}
         for name in sorted(self._values):
-            if name in by_lower or name in pass_over:
+            if name in lower or name in pass_over:
                 continue
-            close = difflib.get_close_matches(name, by_lower, n=1, cutoff=0.6)
             if meant := foreign.get(name):
                 hint = f"did you mean {meant}?"
             elif name.startswith(_NEEDLESS):
                 hint = "it is for Kafka's client; remove it."
-            elif close:
-                hint = f"did you mean {by_lower[close[0]]}?"
+            elif close := nearest(name, known):
+                hint = f"did you mean {close}?"
             else:
                 hint = f"known are {', '.join(known)}."
             raise InvalidOptionError(f"Option {name} is unknown to the logbus {of}; {hint}")
@@ -78,7 +79,7 @@ class GivenOptions:
             raise InvalidOptionError(f"Option {name}: expected {one_of}, got {value!r}.")
         return value.strip().lower()
 
-    def number(self, name: str, *, maximum: int = MAX_OFFSET) -> int | None:
+    def number(self, name: str, *, maximum: int = LARGEST_NUMBER) -> int | None:
         value = self.text(name)
         if value is None:
             return None

@@ -24,13 +24,13 @@ from spark_logbus.errors import (
     TopicRecreatedError,
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.record.format import NO_END
 
 if TYPE_CHECKING:
     from spark_logbus.client.consumer.group import ConsumerGroup
 
 logger = logging.getLogger(__name__)
 
-_NO_END: Final = 2**63 - 1
 _FIRST_PATIENCE_MS: Final = 1_000  # doubles from try to try, up to the connect timeout
 _ITERATION_POLL_S: Final = 1.0  # between two chances to be interrupted
 
@@ -304,7 +304,7 @@ class Consumer:
     def _next_received(self) -> FetchedBatch | None:
         topic_partition, raw = self._received[0]
         fetched = decoded(
-            topic_partition, raw, start=self._positions[topic_partition].offset, end=_NO_END
+            topic_partition, raw, start=self._positions[topic_partition].offset, end=NO_END
         )
         self._received.popleft()
         self._move(topic_partition, raw.header.next_offset)

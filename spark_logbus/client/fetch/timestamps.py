@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,8 +9,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.range_reader import RangeReader
 from spark_logbus.model import OffsetRange, TimestampType, TopicPartition
-
-_NO_END: Final = 2**63 - 1
+from spark_logbus.record.format import NO_END
 
 
 def first_at_or_after(
@@ -27,7 +24,7 @@ def first_at_or_after(
     ``base_offset``, which by its header holds one."""
     # A fetch of one byte brings one whole record batch. Only its header says how far it
     # reaches, so the range is left open and the reader dropped after the first record batch.
-    open_range = OffsetRange(topic_partition, base_offset, _NO_END)
+    open_range = OffsetRange(topic_partition, base_offset, NO_END)
     with RangeReader(cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1) as reader:
         fetched = next(reader)
     number = _first_row(fetched, timestamp_us)
