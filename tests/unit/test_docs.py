@@ -138,3 +138,29 @@ def short_tests(path: Path) -> set[str]:
         and not {"pytest.mark.long", "pytest.mark.slow"}
         & set(map(ast.unparse, node.decorator_list))
     }
+
+
+def test_the_architecture_names_what_is_there() -> None:
+    """Modules by path, classes, and their methods; every room is in the tree."""
+    package = ROOT / "spark_logbus"
+    page = (DOCS / "architecture.md").read_text()
+    sources = {path: path.read_text() for path in package.rglob("*.py")}
+    code = "\n".join(sources.values())
+    spans = set(re.findall(r"`([\w./]+)`", re.sub(r"(?ms)^```.*?^```$", "", page)))
+    paths = {span for span in spans if span.endswith(".py") and "/" in span}
+    assert [path for path in paths if not (package / path).is_file()] == []
+    named = {span for span in spans if re.fullmatch(r"_?[A-Z][a-z]\w*(\.\w+)?", span)}
+    assert len(paths) > 15
+    assert len(named) > 50
+    for name in named:
+        owner, _, member = name.partition(".")
+        inside = [text for text in sources.values() if re.search(rf"^class {owner}\b", text, re.M)]
+        assert inside, f"there is no class {owner}"
+        defined = rf"(def {member}\b|self\.{member}\b|^    {member}:)"
+        assert not member or any(re.search(defined, text, re.M) for text in inside), name
+    calls = {span for span in spans if re.fullmatch(r"[a-z]+(_[a-z]+)+", span)}
+    unknown = [name for name in calls if not re.search(rf"\b{name}\b", code)]
+    assert unknown == []
+    tree = page[page.index("```\n") : page.index("Beside the package")]
+    rooms = {path.parent.relative_to(package) for path in sources if path.parent != package}
+    assert [str(room) for room in rooms if f"{room.name}/" not in tree] == []
