@@ -1,4 +1,4 @@
-"""What a topic holds now, read once: what can be had first, then a word on what cannot."""
+"""Reads the present records of a topic once: first those that can be had, then reports the rest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What is to be read of the partitions whose leaders answer; and why the others do not."""
+    """Offsets to read of the partitions whose leaders answer; and why the others do not."""
 
     found: dict[TopicPartition, Span]
     away: dict[TopicPartition, LogbusError]
 
 
 def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartition]) -> Spans:
-    """What there is of the partitions now. OffsetOutOfRangeError for a start that none has."""
+    """The present offsets of the partitions. OffsetOutOfRangeError for a start that none has."""
     from spark_logbus.model import AtOffset, Earliest, Latest
     from spark_logbus.offsets.snapshot import Span
 
@@ -121,7 +121,7 @@ class _Reading:
         self.away: dict[TopicPartition, LogbusError] = {}  # not read whole in the last round
 
     def read(self, topic_partitions: Sequence[TopicPartition]) -> Iterator[FetchedBatch]:
-        """What can be had of ``topic_partitions``, one partition after the other."""
+        """The records of ``topic_partitions`` that can be had, one partition after the other."""
         from spark_logbus.client import RangeReader
         from spark_logbus.errors import LogbusError
         from spark_logbus.model import OffsetRange
@@ -162,7 +162,7 @@ class _Reading:
             )
 
     def missing(self) -> BrokerUnavailableError:
-        """What to say when nothing else is left to be read."""
+        """The error to raise when nothing else is left to be read."""
         from spark_logbus.errors import BrokerUnavailableError
 
         parts = [

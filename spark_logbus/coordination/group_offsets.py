@@ -51,7 +51,7 @@ class CommittedOffset:
     rewind_epoch: int = 0
 
     def is_of(self, topic_id: str | None) -> bool:
-        """Whether it counts for the topic of that id. An offset of a topic that was deleted says
+        """True if it counts for the topic of that id. An offset of a topic that was deleted says
         nothing about a later one of its name; where no id was recorded it is taken to count."""
         return self.topic_id is None or self.topic_id == topic_id
 
@@ -276,7 +276,7 @@ def _write_of(path: str, node: Node | None, data: bytes) -> Operation:
 
 
 def _stays(path: str, node: Node | None, new: OffsetPayload, allow_backward: bool) -> bool:
-    """Whether the node is to be left as it is."""
+    """True if the node is to be left as it is."""
     if allow_backward or node is None or not node.data:
         return False
     now = decode(OffsetPayload, node.data, path=path)

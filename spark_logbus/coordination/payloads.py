@@ -1,4 +1,4 @@
-"""What stands in the nodes: JSON, checked when it is read.
+"""Contents of the nodes: JSON, checked when it is read.
 
 Unknown fields are ignored, so that a newer release can add some while older ones still run.
 See docs/formats/zookeeper.md for an example of each.

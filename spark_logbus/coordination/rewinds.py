@@ -60,7 +60,7 @@ class GroupRewinds:
         self._clock = session.clock
 
     def epoch(self, group: str) -> int:
-        """How often the group was rewound; 0 for never, and for an unknown group."""
+        """The number of the group's rewinds; 0 for an unknown group, too."""
         return self.mark(group).epoch
 
     def mark(self, group: str) -> RewindMark:

@@ -1,4 +1,4 @@
-"""How much of what a task reads goes into one arrow batch for Spark."""
+"""Sizes the arrow batches that a task hands to Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BatchSizer:
         self._bytes = 0
 
     def is_enough(self, rows: int, size: int) -> bool:
-        """Whether ``rows`` rows of ``size`` bytes make an arrow batch now."""
+        """True if ``rows`` rows of ``size`` bytes make an arrow batch now."""
         return rows >= _target(_FIRST_ROWS, self._rows, TARGET_ROWS) or size >= _target(
             _FIRST_BYTES, self._bytes, TARGET_BYTES
         )

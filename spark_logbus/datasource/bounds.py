@@ -1,4 +1,4 @@
-"""Where a read starts and ends: three options each, of which the more special one wins.
+"""Start and end of a read: three options each, of which the more special one wins.
 
 ``startingTimestamp`` goes before ``startingOffsetsByTimestamp``, and that before
 ``startingOffsets``; the same holds for ends. So it is in Spark's Kafka source.

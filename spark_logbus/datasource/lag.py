@@ -1,11 +1,11 @@
-"""How far a stream is behind, as its progress reports it.
+"""A stream's lag, as its progress reports it.
 
 ::
 
     {"to": {"orders": {"0": 120, "1": 95}},    high watermarks, shaped like the end offset's "to"
      "bytesBehind": 52428800}                  size of what lies between the two, if known
 
-What is behind is what the planned micro-batch leaves for later ones.
+The lag is what the planned micro-batch leaves for later ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def report(
 
 
 def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """What is visible and not part of ``planned``, of its partitions (pure)."""
+    """The visible records that are not part of ``planned``, of its partitions (pure)."""
     ranges = [
         OffsetRange(
             topic_partition, seen.spans[topic_partition].clamp(end), seen.spans[topic_partition].end

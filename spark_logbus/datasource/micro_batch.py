@@ -23,12 +23,12 @@ from spark_logbus.offsets.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What a stream knows of its group when it plans: its last rewind, and to where."""
+    """A stream's knowledge of its group when it plans: the last rewind, and to where."""
 
     group: str | None = None
     mark: RewindMark = NEVER_REWOUND
     rewound: Mapping[TopicPartition, int] | None = None
-    """Where rewinds set the group that the stream has not followed yet; None if there are none."""
+    """Offsets that rewinds set and the stream has not followed yet; None if there are none."""
 
 
 NO_GROUP = GroupView()
@@ -41,7 +41,7 @@ class MicroBatchPlan:
     end: StreamOffset | None
     findings: list[DataLoss]
     moved: bool = False
-    """Whether positions changed beside the records that came: what then is next cannot wait."""
+    """True if positions changed beside the records that came: the micro-batch cannot wait then."""
 
     @property
     def records(self) -> int:
@@ -54,7 +54,7 @@ def plan_micro_batch(
     *,
     view: GroupView = NO_GROUP,
 ) -> MicroBatchPlan:
-    """What there is to read after ``last``, given ``snapshot``.
+    """The micro-batch after ``last``, given ``snapshot``.
 
     Partitions that ``last`` does not know start at their log start: their records all came after
     the stream started. Findings are reported with the plan that goes on in spite of them.

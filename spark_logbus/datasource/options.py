@@ -43,19 +43,19 @@ _FOREIGN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What to read, from where to where, and in what pieces."""
+    """The options of one read: partitions, bounds, and sizes of pieces."""
 
     zookeeper: str
-    """Connect string, with the chroot behind a slash."""
+    """Connect string, with the chroot after a slash."""
 
     selection: Selection
     """Topics, partitions or a pattern."""
 
     starting: OffsetBound
-    """Where a batch read, or a stream without checkpoint, starts."""
+    """Start of a batch read, or of a stream without checkpoint."""
 
     ending: OffsetBound = OffsetBound(positions=Latest(), option="endingOffsets")
-    """Where a batch read ends."""
+    """End of a batch read."""
 
     group: str | None = None
     """Group whose committed offsets are read (``committed``) and, by streams, written."""

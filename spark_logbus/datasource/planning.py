@@ -42,7 +42,7 @@ def plan_input_partitions(
 
 
 def splitter(admin: Admin) -> Splitter:
-    """How brokers cut ranges; a range that they do not hold any more stays whole."""
+    """Has brokers cut ranges; a range that they do not hold any more stays whole."""
 
     def cut(
         wanted: Mapping[OffsetRange, int],

@@ -1,4 +1,4 @@
-"""What ``pyspark_logbus.DefaultSource`` delegates reading to."""
+"""Readers for ``pyspark_logbus.DefaultSource``, which delegates to them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class StreamDriver:
             self._ask("Committing the group's offsets", lambda: self._commit(done))
 
     def report(self) -> dict[str, Any] | None:
-        """How far the last plan leaves the query behind, for its progress."""
+        """The lag that the last plan leaves, for the query's progress."""
         return lag.report(self._seen, self._reached, self._link) if self._seen else None
 
     def close(self) -> None:
@@ -154,14 +154,14 @@ class StreamDriver:
         return progress
 
     def _follows(self, last: StreamOffset, mark: RewindMark) -> bool:
-        """Whether the group was rewound since ``last``. Rewinds that it had before the stream
+        """True if the group was rewound since ``last``. Rewinds that it had before the stream
         joined it are past: the stream started where its own options said."""
         return last.group == self._options.group and not mark.may_be(last.mark)
 
     def _first(
         self, snapshot: Snapshot, progress: GroupCommitter | None, view: GroupView
     ) -> StreamOffset:
-        """Where the query starts, as an offset with no records in it."""
+        """The start of the query, as an offset with no records in it."""
         committed: dict[TopicPartition, int] = {}
         findings: list[DataLoss] = []
         if isinstance(self._options.starting.positions, Committed) and progress is not None:

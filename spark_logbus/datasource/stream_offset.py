@@ -14,7 +14,7 @@ The offset before the first micro-batch is ``{"version": 2, "unresolved": true}`
 starts is looked up when its first micro-batch is planned, and stands in that one's ``from``.
 Version 1 is the same with ``generation`` for ``rewind_epoch``.
 
-An end offset carries its own start. Spark tells a source a start too, but asks ``initialOffset``
+An end offset carries its own start. Spark hands a source a start too, but asks ``initialOffset``
 anew for a first micro-batch that failed, and "latest" has moved by then; and a rewind moves the
 start of a micro-batch away from the end of the one before. What was written to the checkpoint
 before a micro-batch ran is replayed exactly.
@@ -48,7 +48,7 @@ class StreamOffset:
     resolved: bool = True
 
     def ranges(self) -> list[OffsetRange]:
-        """What the micro-batch that ends here reads, in partition order."""
+        """The ranges of the micro-batch that ends here, in partition order."""
         return [
             OffsetRange(topic_partition, self.start[topic_partition], end)
             for topic_partition, end in sorted(self.to.items())

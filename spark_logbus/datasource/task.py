@@ -1,4 +1,4 @@
-"""What a Spark task does: read its offset ranges, and yield arrow batches for Spark.
+"""A Spark task's work: read its offset ranges, and yield arrow batches for Spark.
 
 A task gets its ranges and the brokers' addresses in its input partition. It talks to brokers only.
 """
@@ -86,7 +86,7 @@ class RangeRead:
         """All records of the range, in order.
 
         Records that retention takes away during the read are found and decided on here: the read
-        goes on behind them or fails.
+        goes on after them or fails.
         """
         while self._position < self._end:
             try:
@@ -131,7 +131,8 @@ class RangeRead:
     def _examine(
         self, error: OffsetOutOfRangeError | UnknownTopicError
     ) -> tuple[list[DataLoss], int]:
-        """Why the read broke off, and where it can go on; raises ``error`` if nothing is wrong."""
+        """The loss that broke the read off, and where it can go on; raises ``error`` if none
+        did."""
         admin = Admin(self._cluster)
         try:
             current = admin.describe([self._tp.topic], ends=False)[self._tp.topic].topic_id

@@ -1,4 +1,4 @@
-"""What one load's commit file holds: the offsets that are in, the files that hold them, and the
+"""The commit file of one load: the offsets that are in, the files that hold them, and the
 schema that the warehouse has with them."""
 
 from __future__ import annotations

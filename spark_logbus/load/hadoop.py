@@ -37,7 +37,7 @@ def translated(what: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What a person needs of an error that came through the JVM: no stack traces.
+    """The part of an error through the JVM that a person needs: no stack traces.
 
     An error of ours that was raised in a Python worker comes back inside Spark's text; it says
     more than everything around it.
@@ -85,7 +85,7 @@ class HadoopDirectory:
             return bool(self._fs.exists(self._path(name)))
 
     def names(self, name: str = "") -> list[str]:
-        """What is in a directory, sorted; nothing if there is none."""
+        """The names in a directory, sorted; none if it is not there."""
         with translated(f"list {self.absolute(name)}"):
             path = self._path(name)
             if not self._fs.exists(path):

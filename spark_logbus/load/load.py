@@ -30,7 +30,7 @@ from spark_logbus.zookeeper import Session
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """What to load, and where to."""
+    """The topic to load, and its target."""
 
     topic: str
     warehouse: str  # a directory on any Hadoop filesystem
@@ -55,7 +55,7 @@ class LoadConfig:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one load brought in; ``commit`` is None when nothing was new."""
+    """The outcome of one load; ``commit`` is None when nothing was new."""
 
     commit: Commit | None
     path: str
@@ -179,7 +179,7 @@ def _write(frame: DataFrame, path: str) -> None:
 
 
 def _look(spark: SparkSession, path: str) -> tuple[Tally, tuple[str, ...]]:
-    """Which records are really there, and in which files."""
+    """The records that are really there, and their files."""
     staged = spark.read.schema("partition int, offset bigint, date date").parquet(path)
     # Spark gives whole URLs; the last two parts are date=... and the file's name.
     files = ("/".join(url.rsplit("/", 2)[-2:]) for url in staged.inputFiles())

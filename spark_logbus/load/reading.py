@@ -1,4 +1,4 @@
-"""What a load reads: planned purely from offsets, then read as a data frame."""
+"""The ranges of a load: planned purely from offsets, then read as a data frame."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UTC_DATE = "date_from_unix_date(cast(floor(unix_seconds(timestamp) / 86400) as 
 def plan(
     snapshot: Snapshot, topic: str, last: Commit | None, *, allow_gaps: bool
 ) -> list[OffsetRange]:
-    """What is new: from the last commit (or the log's start) to the high watermark (pure).
+    """The new records: from the last commit (or the log's start) to the high watermark (pure).
 
     Raises DataLossError when that is not what follows the last commit.
     """

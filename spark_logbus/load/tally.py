@@ -1,4 +1,4 @@
-"""Which records are in a data frame: how many, and a digest of them that no order changes.
+"""Fingerprint of a data frame's records: their number, and a digest that no order changes.
 
 A compacted topic has offsets without a record, so ``end - start`` does not say how many records a
 range holds. What a load proves is that the records that it staged are those that its readers handed

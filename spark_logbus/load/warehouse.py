@@ -60,7 +60,7 @@ class Warehouse:
         return self._directory.root
 
     def staging(self, name: str) -> str:
-        """Where a load writes: the absolute path of its staging directory."""
+        """The absolute path of a load's staging directory, which it writes to."""
         return self._directory.absolute(f"{_STAGING}/{name}")
 
     def last_commit(self) -> Commit | None:

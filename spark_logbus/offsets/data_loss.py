@@ -1,4 +1,4 @@
-"""What may have been lost, and the one place that decides what to do about it.
+"""Kinds of data loss, and the one place that decides what to do about them.
 
 Planners and readers report findings; ``apply_policy`` raises or warns by ``failOnDataLoss``.
 """

@@ -1,4 +1,4 @@
-"""Giving up logs that are lost: planned purely, shown, then told to their brokers.
+"""Plans for giving up logs that are lost: made purely, shown, then handed to their brokers.
 
 What ZooKeeper knows of a log's end is a lower bound: more may have been appended, acknowledged
 and read before the disk was lost, for seconds as a rule and for as long as ZooKeeper was away at
@@ -37,14 +37,14 @@ class GiveUpRow:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpPlan:
-    """What giving up would do; also the table that a dry run shows."""
+    """The changes that giving up would make; also the table that a dry run shows."""
 
     topic_id: str
     rows: tuple[GiveUpRow, ...]
 
 
 def go_on_at(known_end: int) -> int:
-    """A round offset at least ``STEP`` behind ``known_end``."""
+    """A round offset at least ``STEP`` after ``known_end``."""
     return (-(-known_end // STEP) + 1) * STEP
 
 
@@ -106,6 +106,6 @@ def prepare(
 
 
 def is_followed(row: GiveUpRow, states: Mapping[int, PartitionState]) -> bool:
-    """Whether the broker serves the partition again (pure)."""
+    """True if the broker serves the partition again (pure)."""
     state = states.get(row.topic_partition.partition)
     return state is not None and state.refused is None

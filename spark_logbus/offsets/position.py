@@ -77,7 +77,7 @@ class OffsetBound:
     option: str
 
     latest_without_match: bool = False
-    """Whether a timestamp that no record reaches means the end of the partition; else an error."""
+    """A timestamp that no record reaches means the end of the partition; otherwise an error."""
 
 
 def parse_positions(text: str, *, option: str) -> Positions:

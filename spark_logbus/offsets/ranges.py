@@ -1,4 +1,4 @@
-"""Which ranges each Spark task reads (pure); the brokers say where a cut can fall.
+"""Division of ranges among Spark tasks (pure); the brokers say where a cut can fall.
 
 Large ranges are cut, and small ones share a task. Both go by bytes, because bytes are what a task
 takes time for; the number of records says little about that.
@@ -35,7 +35,7 @@ MAX_SHARE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """What a user wants of the tasks; ``parallelism`` is how many could run at once."""
+    """A user's limits on tasks; ``parallelism`` is the number that could run at once."""
 
     max_bytes: int = DEFAULT_MAX_BYTES
     max_records: int | None = None
@@ -55,7 +55,7 @@ def piece_bytes(total_bytes: int, limits: SplitLimits) -> int:
 def split(
     ranges: Iterable[OffsetRange], limits: SplitLimits, splitter: Splitter
 ) -> list[TaskRanges]:
-    """What each task reads: all of ``ranges``, in order of partition and offset."""
+    """The ranges of each task: all of ``ranges``, in order of partition and offset."""
     wanted = sorted(r for r in ranges if r.count)
     if not wanted:
         return []

@@ -80,7 +80,7 @@ class RewindRow:
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """What a rewind would do; also the table that a dry run shows."""
+    """The changes that a rewind would make; also the table that a dry run shows."""
 
     group: str
     target: Target

@@ -1,4 +1,4 @@
-"""Which partitions a reader was asked for: by topic, by partition or by pattern (pure)."""
+"""A reader's choice of partitions: by topic, by partition or by pattern (pure)."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def matching_topics(selection: Selection, existing: Iterable[str]) -> list[str]:
 
 
 def includes(selection: Selection, topic_partition: TopicPartition) -> bool:
-    """Whether ``topic_partition``, of a topic that was asked for, is itself asked for."""
+    """True if ``topic_partition``, of a topic that was asked for, is itself asked for."""
     return not isinstance(selection, Partitions) or topic_partition in selection.topic_partitions

@@ -1,4 +1,4 @@
-"""What the brokers hold at one moment: topic ids, log start offsets and high watermarks.
+"""The state of the brokers at one moment: topic ids, log start offsets and high watermarks.
 
 Everything that plans reads a ``Snapshot``; only ``take_snapshot`` asks the brokers.
 """
@@ -98,7 +98,7 @@ def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Sn
 
 
 def _describe(admin: Admin, selection: Selection) -> dict[str, TopicDescription]:
-    """What exists of ``selection``, usually in one request for each broker."""
+    """The topics of ``selection`` that exist, usually in one request for each broker."""
     names: Sequence[str] | None = named_topics(selection)
     for _ in range(_TRIES):
         if names is None:

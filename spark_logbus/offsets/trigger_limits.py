@@ -1,4 +1,4 @@
-"""How much one micro-batch takes (pure); the brokers say where a cut by bytes can fall."""
+"""Limits on one micro-batch (pure); the brokers say where a cut by bytes can fall."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_MAX_DELAY_MS = 15 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
-    """What a user wants of a micro-batch."""
+    """A user's limits on a micro-batch."""
 
     max_records: int | None = None
     max_bytes: int | None = None
@@ -34,7 +34,7 @@ NO_LIMITS = TriggerLimits()
 def limited_ends(
     ranges: Mapping[TopicPartition, OffsetRange], limits: TriggerLimits, splitter: Splitter
 ) -> dict[TopicPartition, int]:
-    """Where the ranges end under the limits on records and bytes."""
+    """The ends of the ranges under the limits on records and bytes."""
     ends = {topic_partition: max(r.start, r.end) for topic_partition, r in ranges.items()}
     if limits.max_records is not None:
         ends = share(ranges, limits.max_records)

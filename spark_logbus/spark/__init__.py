@@ -1,3 +1,3 @@
-"""What the Spark source, the sink, loads and their tasks share: options, a driver's and a worker's
-connections, group commits, and the lag listener.
+"""Parts that the Spark source, the sink, loads and their tasks share: options, a driver's and a
+worker's connections, group commits, and the lag listener.
 """

@@ -1,7 +1,7 @@
 """A Spark driver's connections: brokers always, ZooKeeper where a group is kept.
 
 Made on first use, closed together; both mend themselves after faults. The one place in the
-connector that builds coordination objects; tasks use ``clusters`` and see no ZooKeeper.
+connector that builds coordination objects; tasks use ``worker`` and see no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_logbus.spark.group import GroupCommitter
 if TYPE_CHECKING:
     from spark_logbus.zookeeper import Session
 
-# Short, because whoever uses a DriverLink repeats calls itself, and says so in the log.
+# Short, because users of DriverConnections repeat calls themselves, and say so in the log.
 _CALL_DEADLINE_MS = 15_000
 
 
@@ -39,7 +39,7 @@ def zookeeper_address(given: str | None) -> str:
 class DriverConnections:
     """Lazy connections of one driver process. Not thread-safe.
 
-    ``pid`` and ``application`` tell people whose the group is; default is this process.
+    ``pid`` and ``application`` show people whose the group is; default is this process.
     """
 
     def __init__(

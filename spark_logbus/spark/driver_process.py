@@ -1,7 +1,8 @@
-"""Which driver a streaming source belongs to, for the people who look after it.
+"""Finds the driver that a streaming source belongs to, for the people who look after it.
 
-Spark tells a Python source neither. But the driver's JVM is the parent of the process that plans
-a stream, and its command line has the application's name where that was set at its start.
+Spark passes a Python source neither its process id nor its name. But the driver's JVM is the parent
+of the process that plans a stream, and its command line has the application's name where that was
+set at its start.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class GroupCommitter:
         return self._rewinds.mark(self._group)
 
     def rewound(self, *, after: RewindMark, up_to: RewindMark) -> dict[TopicPartition, int]:
-        """Where the rewinds behind ``after`` up to ``up_to`` set the group, the latest for each
-        partition. When the group was deleted since ``after``, all that it had are behind it."""
+        """The offsets that rewinds after ``after``, up to ``up_to``, set: the latest for each
+        partition. When the group was deleted since ``after``, all that it had come after it."""
         history = sorted(self._rewinds.history(self._group), key=lambda r: r.epoch)
         first = after.epoch + 1
         known = [each.mark for each in history if each.epoch == after.epoch]

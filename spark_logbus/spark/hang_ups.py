@@ -5,7 +5,7 @@ Spark closes the connection to a worker when it has read enough of a task's rows
 that when it flushes what it has left to say: an idle one tries to report that no task came. Over
 TCP that often passes unnoticed; a UNIX socket refuses at once. Spark's daemon, which the worker was
 forked from, then prints the BrokenPipeError before it lets the process end, though all that was
-asked for has been done. A read or write that failed was told to Spark before, through the same
+asked for has been done. A read or write that failed was reported to Spark before, through the same
 connection.
 
 Spark has a daemon for each kind of worker: for finding formats, for planning, for tasks, and more.
@@ -51,7 +51,7 @@ class _Tracebacks:
             self._original.print_exc()
 
     def _is_own_hang_up(self, error: BaseException) -> bool:
-        """Whether it was raised in the module's own code, not in something that it called."""
+        """True if it was raised in the module's own code, not in something that it called."""
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
@@ -63,7 +63,7 @@ class _Tracebacks:
 
 
 def _hides_nothing(error: BaseException) -> bool:
-    """Whether no other error was on its way when ``error`` came, but for more of the hang-up: the
+    """True if no other error was on its way when ``error`` came, but for more of the hang-up: the
     module flushes in a ``finally``."""
     before = error.__context__
     while before is not None:

@@ -1,4 +1,4 @@
-"""What a process that runs Spark's tasks keeps between them: cluster connections, loaded modules.
+"""State that a process keeps between Spark's tasks: cluster connections, loaded modules.
 
 Spark reuses its Python workers, and connecting costs more than planning a small read: so each
 process keeps one Cluster for every set of brokers that it has been sent to. Tasks get their

@@ -151,14 +151,14 @@ def describe(query: QueryLag, source: SourceLag) -> str:
 
 
 class _Growth:
-    """How many times in a row each query's lag has grown. Not thread-safe."""
+    """Counts how many times in a row each query's lag has grown. Not thread-safe."""
 
     def __init__(self, warn_after: int) -> None:
         self._warn_after = warn_after
         self._seen: dict[str, tuple[int, int]] = {}  # by query id: last lag, times grown
 
     def observe(self, query: QueryLag) -> int:
-        """How many times, whenever there is reason to say so; else 0."""
+        """The count, whenever there is reason to report it; else 0."""
         lag = query.records_behind()
         before, times = self._seen.pop(query.id, (lag, 0))
         times = times + 1 if lag > before else 0

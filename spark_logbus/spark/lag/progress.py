@@ -1,7 +1,7 @@
-"""What the progress of a query says about its logbus sources (pure).
+"""Reads a query's progress for its logbus sources (pure).
 
-A logbus source is told by its end offset, which carries a version: Spark's own description of a
-Python source does not name the format.
+A logbus source is recognised by its end offset, which carries a version: Spark's own description
+of a Python source does not name the format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SourceLag:
     """One source of one progress event. Immutable."""
 
     number: int
-    """Which source of the query it is, from 0."""
+    """The number of the source in the query, from 0."""
 
     behind: Mapping[TopicPartition, int]
     """Records between the micro-batch's end and the high watermark; empty if not known."""
