@@ -403,20 +403,22 @@ def _table(positions: list[_Position], *, now_us: int) -> Table:
             position.state if end is None else f"{end:,}",
             "-" if lag is None else f"{lag:,}",
             ago(now_us - entry.committed_at_us),
-            entry.by,
+            entry.actor,
             utc(entry.committed_at_us),
         )
     return rows
 
 
 def _told(rewind: Rewind) -> str:
-    what = " ".join(part for part in (rewind.what, f"({rewind.why})" if rewind.why else "") if part)
+    what = " ".join(
+        part for part in (rewind.description, f"({rewind.reason})" if rewind.reason else "") if part
+    )
     to = ", ".join(
         f"{topic_partition}: {offset:,}"
         for topic_partition, offset in sorted(rewind.positions.items())
     )
     return (
-        f"Rewind {rewind.epoch} by {rewind.by} at {utc(rewind.when_us)} UTC: "
+        f"Rewind {rewind.epoch} by {rewind.actor} at {utc(rewind.when_us)} UTC: "
         f"{what or 'for no given reason'}; {to}."
     )
 
@@ -438,7 +440,7 @@ def _as_json(
                 "high_watermark": position.high_watermark,
                 "lag": position.lag,
                 "state": position.state,
-                "by": position.committed.by,
+                "by": position.committed.actor,
                 "committed_at_us": position.committed.committed_at_us,
                 "rewind_epoch": position.committed.rewind_epoch,
             }
@@ -447,9 +449,9 @@ def _as_json(
         "rewinds": [
             {
                 "rewind_epoch": rewind.epoch,
-                "what": rewind.what,
-                "why": rewind.why,
-                "by": rewind.by,
+                "what": rewind.description,
+                "why": rewind.reason,
+                "by": rewind.actor,
                 "when_us": rewind.when_us,
                 "positions": [
                     {

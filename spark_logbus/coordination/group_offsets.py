@@ -46,7 +46,7 @@ class CommittedOffset:
 
     offset: int
     committed_at_us: int
-    by: str
+    actor: str
     topic_id: str | None
     rewind_epoch: int = 0
 
@@ -97,7 +97,7 @@ class GroupOffsets:
         group: str,
         offsets: Mapping[TopicPartition, int],
         *,
-        by: str,
+        actor: str,
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_mark: RewindMark | None = None,
@@ -119,7 +119,7 @@ class GroupOffsets:
             paths.offset(group, topic_partition): OffsetPayload(
                 offset=offset,
                 committed_at_us=now_us,
-                by=by,
+                actor=actor,
                 topic_id=topic_ids.get(topic_partition.topic),
             )
             for topic_partition, offset in offsets.items()
@@ -296,7 +296,7 @@ def _committed(payload: OffsetPayload) -> CommittedOffset:
     return CommittedOffset(
         offset=payload.offset,
         committed_at_us=payload.committed_at_us,
-        by=payload.by,
+        actor=payload.actor,
         topic_id=payload.topic_id,
         rewind_epoch=payload.rewind_epoch,
     )

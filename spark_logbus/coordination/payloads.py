@@ -40,10 +40,10 @@ class StatePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     go_on_at: NonNegative | None = None  # the log is given up; a new one is to start here
 
 
-class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):
     offset: NonNegative
     committed_at_us: int
-    by: str
+    actor: str
     topic_id: str | None = None
     rewind_epoch: NonNegative = 0
     generation: NonNegative | msgspec.UnsetType = msgspec.UNSET  # read of earlier releases only
@@ -87,12 +87,18 @@ def _take_old_name(payload: OffsetPayload | RewindEpochPayload) -> None:
         msgspec.structs.force_setattr(payload, "generation", msgspec.UNSET)
 
 
-class RewindPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RewindPayload(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"reason": "why", "actor": "by", "description": "what"},
+):
     positions: dict[str, dict[NonNegative, NonNegative]]
-    why: str
+    reason: str
     when_us: int
-    by: str
-    what: str = ""  # where to, in words; why is the reason
+    actor: str
+    description: str = ""  # where to, in words
     token: str = ""  # of its own, as numbers begin anew when a group is deleted
 
 

@@ -36,15 +36,15 @@ MAX_HISTORY = 1_000  # rewinds kept for each group; older ones are forgotten
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """``positions`` are the committed offsets that the rewind set; ``what`` says in words where
-    to, and ``why`` for which reason, as far as they were given."""
+    """``positions`` are the committed offsets that the rewind set; ``description`` says in words
+    where to. It and the ``reason`` are empty where they were not given."""
 
     epoch: int
     positions: dict[TopicPartition, int]
-    why: str
+    reason: str
     when_us: int
-    by: str
-    what: str = ""
+    actor: str
+    description: str = ""
     token: str = ""
 
     @property
@@ -76,9 +76,9 @@ class GroupRewinds:
         group: str,
         positions: Mapping[TopicPartition, int],
         *,
-        why: str,
-        by: str,
-        what: str = "",
+        reason: str,
+        actor: str,
+        description: str = "",
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> Rewind:
         """Begin a new rewind epoch and commit ``positions`` for the group, in one transaction.
@@ -96,10 +96,10 @@ class GroupRewinds:
             )
         payload = RewindPayload(
             positions=_nested(positions),
-            why=why,
+            reason=reason,
             when_us=self._clock.now_us(),
-            by=by,
-            what=what,
+            actor=actor,
+            description=description,
             token=uuid.uuid4().hex,
         )
         by_path = {
@@ -179,7 +179,7 @@ def _offset_writes(
             OffsetPayload(
                 offset=offset,
                 committed_at_us=rewind.when_us,
-                by=rewind.by,
+                actor=rewind.actor,
                 topic_id=topic_id,
                 rewind_epoch=epoch,
             )
@@ -204,9 +204,9 @@ def _rewind(epoch: int, payload: RewindPayload) -> Rewind:
             for topic, by_partition in payload.positions.items()
             for partition, offset in by_partition.items()
         },
-        why=payload.why,
+        reason=payload.reason,
         when_us=payload.when_us,
-        by=payload.by,
-        what=payload.what,
+        actor=payload.actor,
+        description=payload.description,
         token=payload.token,
     )

@@ -211,7 +211,7 @@ def _tell_group(
     GroupOffsets(session).commit(
         group,
         {TopicPartition(config.topic, p): end for p, end in commit.ends.items()},
-        by=f"load into {config.warehouse}",
+        actor=f"load into {config.warehouse}",
         topic_ids={config.topic: commit.topic_id},
         ownership=ownership,
     )

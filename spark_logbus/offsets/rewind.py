@@ -174,8 +174,8 @@ def apply(rewind_plan: RewindPlan, *, rewinds: GroupRewinds, by: str, why: str =
     return rewinds.record(
         rewind_plan.group,
         rewind_plan.positions,
-        what=describe(rewind_plan.target),
-        why=why,
-        by=by,
+        description=describe(rewind_plan.target),
+        reason=why,
+        actor=by,
         topic_ids=rewind_plan.topic_ids,
     )

@@ -92,7 +92,7 @@ class GroupCommitter:
             self._offsets.commit(
                 self._group,
                 positions,
-                by=self._by,
+                actor=self._by,
                 topic_ids=topic_ids,
                 allow_backward=False,
                 expected_mark=mark,

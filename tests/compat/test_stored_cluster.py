@@ -188,8 +188,8 @@ def test_rewinds_are_remembered_and_counted_on(stored: Stored, opened: Session) 
     [first] = rewinds.history("rewound")
     assert (first.mark, first.positions) == (RewindMark(1), {E0: 25, E1: 25})
     assert {committed.rewind_epoch for committed in offsets.committed("rewound").values()} == {1}
-    offsets.commit("rewound", {E0: 26}, by="test", expected_mark=first.mark)
-    second = rewinds.record("rewound", {E1: 3}, why="test", by="test")
+    offsets.commit("rewound", {E0: 26}, actor="test", expected_mark=first.mark)
+    second = rewinds.record("rewound", {E1: 3}, reason="test", actor="test")
     assert second.epoch == 2
     assert rewinds.history("rewound") == [first, second]
     assert [offsets.committed("rewound")[at].offset for at in (E0, E1)] == [26, 3]
@@ -258,7 +258,7 @@ def test_queries_go_on_from_their_checkpoints(spark: SparkSession, stored: Store
     assert read["idle"] == events(0, 35)
 
     with session(stored.zookeeper) as opened:
-        GroupRewinds(opened).record("crashed", {E0: 34}, why="test", by="test")
+        GroupRewinds(opened).record("crashed", {E0: 34}, reason="test", actor="test")
     stored.append_events(35)
     assert crashed.run() == sorted([*events(35, 36), event(0, 34).decode()])
     assert crashed.offsets()[-1]["rewind_epoch"] == 2

@@ -199,7 +199,7 @@ def test_a_log_that_is_given_up_goes_on_behind_all_its_offsets_and_readers_are_t
     with Session(chroot, client_name="test") as session, Cluster.from_zookeeper(chroot) as cluster:
         topic_id = cluster.topic("t", cluster.retry_deadline()).topic_id
         groups = GroupOffsets(session)
-        groups.commit("g", {lost: 6, kept: 6}, by="test", topic_ids={"t": topic_id})
+        groups.commit("g", {lost: 6, kept: 6}, actor="test", topic_ids={"t": topic_id})
         broker.stop()
         shutil.rmtree(data_of(broker) / "t-1")
         restarted(broker)

@@ -123,7 +123,7 @@ class Logbus:
 
     def rewind(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         with Session(self.zookeeper, client_name="test") as session:
-            GroupRewinds(session).record(group, positions, why="test", by="test")
+            GroupRewinds(session).record(group, positions, reason="test", actor="test")
 
 
 @pytest.fixture(scope="session")

@@ -360,7 +360,7 @@ def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
     topic_partition = TopicPartition(topic, 0)
     with Session(logbus.zookeeper, client_name="test") as session:
         GroupOffsets(session).commit(
-            "moved", {topic_partition: 9}, by="x", topic_ids={topic: "earlier"}
+            "moved", {topic_partition: 9}, actor="x", topic_ids={topic: "earlier"}
         )
     assert "topic recreated" in command("groups", "describe", "moved").out
     done = command("groups", "rewind", "moved", "--to-offset", "2", "--why", "a bad deploy")
@@ -383,7 +383,7 @@ def test_a_rewind_counts_the_records_that_are_there_and_passes_over_deleted_topi
     )
     with Session(logbus.zookeeper, client_name="test") as session:
         ids = {topic: "earlier", "gone": "gone"}
-        GroupOffsets(session).commit(group, {topic_partition: 9, gone: 7}, by="x", topic_ids=ids)
+        GroupOffsets(session).commit(group, {topic_partition: 9, gone: 7}, actor="x", topic_ids=ids)
     done = command("groups", "rewind", group, "--to-earliest")
     assert "Dry run: 4 records will be read again." in done.out
     assert f"Topic {topic} was deleted and created again since" in " ".join(done.out.split())
@@ -402,7 +402,7 @@ def test_a_rewind_counts_the_records_that_are_there_and_passes_over_deleted_topi
 def test_a_rewind_of_deleted_topics_only_is_refused(command: Command, logbus: Logbus) -> None:
     gone = TopicPartition("gone", 0)
     with Session(logbus.zookeeper, client_name="test") as session:
-        GroupOffsets(session).commit("all-gone", {gone: 7}, by="x", topic_ids={"gone": "gone"})
+        GroupOffsets(session).commit("all-gone", {gone: 7}, actor="x", topic_ids={"gone": "gone"})
     for execute in ([], ["--execute"]):
         done = command("groups", "rewind", "all-gone", "--to-earliest", *execute)
         assert "covers no partition" in done.refusal

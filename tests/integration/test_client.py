@@ -233,7 +233,9 @@ def test_a_group_resumes_and_follows_a_rewind(
         assert consumer.committed([other]) == {other: 0}
         assert next(consumer).offset == 30
         with Session(brokers.zookeeper, client_name="operator") as session:
-            GroupRewinds(session).record(group, {topic_partition: 10}, why="test", by="operator")
+            GroupRewinds(session).record(
+                group, {topic_partition: 10}, reason="test", actor="operator"
+            )
         with pytest.raises(GroupRewoundError):
             consumer.commit()
         consumer.resume_from_committed()
@@ -250,13 +252,18 @@ def test_a_consumer_does_not_commit_over_a_rewind_of_the_same_number_in_a_group_
     config = ConsumerConfig(group=group, zookeeper=brokers.zookeeper, max_wait_ms=50)
     with Session(brokers.zookeeper, client_name="operator") as session:
         rewinds, offsets = GroupRewinds(session), GroupOffsets(session)
-        assert rewinds.record(group, {topic_partition: 4}, why="test", by="operator").epoch == 1
+        assert (
+            rewinds.record(group, {topic_partition: 4}, reason="test", actor="operator").epoch == 1
+        )
         with Consumer(cluster, config) as consumer:
             consumer.assign([topic_partition])
             assert next(consumer).offset == 4
             consumer.commit()
             offsets.delete(group)
-            assert rewinds.record(group, {topic_partition: 2}, why="test", by="operator").epoch == 1
+            assert (
+                rewinds.record(group, {topic_partition: 2}, reason="test", actor="operator").epoch
+                == 1
+            )
             with pytest.raises(GroupRewoundError, match="was rewound"):
                 consumer.commit()
             assert offsets.committed(group)[topic_partition].offset == 2

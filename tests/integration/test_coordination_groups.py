@@ -50,10 +50,10 @@ def plain(offsets: GroupOffsets, group: str = "g") -> dict[TopicPartition, int]:
 class TestCommit:
     def test_what_was_committed_is_read_back(self, offsets: GroupOffsets) -> None:
         assert offsets.committed("g") == {}
-        offsets.commit("g", {A0: 5, A1: 7, B0: 0}, by="query-1", topic_ids={"a": "id-a"})
+        offsets.commit("g", {A0: 5, A1: 7, B0: 0}, actor="query-1", topic_ids={"a": "id-a"})
         found = offsets.committed("g")
         assert plain(offsets) == {A0: 5, A1: 7, B0: 0}
-        assert found[A0].by == "query-1"
+        assert found[A0].actor == "query-1"
         assert found[A0].topic_id == "id-a"
         assert found[B0].topic_id is None
         assert found[A0].rewind_epoch == 0
@@ -63,37 +63,37 @@ class TestCommit:
         assert offsets.groups() == ["g"]
 
     def test_an_empty_commit_does_nothing(self, offsets: GroupOffsets) -> None:
-        offsets.commit("g", {}, by="x")
+        offsets.commit("g", {}, actor="x")
         assert offsets.groups() == []
 
     def test_a_later_commit_wins_backward_too(self, offsets: GroupOffsets) -> None:
-        offsets.commit("g", {A0: 5, A1: 5}, by="x")
-        offsets.commit("g", {A0: 3, A1: 9}, by="x")
+        offsets.commit("g", {A0: 5, A1: 5}, actor="x")
+        offsets.commit("g", {A0: 3, A1: 9}, actor="x")
         assert plain(offsets) == {A0: 3, A1: 9}
 
     def test_without_backward_a_larger_offset_stays(self, offsets: GroupOffsets) -> None:
-        offsets.commit("g", {A0: 5, A1: 5}, by="first")
-        offsets.commit("g", {A0: 3, A1: 9, B0: 1}, by="second", allow_backward=False)
+        offsets.commit("g", {A0: 5, A1: 5}, actor="first")
+        offsets.commit("g", {A0: 3, A1: 9, B0: 1}, actor="second", allow_backward=False)
         assert plain(offsets) == {A0: 5, A1: 9, B0: 1}
-        assert offsets.committed("g")[A0].by == "first"
+        assert offsets.committed("g")[A0].actor == "first"
 
     def test_an_offset_of_an_earlier_topic_of_that_name_does_not_stay(
         self, offsets: GroupOffsets
     ) -> None:
-        offsets.commit("g", {A0: 500}, by="x", topic_ids={"a": "old"})
-        offsets.commit("g", {A0: 3}, by="x", topic_ids={"a": "new"}, allow_backward=False)
+        offsets.commit("g", {A0: 500}, actor="x", topic_ids={"a": "old"})
+        offsets.commit("g", {A0: 3}, actor="x", topic_ids={"a": "new"}, allow_backward=False)
         assert plain(offsets) == {A0: 3}
 
     def test_bad_arguments(self, offsets: GroupOffsets) -> None:
         with pytest.raises(InvalidRequestError, match="offset -1 of a-0"):
-            offsets.commit("g", {A0: -1}, by="x")
+            offsets.commit("g", {A0: -1}, actor="x")
         with pytest.raises(InvalidRequestError, match="got -1 of a"):
-            offsets.commit("g", {TopicPartition("a", -1): 0}, by="x")
+            offsets.commit("g", {TopicPartition("a", -1): 0}, actor="x")
         for group in ("", "..", "a/b", "g" * 300):
             with pytest.raises(InvalidNameError):
-                offsets.commit(group, {A0: 1}, by="x")
+                offsets.commit(group, {A0: 1}, actor="x")
         with pytest.raises(InvalidNameError):
-            offsets.commit("g", {TopicPartition("../x", 0): 1}, by="x")
+            offsets.commit("g", {TopicPartition("../x", 0): 1}, actor="x")
 
     def test_more_partitions_than_one_transaction_holds(
         self, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +101,7 @@ class TestCommit:
         monkeypatch.setattr("spark_logbus.zookeeper.transactions.MAX_TRANSACTION_BYTES", 20_000)
         monkeypatch.setattr("spark_logbus.zookeeper.nodes.MAX_TRANSACTION_BYTES", 20_000)
         many = {TopicPartition("wide", p): p for p in range(300)}
-        offsets.commit("g", many, by="x")
+        offsets.commit("g", many, actor="x")
         assert plain(offsets) == many
 
     def test_a_commit_in_parts_that_loses_a_reply_goes_on_where_it_was(
@@ -115,7 +115,7 @@ class TestCommit:
         many = {TopicPartition("wide", p): 7 for p in range(100)}
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             proxy.lose_reply(MULTI)
-            GroupOffsets(unlucky).commit("g", many, by="x", expected_mark=RewindMark(0))
+            GroupOffsets(unlucky).commit("g", many, actor="x", expected_mark=RewindMark(0))
             assert proxy.lost == 1
             tree = Nodes(unlucky)
             nodes = tree.get_many(f"/consumers/g/offsets/wide/{p}" for p in range(100))
@@ -142,7 +142,7 @@ class TestCommit:
                     mine.commit(
                         "g",
                         dict.fromkeys(topic_partitions, offset),
-                        by=str(start),
+                        actor=str(start),
                         allow_backward=False,
                     )
 
@@ -163,14 +163,14 @@ class TestCommit:
     def test_a_commit_whose_reply_was_lost_is_not_repeated(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, offsets: GroupOffsets
     ) -> None:
-        offsets.commit("g", {A0: 1, A1: 1}, by="x")
+        offsets.commit("g", {A0: 1, A1: 1}, actor="x")
 
         def meanwhile() -> None:
-            offsets.commit("g", {A1: 99}, by="another")
+            offsets.commit("g", {A1: 99}, actor="another")
 
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             proxy.lose_reply(MULTI, before_cut=meanwhile)
-            GroupOffsets(unlucky).commit("g", {A0: 2, A1: 2}, by="unlucky")
+            GroupOffsets(unlucky).commit("g", {A0: 2, A1: 2}, actor="unlucky")
             assert proxy.lost == 1
         # Repeated blindly, it would have overwritten the commit that came after it.
         assert plain(offsets) == {A0: 2, A1: 99}
@@ -188,8 +188,8 @@ class TestCommit:
     def test_a_deleted_group_is_forgotten(
         self, offsets: GroupOffsets, rewinds: GroupRewinds, opened: Session
     ) -> None:
-        offsets.commit("g", {A0: 1, B0: 2}, by="x")
-        rewinds.record("g", {A0: 0}, why="test", by="x")
+        offsets.commit("g", {A0: 1, B0: 2}, actor="x")
+        rewinds.record("g", {A0: 0}, reason="test", actor="x")
         offsets.delete("g")
         assert offsets.groups() == []
         assert offsets.committed("g") == {}
@@ -205,13 +205,13 @@ class TestCommit:
     def test_one_topic_is_forgotten_and_the_rest_stays(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
-        offsets.commit("g", {A0: 1, A1: 2, B0: 3}, by="q")
-        rewinds.record("g", {A0: 0}, why="w", by="ann")
+        offsets.commit("g", {A0: 1, A1: 2, B0: 3}, actor="q")
+        rewinds.record("g", {A0: 0}, reason="w", actor="ann")
         assert offsets.forget("g", "a")
         assert not offsets.forget("g", "a")
         assert plain(offsets) == {B0: 3}
         assert rewinds.epoch("g") == 1
-        offsets.commit("g", {A0: 4}, by="q", expected_mark=RewindMark(1))
+        offsets.commit("g", {A0: 4}, actor="q", expected_mark=RewindMark(1))
         assert plain(offsets) == {A0: 4, B0: 3}
 
 
@@ -219,45 +219,47 @@ class TestRewinds:
     def test_a_rewind_sets_offsets_and_is_remembered(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
-        offsets.commit("g", {A0: 50, A1: 60}, by="q", topic_ids={"a": "id-a"})
+        offsets.commit("g", {A0: 50, A1: 60}, actor="q", topic_ids={"a": "id-a"})
         assert rewinds.epoch("g") == 0
         assert rewinds.history("g") == []
-        first = rewinds.record("g", {A0: 10, B0: 3}, why="bad deploy", by="ann")
-        assert (first.epoch, first.why, first.by) == (1, "bad deploy", "ann")
+        first = rewinds.record("g", {A0: 10, B0: 3}, reason="bad deploy", actor="ann")
+        assert (first.epoch, first.reason, first.actor) == (1, "bad deploy", "ann")
         assert first.positions == {A0: 10, B0: 3}
         assert plain(offsets) == {A0: 10, A1: 60, B0: 3}
         found = offsets.committed("g")
-        assert (found[A0].rewind_epoch, found[A0].by, found[A0].topic_id) == (1, "ann", "id-a")
+        assert (found[A0].rewind_epoch, found[A0].actor, found[A0].topic_id) == (1, "ann", "id-a")
         assert found[A1].rewind_epoch == 0
-        second = rewinds.record("g", {A0: 0}, why="again", by="ann")
+        second = rewinds.record("g", {A0: 0}, reason="again", actor="ann")
         assert rewinds.epoch("g") == 2
         assert rewinds.history("g") == [first, second]
 
     def test_a_commit_of_an_earlier_rewind_epoch_is_refused(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
-        offsets.commit("g", {A0: 50}, by="q", expected_mark=RewindMark(0))
-        rewinds.record("g", {A0: 10}, why="w", by="ann")
+        offsets.commit("g", {A0: 50}, actor="q", expected_mark=RewindMark(0))
+        rewinds.record("g", {A0: 10}, reason="w", actor="ann")
         with pytest.raises(GroupRewoundError, match="rewind epoch 0, the group is at 1"):
-            offsets.commit("g", {A0: 60}, by="q", expected_mark=RewindMark(0))
+            offsets.commit("g", {A0: 60}, actor="q", expected_mark=RewindMark(0))
         assert plain(offsets) == {A0: 10}
-        offsets.commit("g", {A0: 20}, by="q", expected_mark=RewindMark(1))
-        offsets.commit("g", {A1: 1}, by="q")
+        offsets.commit("g", {A0: 20}, actor="q", expected_mark=RewindMark(1))
+        offsets.commit("g", {A1: 1}, actor="q")
         assert {c.rewind_epoch for c in offsets.committed("g").values()} == {1}
 
     def test_a_rewind_of_the_same_number_is_another_one_when_the_group_was_made_anew(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
-        first = rewinds.record("g", {A0: 10}, why="w", by="ann").mark
+        first = rewinds.record("g", {A0: 10}, reason="w", actor="ann").mark
         assert rewinds.mark("g") == first
-        offsets.commit("g", {A0: 50}, by="q", expected_mark=RewindMark(1, first.token))
+        offsets.commit("g", {A0: 50}, actor="q", expected_mark=RewindMark(1, first.token))
         offsets.delete("g")
-        second = rewinds.record("g", {A0: 7}, why="w", by="ann").mark
+        second = rewinds.record("g", {A0: 7}, reason="w", actor="ann").mark
         assert second.epoch == first.epoch == 1
         with pytest.raises(GroupRewoundError, match="was rewound"):
-            offsets.commit("g", {A0: 60}, by="q", expected_mark=RewindMark(1, first.token))
+            offsets.commit("g", {A0: 60}, actor="q", expected_mark=RewindMark(1, first.token))
         assert plain(offsets) == {A0: 7}
-        offsets.commit("g", {A0: 8}, by="q", expected_mark=RewindMark(1))  # of an earlier release
+        offsets.commit(
+            "g", {A0: 8}, actor="q", expected_mark=RewindMark(1)
+        )  # of an earlier release
 
     def test_a_rewind_of_an_earlier_release_has_no_token(
         self, offsets: GroupOffsets, rewinds: GroupRewinds, chroot: str
@@ -270,8 +272,8 @@ class TestRewinds:
         )
         assert rewinds.mark("g") == RewindMark(1)
         assert [each.mark for each in rewinds.history("g")] == [RewindMark(1)]
-        offsets.commit("g", {A0: 5}, by="q", expected_mark=RewindMark(1))
-        assert rewinds.record("g", {A0: 1}, why="w", by="ann").mark.token
+        offsets.commit("g", {A0: 5}, actor="q", expected_mark=RewindMark(1))
+        assert rewinds.record("g", {A0: 1}, reason="w", actor="ann").mark.token
 
     def test_no_commit_slips_past_a_rewind(self, offsets: GroupOffsets, chroot: str) -> None:
         """While a consumer commits as fast as it can, the rewind's offset stays the last word
@@ -283,7 +285,9 @@ class TestRewinds:
                 mine = GroupOffsets(other)
                 for offset in range(1_000_000):
                     try:
-                        mine.commit("g", {A0: 1_000 + offset}, by="q", expected_mark=RewindMark(0))
+                        mine.commit(
+                            "g", {A0: 1_000 + offset}, actor="q", expected_mark=RewindMark(0)
+                        )
                     except GroupRewoundError:
                         return offset
                     if offset == 20:
@@ -293,7 +297,7 @@ class TestRewinds:
         with ThreadPoolExecutor(1) as pool, session(chroot, name="operator") as operator:
             consumer = pool.submit(consume)
             began.wait(30)
-            GroupRewinds(operator).record("g", {A0: 7}, why="w", by="ann")
+            GroupRewinds(operator).record("g", {A0: 7}, reason="w", actor="ann")
             assert plain(offsets) == {A0: 7}
             assert consumer.result(30) > 20
         assert plain(offsets) == {A0: 7}
@@ -302,28 +306,28 @@ class TestRewinds:
         self, offsets: GroupOffsets, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also when the rewind is of other partitions than the commit."""
-        offsets.commit("g", {A0: 50, B0: 5}, by="q")
+        offsets.commit("g", {A0: 50, B0: 5}, actor="q")
         original = Nodes.transact
 
         def rewind_first(tree: Nodes, what: str, *rest: Any, **options: Any) -> None:
             monkeypatch.setattr(Nodes, "transact", original)
-            rewinds.record("g", {A0: 10}, why="w", by="ann")
+            rewinds.record("g", {A0: 10}, reason="w", actor="ann")
             original(tree, what, *rest, **options)
 
         monkeypatch.setattr(Nodes, "transact", rewind_first)
         with pytest.raises(GroupRewoundError):
-            offsets.commit("g", {B0: 6, A1: 6}, by="q", expected_mark=RewindMark(0))
+            offsets.commit("g", {B0: 6, A1: 6}, actor="q", expected_mark=RewindMark(0))
         assert plain(offsets) == {A0: 10, B0: 5}
 
     def test_a_rewind_is_seen_whole_or_not_at_all(self, offsets: GroupOffsets, chroot: str) -> None:
         topic_partitions = [TopicPartition("t", p) for p in range(20)]
-        offsets.commit("g", dict.fromkeys(topic_partitions, 0), by="x")
+        offsets.commit("g", dict.fromkeys(topic_partitions, 0), actor="x")
 
         def rewind_often() -> None:
             with session(chroot, name="operator") as operator:
                 for i in range(1, 40):
                     GroupRewinds(operator).record(
-                        "g", dict.fromkeys(topic_partitions, i), why="w", by="x"
+                        "g", dict.fromkeys(topic_partitions, i), reason="w", actor="x"
                     )
 
         with ThreadPoolExecutor(1) as pool:
@@ -338,7 +342,9 @@ class TestRewinds:
     ) -> None:
         with ThreadPoolExecutor(4) as pool:
             made = list(
-                pool.map(lambda i: rewinds.record("g", {A0: i}, why=str(i), by="x"), range(12))
+                pool.map(
+                    lambda i: rewinds.record("g", {A0: i}, reason=str(i), actor="x"), range(12)
+                )
             )
         assert sorted(rewind.epoch for rewind in made) == list(range(1, 13))
         history = rewinds.history("g")
@@ -349,36 +355,38 @@ class TestRewinds:
         self, zookeeper: EmbeddedZooKeeper, chroot: str, rewinds: GroupRewinds
     ) -> None:
         def meanwhile() -> None:
-            rewinds.record("g", {A0: 1}, why="another", by="bob")
+            rewinds.record("g", {A0: 1}, reason="another", actor="bob")
 
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             proxy.lose_reply(MULTI, before_cut=meanwhile)
-            mine = GroupRewinds(unlucky).record("g", {A0: 2}, why="mine", by="ann")
+            mine = GroupRewinds(unlucky).record("g", {A0: 2}, reason="mine", actor="ann")
             assert proxy.lost == 1
         assert mine.epoch == 1
-        assert [r.why for r in rewinds.history("g")] == ["mine", "another"]
+        assert [r.reason for r in rewinds.history("g")] == ["mine", "another"]
 
     def test_only_the_last_rewinds_are_kept(
         self, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("spark_logbus.coordination.rewinds.MAX_HISTORY", 3)
         for i in range(5):
-            rewinds.record("g", {A0: i}, why="w", by="x")
+            rewinds.record("g", {A0: i}, reason="w", actor="x")
         assert [rewind.epoch for rewind in rewinds.history("g")] == [3, 4, 5]
 
     def test_bad_arguments(self, rewinds: GroupRewinds) -> None:
         with pytest.raises(InvalidRequestError, match="at least one partition"):
-            rewinds.record("g", {}, why="w", by="x")
+            rewinds.record("g", {}, reason="w", actor="x")
         with pytest.raises(InvalidRequestError, match="use 0 or more"):
-            rewinds.record("g", {A0: -2}, why="w", by="x")
+            rewinds.record("g", {A0: -2}, reason="w", actor="x")
 
     def test_more_than_one_transaction_holds_is_refused(
         self, rewinds: GroupRewinds, offsets: GroupOffsets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("spark_logbus.zookeeper.nodes.MAX_TRANSACTION_BYTES", 20_000)
         fitting = {TopicPartition("wide", p): p for p in range(50)}
-        rewinds.record("g", fitting, why="w", by="x")
+        rewinds.record("g", fitting, reason="w", actor="x")
         with pytest.raises(InvalidRequestError, match=r"holds 20000 bytes.*smaller parts"):
-            rewinds.record("g", {TopicPartition("wide", p): 9 for p in range(200)}, why="", by="")
+            rewinds.record(
+                "g", {TopicPartition("wide", p): 9 for p in range(200)}, reason="", actor=""
+            )
         assert rewinds.epoch("g") == 1
         assert plain(offsets) == fitting

@@ -51,7 +51,7 @@ def commit(
     on: Session, mine: GroupOwnership, offset: int, *topic_partitions: TopicPartition
 ) -> None:
     GroupOffsets(on).commit(
-        "g", dict.fromkeys(topic_partitions or (A0,), offset), by="x", ownership=mine
+        "g", dict.fromkeys(topic_partitions or (A0,), offset), actor="x", ownership=mine
     )
 
 
@@ -297,8 +297,8 @@ def test_who_claims_nothing_commits_only_while_no_query_holds_the_group(
     offsets = GroupOffsets(opened)
     no_owner = NoOwnership(opened, "g")
     no_owner.require_no_owner(["a"])  # of a group that is not there yet
-    offsets.commit("g", {A0: 1}, by="x", ownership=no_owner)
-    offsets.commit("g", {A0: 2}, by="another consumer", ownership=NoOwnership(opened, "g"))
+    offsets.commit("g", {A0: 1}, actor="x", ownership=no_owner)
+    offsets.commit("g", {A0: 2}, actor="another consumer", ownership=NoOwnership(opened, "g"))
     with session(chroot) as other:
         query = claims(other)
         real = no_owner.checks
@@ -313,11 +313,11 @@ def test_who_claims_nothing_commits_only_while_no_query_holds_the_group(
         monkeypatch.setattr(no_owner, "checks", checks_then_claim)
         held = r"'g' is held for topic a by a query or load \(.*nightly, process 7"
         with pytest.raises(GroupHeldError, match=held):
-            offsets.commit("g", {A0: 3}, by="x", ownership=no_owner)
+            offsets.commit("g", {A0: 3}, actor="x", ownership=no_owner)
         with pytest.raises(GroupHeldError, match=held):
             no_owner.require_no_owner(["b", "a"])
-        offsets.commit("g", {B0: 3}, by="x", ownership=no_owner)  # another topic
+        offsets.commit("g", {B0: 3}, actor="x", ownership=no_owner)  # another topic
         commit(other, query, 7)
     assert offset_of(opened) == 7
-    offsets.commit("g", {A0: 8}, by="x", ownership=no_owner)
+    offsets.commit("g", {A0: 8}, actor="x", ownership=no_owner)
     assert offset_of(opened) == 8

@@ -139,7 +139,7 @@ class TestConnectionLoss:
             proxy.refuse.set()
             proxy.cut()
             wait_until(lambda: opened.state is SUSPENDED)
-            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 3}, by="x"))
+            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 3}, actor="x"))
             proxy.refuse.clear()
             waiting.result(15)
             assert offsets.committed("g")[topic_partition].offset == 3
@@ -201,12 +201,12 @@ class TestOutage:
             )
             registry.register(address, version="1")
             created = topics.create("t", partitions=1, brokers=[1], config={})
-            offsets.commit("g", {topic_partition: 3}, by="x")
+            offsets.commit("g", {topic_partition: 3}, actor="x")
             seen: list[list[str]] = []
             topics.watch(lambda snapshot: seen.append(sorted(snapshot)))
             _kill(own_zookeeper)
             wait_until(lambda: opened.state is SUSPENDED)
-            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 4}, by="x"))
+            waiting = pool.submit(lambda: offsets.commit("g", {topic_partition: 4}, actor="x"))
             own_zookeeper.start()
             waiting.result(20)
             wait_until(lambda: registry.live() == [address])

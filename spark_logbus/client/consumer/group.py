@@ -74,7 +74,7 @@ class ConsumerGroup:
         self._offsets.commit(
             self._group,
             offsets,
-            by=self._client_id,
+            actor=self._client_id,
             topic_ids={
                 topic_partition.topic: _meant(topic_partition, known.get(topic_partition), current)
                 for topic_partition in offsets

@@ -52,18 +52,22 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'{"leader":1,"leader_epoch":4,"in_sync":[1]}',
     ),
     (
-        OffsetPayload(offset=42, committed_at_us=1751000000000000, by="q", topic_id="5f0c"),
+        OffsetPayload(offset=42, committed_at_us=1751000000000000, actor="q", topic_id="5f0c"),
         b'{"offset":42,"committed_at_us":1751000000000000,"by":"q","topic_id":"5f0c",'
         b'"rewind_epoch":0}',
     ),
     (RewindEpochPayload(rewind_epoch=2), b'{"rewind_epoch":2}'),
     (
-        RewindPayload(positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann"),
+        RewindPayload(positions={"orders": {0: 5}}, reason="bad deploy", when_us=1, actor="ann"),
         b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann"}',
     ),
     (
         RewindPayload(
-            positions={"orders": {0: 5}}, why="bad deploy", when_us=1, by="ann", what="by 5 records"
+            positions={"orders": {0: 5}},
+            reason="bad deploy",
+            when_us=1,
+            actor="ann",
+            description="by 5 records",
         ),
         b'{"positions":{"orders":{"0":5}},"why":"bad deploy","when_us":1,"by":"ann",'
         b'"what":"by 5 records"}',
@@ -103,7 +107,7 @@ def test_each_payload_has_its_bytes(payload: msgspec.Struct, data: bytes) -> Non
     ("payload", "data"),
     [
         (
-            OffsetPayload(offset=42, committed_at_us=7, by="q", topic_id="5f0c", rewind_epoch=3),
+            OffsetPayload(offset=42, committed_at_us=7, actor="q", topic_id="5f0c", rewind_epoch=3),
             b'{"offset":42,"committed_at_us":7,"by":"q","topic_id":"5f0c","generation":3}',
         ),
         (RewindEpochPayload(rewind_epoch=2, token="9a41"), b'{"generation":2,"token":"9a41"}'),

@@ -78,13 +78,13 @@ class Recorder:
         group: str,
         positions: dict[TopicPartition, int],
         *,
-        what: str,
-        why: str,
-        by: str,
+        description: str,
+        reason: str,
+        actor: str,
         topic_ids: dict[str, str],
     ) -> Rewind:
-        self.calls.append((group, positions, what, why, by, topic_ids))
-        return Rewind(1, positions, why, 0, by, what)
+        self.calls.append((group, positions, description, reason, actor, topic_ids))
+        return Rewind(1, positions, reason, 0, actor, description)
 
 
 def test_apply_records_the_positions_and_the_reason() -> None:

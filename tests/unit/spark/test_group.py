@@ -125,7 +125,7 @@ def test_all_rewinds_of_a_group_that_was_made_anew_are_followed_whatever_their_n
 
 def test_offsets_of_an_earlier_topic_of_that_name_do_not_count() -> None:
     def committed(topic_id: str | None) -> CommittedOffset:
-        return CommittedOffset(offset=4, committed_at_us=0, by="", topic_id=topic_id)
+        return CommittedOffset(offset=4, committed_at_us=0, actor="", topic_id=topic_id)
 
     mine = {T0: committed("old"), U0: committed(None), TopicPartition("gone", 0): committed("x")}
     offsets, findings = of_current_topics(mine, {"t": "new", "u": "id"})
