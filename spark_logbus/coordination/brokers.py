@@ -50,9 +50,9 @@ class BrokerRegistry:
         it stays, or when a broker that started later holds the id. ``on_conflict`` is called
         when another broker took the id while our session was lost; the broker gets it back by
         itself when that one is gone. ``on_registered`` is called when the id is found to be ours:
-        here, on this thread; then after every reconnection, and when it was got back. It is told
-        if the session is a new one, in which case others may have had the id meanwhile, may
-        make requests, and is called again when it raises CoordinationError.
+        here, on this thread; then after every reconnection, and when it was got back. Its
+        argument says that the session is a new one, in which case others may have had the id
+        meanwhile. It may make requests, and is called again when it raises CoordinationError.
         """
         payload = BrokerPayload(
             host=address.host,
@@ -185,7 +185,7 @@ class _Registration:
             self._on_conflict(error)
 
     def _limit_ms(self, node: Node) -> int:
-        """How long the node may be an earlier run's; 0 if it is certainly another broker's."""
+        """The time for which an earlier run's node can stay; 0 if it is another broker's."""
         current_owner = self._owner_of(node)
         if current_owner is None:
             return 0

@@ -41,8 +41,8 @@ NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """``offset`` is the next to read. ``topic_id`` tells the topic from a later one of the same
-    name; ``rewind_epoch`` counts the group's rewinds at the time of the commit."""
+    """``offset`` is the next to read. ``topic_id`` distinguishes the topic from a later one of the
+    same name; ``rewind_epoch`` counts the group's rewinds at the time of the commit."""
 
     offset: int
     committed_at_us: int
@@ -155,7 +155,7 @@ class GroupOffsets:
             self._tree.repeat(what, step)
 
     def groups(self) -> list[str]:
-        """All groups that ever committed, were rewound or claimed, by name."""
+        """All groups that ever committed, were rewound or had an owner, by name."""
         return own_names(self._tree, paths.CONSUMERS, "group")
 
     def owners(self, group: str) -> dict[str, GroupOwner]:

@@ -3,7 +3,7 @@
 An owner has two nodes, written in one transaction: an ephemeral one (see ``zookeeper.ephemeral``),
 which says that the query is alive, and the fence above it, which stays and names the last owner. An
 ephemeral node that comes again looks as it did before, so commits check the fence: its version
-changes with every owner. Hence a query whose session expired can tell whether another one has
+changes with every owner. Hence a query whose session expired can see if another one has
 acquired the topic since, and goes on if none has.
 """
 

@@ -1,4 +1,4 @@
-"""How long a broker may take its id for its own without asking ZooKeeper again.
+"""The lease on a broker's id: the time for which it is certain without asking ZooKeeper again.
 
 A process that was stopped, or a machine that slept, does not notice. When it goes on, its session
 may have expired, and another broker may have its id and its partitions. So the broker asks
@@ -81,7 +81,7 @@ class Lease:
                 "The broker is shutting down and asks ZooKeeper for its id no more."
             )
             self._changed.notify_all()
-        self._tell()
+        self._notify_waiting()
 
     def join(self) -> None:
         """Wait for the asking thread to end, after ``stop`` and the end of the session."""
@@ -91,12 +91,12 @@ class Lease:
     # -- for whoever appends --------------------------------------------------------------
 
     def current(self) -> bool:
-        """Whether appends may be taken and acknowledged without asking."""
+        """True while appends may be taken and acknowledged without asking."""
         return self._elapsed() < self._until
 
     @property
     def refusal(self) -> LogbusError | None:
-        """Why there is no lease to wait for, if so: another broker has the id."""
+        """The reason why there is no lease to wait for, if so: another broker has the id."""
         return self._refusal
 
     def when_decided(self, f: Callable[[], None]) -> None:
@@ -121,12 +121,12 @@ class Lease:
     # -- for whoever learns of the registration ---------------------------------------------
 
     def end(self, refusal: LogbusError) -> None:
-        """Another broker has the id."""
+        """End the lease: another broker has the id."""
         with self._changed:
             self._refusal = refusal
             self._until = 0.0
             self._news += 1
-        self._tell()
+        self._notify_waiting()
 
     def begin(self) -> None:
         """The id was registered, again perhaps; ZooKeeper is asked for it at once."""
@@ -167,7 +167,7 @@ class Lease:
                 self._look_now = False
 
     def _look(self) -> float:
-        """Ask once, and draw the conclusions; how many seconds to pause."""
+        """Ask once, and draw the conclusions; returns the seconds to pause."""
         with self._changed:
             news = self._news
             limit_s = self._quick_s if self._away else self._look_s
@@ -197,7 +197,7 @@ class Lease:
                 self._answered(began, ours=answer)
             decided = self.current()
         if decided:
-            self._tell()
+            self._notify_waiting()
         return pause_s
 
     def _answered(self, asked: float, *, ours: bool) -> None:
@@ -212,7 +212,7 @@ class Lease:
             self._away = True
             self._until = max(self._until, now + _INTERRUPTED * self._quick_s)
 
-    def _tell(self) -> None:
+    def _notify_waiting(self) -> None:
         with self._changed:
             waiting, self._waiting = self._waiting, {}
         for f in waiting:

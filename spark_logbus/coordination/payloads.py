@@ -18,7 +18,7 @@ NonNegative = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 class BrokerPayload(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
-    started_us: NonNegative  # when the broker first registered; tells a leftover from a rival
+    started_us: NonNegative  # at the first registration; a leftover's is earlier than ours
     version: str
     session_timeout_ms: NonNegative = 0  # how long a leftover of this broker can stay
     local_socket: str | None = None  # for clients on the same machine

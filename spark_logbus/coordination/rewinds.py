@@ -53,7 +53,7 @@ class Rewind:
 
 
 class GroupRewinds:
-    """Records rewinds of consumer groups and tells which there were. Thread-safe."""
+    """Records rewinds of consumer groups and lists them. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._tree = Nodes(session)

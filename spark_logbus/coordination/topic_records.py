@@ -1,4 +1,4 @@
-"""What is known about a topic, as values and as the content of its nodes. Pure."""
+"""Topics and partition states as values, and the plans of what is written. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_CONFIG_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """What is decided about a topic; ``partitions`` maps to assigned brokers, the first of
+    """The decisions about a topic; ``partitions`` maps to assigned brokers, the first of
     which is the preferred leader. ``readable`` is false when that is the last good content of a
     node that cannot be read now."""
 
@@ -46,7 +46,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a log has come on disk, in which leader epoch of its topic."""
+    """The end of a log on disk, in one leader epoch of its topic."""
 
     topic_id: str
     leader_epoch: int

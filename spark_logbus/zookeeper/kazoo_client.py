@@ -18,8 +18,8 @@ def new_client(servers: str, *, session_timeout_ms: int, granted: Callable[[int]
     """Not started yet. It reconnects for ever and leaves the chroot to us: kazoo's warns of a
     missing one instead of creating it.
 
-    ``granted`` is told the session timeout in ms that a server grants, before its connection is
-    reported. kazoo knows it and keeps it to itself, so its greeting is listened to.
+    ``granted`` is called with the session timeout in ms that a server grants, before its connection
+    is reported.
     """
     client = KazooClient(
         hosts=servers,
@@ -27,6 +27,10 @@ def new_client(servers: str, *, session_timeout_ms: int, granted: Callable[[int]
         connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_MAX_DELAY_S),
         logger=_logger(),
     )
+    # kazoo keeps the granted timeout in a local variable of the private method that connects. It
+    # has no hook, and a subclass of its connection would replace the same private parts. So the one
+    # call that reads the server's greeting is wrapped. A test fails should that ever miss it: a
+    # broker that asked for a longer session than was granted would acknowledge what it must not.
     invoke = client._connection._invoke
 
     def listening(timeout: float, request: Any, xid: int | None = None) -> Any:

@@ -180,10 +180,10 @@ class Session:
         self.close()
 
     def _await_zookeeper(self) -> None:
-        """However long that takes; CoordinationError when the session is closed meanwhile."""
+        """Wait without a bound; CoordinationError when the session is closed meanwhile."""
         began = self.clock.monotonic()
         pause_s = _FIRST_WORD_S
-        told = False
+        warned = False
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -193,7 +193,7 @@ class Session:
                     raise self._closed_meanwhile()
                 connected = self._state is SessionState.CONNECTED
             if connected:
-                if told:
+                if warned:
                     logger.info("ZooKeeper at %s answers; going on.", self.connect.servers)
                 return
             reason = self._reason()
@@ -208,10 +208,10 @@ class Session:
                 self.clock.monotonic() - began,
                 f": {reason}" if reason else "",
             )
-            pause_s, told = _LATER_WORDS_S, True
+            pause_s, warned = _LATER_WORDS_S, True
 
     def _reason(self) -> str | None:
-        """Why there is no connection, as far as that is found out soon."""
+        """The reason why there is no connection, if it is found soon."""
         with Diagnosis(self.connect.servers, self._wake) as diagnosis:
             self._connects(_LOOK_S, lambda: self._closed or diagnosis.finding() is not None)
             finding = diagnosis.finding()
@@ -229,8 +229,8 @@ class Session:
             while (remaining_s := at - self.clock.monotonic()) > 0:
                 if self._connects(remaining_s, partial(_differs, diagnosis, finding)):
                     return
-                told, finding = finding, diagnosis.finding()
-                if finding is None or finding == told:
+                last, finding = finding, diagnosis.finding()
+                if finding is None or finding == last:
                     continue
                 if self._expects_cluster and not finding.there:
                     raise ZooKeeperAddressError(f"{_sentence(finding.reason)} {self._remedy()}")
@@ -242,7 +242,7 @@ class Session:
         )
 
     def _connects(self, seconds: float, enough: Callable[[], bool]) -> bool:
-        """Whether there is a connection, after ``seconds`` or as soon as there is ``enough``."""
+        """Wait up to ``seconds``, or until ``enough``; true if there is a connection."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._state is SessionState.CONNECTED or enough(), seconds
@@ -386,7 +386,7 @@ class Session:
 
         After a lost connection it is sent again, unless ``check`` is set: then ReplyLostError
         says that the caller has to look before it writes again. Only kazoo's NoNodeError is
-        left for ``tree`` to translate.
+        left for ``nodes`` to translate.
         """
         while True:
             self._await_connection(what, deadline)

@@ -1,4 +1,4 @@
-"""The states of a ZooKeeper session, and who is told about them."""
+"""The states of a ZooKeeper session, and their reports to listeners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SessionState(enum.Enum):
 
 
 class StateReporter:
-    """Tells listeners every state, in order, on a thread of its own. Thread-safe.
+    """Reports every state to listeners, in order, on a thread of its own. Thread-safe.
 
     Apart from the worker that refreshes watched views: that one may wait for ZooKeeper, which
     is just when listeners have to hear of the suspension.
@@ -38,7 +38,7 @@ class StateReporter:
         self._worker.start()
 
     def stop(self) -> None:
-        """After what was reported before has been told; does not wait for it."""
+        """Stop after the reports that are due; does not wait for them."""
         self._worker.submit(self._worker.stop)
 
     def add(self, f: Callable[[SessionState], None]) -> None:
@@ -46,12 +46,12 @@ class StateReporter:
             self._listeners.append(f)
 
     def report(self, state: SessionState, *, session_id: int) -> None:
-        self._worker.submit(lambda: self._tell(state, session_id))
+        self._worker.submit(lambda: self._notify(state, session_id))
 
     def later(self, job: Job, *, delay_ms: int) -> None:
         self._worker.submit(job, delay_ms=delay_ms)
 
-    def _tell(self, state: SessionState, session_id: int) -> None:
+    def _notify(self, state: SessionState, session_id: int) -> None:
         well = state in (SessionState.CONNECTED, SessionState.CLOSED)
         logger.log(
             logging.INFO if well else logging.WARNING,

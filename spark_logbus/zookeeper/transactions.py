@@ -1,4 +1,4 @@
-"""What a transaction is made of, and how large it gets. Pure."""
+"""Operations of a transaction, and the size of it. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The nodes that do not hold what logbus wrote there.
+"""Nodes whose content is not what logbus wrote there.
 
-Each costs the topic, the broker or the group that it is about, and is told once.
+Each costs the topic, the broker or the group that it is about, and is logged once.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ class UnreadableNodes:
 
     @property
     def messages(self) -> dict[str, str]:
-        """What is wrong with each, as of when it was last met."""
+        """The fault of each node by path, as it was last met."""
         with self._lock:
             return dict(self._messages)

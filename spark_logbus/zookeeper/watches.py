@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a refresh has to look at."""
+    """The paths that a refresh has to read again."""
 
     paths: frozenset[str] = frozenset()
     everything: bool = False
