@@ -1,5 +1,5 @@
 """Fixtures of the compatibility tests, from the modules that hold them."""
 
-from tests.integration.spark_fixtures import spark
+from tests.servers.spark import spark
 
 __all__ = ["spark"]

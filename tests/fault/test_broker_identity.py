@@ -100,7 +100,7 @@ def registered(connect: str) -> list[int]:
         return [address.broker_id for address in BrokerRegistry(session).live()]
 
 
-def test_a_broker_that_lost_its_id_while_it_was_stopped_acknowledges_nothing_and_comes_back(
+def test_a_stopped_broker_that_lost_its_id_acknowledges_nothing(
     tmp_path: Path, chroot: str
 ) -> None:
     with (
@@ -134,7 +134,7 @@ def test_a_broker_that_lost_its_id_while_it_was_stopped_acknowledges_nothing_and
 
 
 @pytest.mark.long
-def test_a_broker_that_asked_for_a_longer_session_than_zookeeper_grants_acknowledges_nothing(
+def test_a_shorter_granted_session_bounds_the_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     granting_less = zookeeper_launch._ZOO_CFG.replace("Timeout=60000", "Timeout=2000")
@@ -158,9 +158,7 @@ def test_a_broker_that_asked_for_a_longer_session_than_zookeeper_grants_acknowle
             assert all(isinstance(outcome, LogbusError) for outcome in outcomes(wire))
 
 
-def test_a_broker_that_slept_and_still_has_its_id_takes_what_waited(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_a_broker_that_slept_takes_waiting_appends(tmp_path: Path, chroot: str) -> None:
     with (
         broker_process(tmp_path / "one", chroot, settings=SETTINGS) as broker,
         contextlib.ExitStack() as stack,
@@ -179,7 +177,7 @@ def test_a_broker_that_slept_and_still_has_its_id_takes_what_waited(
 
 
 @pytest.mark.long
-def test_a_broker_that_slept_goes_on_without_zookeeper_after_a_while(tmp_path: Path) -> None:
+def test_after_a_sleep_a_broker_goes_on_without_zookeeper(tmp_path: Path) -> None:
     with (
         EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper,
         broker_process(

@@ -38,9 +38,7 @@ def serving(directory: Path, zookeeper: str, **network: int) -> Iterator[BrokerP
         yield broker
 
 
-def test_a_byte_now_and_then_does_not_buy_time_before_the_handshake(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_drips_buy_no_time_before_the_handshake(tmp_path: Path, chroot: str) -> None:
     pause = threading.Event()
     with (
         serving(tmp_path, chroot, stall_timeout_ms=700) as broker,
@@ -58,9 +56,7 @@ def test_a_byte_now_and_then_does_not_buy_time_before_the_handshake(
 
 
 @pytest.mark.long
-def test_ten_thousand_idle_connections_cost_little_and_hold_up_nobody(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_ten_thousand_idle_connections_cost_little(tmp_path: Path, chroot: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(10_000, hard - 5_000)  # the broker may want as many, and 4,096 more
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 1_000), hard))
@@ -88,9 +84,7 @@ def test_ten_thousand_idle_connections_cost_little_and_hold_up_nobody(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_half_a_frame_stalls_out_among_idle_connections_that_stay(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_half_a_frame_stalls_out(tmp_path: Path, chroot: str) -> None:
     with (
         serving(tmp_path, chroot, stall_timeout_ms=700) as broker,
         contextlib.ExitStack() as stack,
@@ -138,9 +132,7 @@ def test_connections_on_which_nothing_moves_are_closed(tmp_path: Path, chroot: s
 
 
 @pytest.mark.long
-def test_clients_do_not_mind_that_their_idle_connection_was_closed(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_clients_survive_closed_idle_connections(tmp_path: Path, chroot: str) -> None:
     with (
         serving(tmp_path, chroot, idle_timeout_ms=300) as broker,
         Cluster.from_zookeeper(chroot) as cluster,
@@ -230,9 +222,7 @@ def is_served(cluster: Cluster, address: BrokerAddress) -> bool:
         connection.close()
 
 
-def test_idle_local_connections_of_one_process_do_not_shut_out_another(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_idle_local_connections_shut_out_nobody(tmp_path: Path, chroot: str) -> None:
     with serving(tmp_path, chroot) as broker, Cluster.from_zookeeper(chroot) as cluster:
         (address,) = cluster.brokers
         assert isinstance(address, BrokerAddress)
@@ -242,9 +232,7 @@ def test_idle_local_connections_of_one_process_do_not_shut_out_another(
             wait_until(lambda: "max_connections_per_process" in broker.log_file.read_text())
 
 
-def test_a_client_that_is_turned_away_at_the_local_socket_goes_on_over_tcp(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_a_client_refused_at_the_local_socket_uses_tcp(tmp_path: Path, chroot: str) -> None:
     with (
         serving(tmp_path, chroot, max_connections_per_address=200) as broker,
         Cluster.from_zookeeper(chroot) as cluster,
@@ -284,9 +272,7 @@ def fill_up(broker: BrokerProcess, stack: contextlib.ExitStack) -> bool:
 # -- descriptors --------------------------------------------------------------------------
 
 
-def test_connections_do_not_take_the_descriptors_that_the_logs_need(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_connections_leave_descriptors_to_the_logs(tmp_path: Path, chroot: str) -> None:
     config = tmp_path / "broker.toml"
     config.write_text(
         f'[broker]\nid = 1\ndata_dir = "{tmp_path}/data"\nport = 0\nzookeeper = "{chroot}"\n'

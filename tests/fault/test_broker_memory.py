@@ -158,9 +158,7 @@ class SlowSender(threading.Thread):
 
 
 @pytest.mark.long
-def test_large_requests_share_a_bounded_memory_and_all_get_through(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_large_requests_share_bounded_memory(tmp_path: Path, chroot: str) -> None:
     with broker_process(tmp_path, chroot, settings=shared()) as broker, connect(broker) as good:
         create_topic(good, "t")
         good.append("t", 0, LARGE, acks="written")
@@ -265,9 +263,7 @@ def test_requests_that_drip_in_hold_up_no_append_and_are_cut_off(
 
 
 @pytest.mark.long
-def test_requests_that_hold_all_they_can_and_drip_hold_up_no_append_and_are_cut_off(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_dripping_requests_with_all_memory_delay_no_append(tmp_path: Path, chroot: str) -> None:
     settings = {"network": {"stall_timeout_ms": 6_000}}
     with broker_process(tmp_path, chroot, settings=settings) as broker, connect(broker) as good:
         create_topic(good, "t")

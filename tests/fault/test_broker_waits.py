@@ -96,7 +96,7 @@ def test_it_can_be_stopped_while_it_waits(
 
 
 @pytest.mark.long
-def test_it_can_be_stopped_while_it_waits_right_after_it_stood_still(
+def test_a_waiting_broker_stops_right_after_a_pause(
     broker: BrokerProcess,
 ) -> None:
     for _ in range(4):

@@ -91,9 +91,7 @@ def has_bomb(log: PartitionLog, bomb: memoryview) -> bool:
 
 
 @pytest.mark.long
-def test_a_record_batch_that_becomes_too_large_is_kept_within_the_memory(
-    tmp_path: Path, bomb: memoryview
-) -> None:
+def test_a_too_large_record_batch_is_kept_within_memory(tmp_path: Path, bomb: memoryview) -> None:
     broker = filled(tmp_path / "data", bomb)
     log = broker.log()
     before = state_of(records_in(log))
@@ -108,9 +106,7 @@ def test_a_record_batch_that_becomes_too_large_is_kept_within_the_memory(
     broker.directory.close()
 
 
-def test_what_was_deleted_does_not_come_back_from_a_record_batch_that_was_kept(
-    tmp_path: Path, bomb: memoryview
-) -> None:
+def test_deleted_records_do_not_return_from_kept_batches(tmp_path: Path, bomb: memoryview) -> None:
     """Tombstones before it go in time, those behind it stay: it may hold what they delete."""
     broker = filled(tmp_path / "data", bomb)
     log = broker.log()

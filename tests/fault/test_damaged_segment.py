@@ -52,7 +52,7 @@ def values(cluster: Cluster, start: int, end: int) -> list[bytes]:
     ],
     ids=["the payload", "Arrow metadata", "a timestamp", "the length", "the offset", "the magic"],
 )
-def test_a_bit_that_flips_in_a_sealed_segment_costs_one_record_batch(
+def test_a_flipped_bit_in_a_sealed_segment_costs_one_batch(
     tmp_path: Path, chroot: str, byte: int, told: str
 ) -> None:
     log = LogConfig(segment_bytes=1800)

@@ -70,7 +70,7 @@ def test_foreign_nodes_cost_brokers_and_clients_nothing(tmp_path: Path, chroot: 
 
 @pytest.mark.parametrize("how", ["garbage", "forbidden"])
 @pytest.mark.long
-def test_a_topic_whose_node_is_harmed_keeps_its_records_and_comes_back(
+def test_a_topic_with_a_harmed_node_keeps_its_records(
     tmp_path: Path, chroot: str, how: str
 ) -> None:
     with broker_process(tmp_path, chroot) as broker:

@@ -58,9 +58,7 @@ def fill(wire: Wire, topic: str, *, acks: str, config: dict[str, str]) -> None:
         wire.append(topic, 0, joined(*[megabyte] * 4), acks=acks)
 
 
-def test_a_deleted_topic_frees_its_space_though_it_was_put_to_all_uses(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_a_deleted_topic_frees_its_space(tmp_path: Path, chroot: str) -> None:
     with (
         broker_process(tmp_path, chroot) as broker,
         Cluster.from_zookeeper(chroot) as cluster,
@@ -95,9 +93,7 @@ def test_a_deleted_topic_frees_its_space_though_it_was_put_to_all_uses(
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.long
-def test_what_retention_deletes_or_compaction_replaces_frees_its_space(
-    tmp_path: Path, chroot: str, policy: str
-) -> None:
+def test_retention_and_compaction_free_space(tmp_path: Path, chroot: str, policy: str) -> None:
     settings = {"compaction": {"check_interval_ms": 100}}
     with (
         broker_process(tmp_path, chroot, settings=settings) as broker,

@@ -36,9 +36,7 @@ def offsets_of(wire: Wire, topic: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_broker_starts_on_a_full_disk_serves_reads_and_frees_space(
-    tmp_path: Path, chroot: str
-) -> None:
+def test_a_broker_starts_on_a_full_disk(tmp_path: Path, chroot: str) -> None:
     with small_disk(tmp_path / "data", mib=12) as disk:
         broker = BrokerOnSmallDisk(tmp_path, zookeeper=chroot, settings=SETTINGS, disk=disk)
         broker.start()

@@ -103,7 +103,7 @@ def logbus(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_directory_that_is_away_is_refused_and_served_when_it_is_back(
+def test_a_missing_directory_is_refused_until_it_is_back(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     broker.stop()
@@ -122,7 +122,7 @@ def test_a_directory_that_is_away_is_refused_and_served_when_it_is_back(
     assert append(broker, 0, 1, 2) == [2 * AT_FIRST] * 3
 
 
-def test_a_data_directory_that_is_away_is_refused_and_served_when_it_is_back(
+def test_a_missing_data_directory_is_refused_until_it_is_back(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     broker.stop()
@@ -138,7 +138,7 @@ def test_a_data_directory_that_is_away_is_refused_and_served_when_it_is_back(
     assert append(broker, 0, 1, 2) == [2 * AT_FIRST] * 3
 
 
-def test_a_backup_that_is_put_back_is_refused_where_records_came_since(
+def test_a_restored_backup_is_refused_where_records_are_missing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     broker.stop()
@@ -163,7 +163,7 @@ def test_a_backup_that_is_put_back_is_refused_where_records_came_since(
 
 
 @pytest.mark.long
-def test_a_kill_is_no_reason_to_refuse_and_what_was_noted_before_it_counts(
+def test_a_kill_is_no_reason_to_refuse_a_log(
     broker: BrokerProcess, tmp_path: Path, chroot: str
 ) -> None:
     """Ends are noted while the broker runs, not only when it stops."""
@@ -189,9 +189,7 @@ def test_a_kill_is_no_reason_to_refuse_and_what_was_noted_before_it_counts(
 
 
 @pytest.mark.long
-def test_a_log_that_is_given_up_goes_on_behind_all_its_offsets_and_readers_are_told(
-    broker: BrokerProcess, chroot: str
-) -> None:
+def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, chroot: str) -> None:
     lost, kept = TopicPartition("t", 1), TopicPartition("t", 0)
     refusal = logbus("topics", "give-up", "t", "-z", chroot)
     assert refusal.returncode == 1

@@ -18,7 +18,7 @@ import pyspark
 
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import PROJECT
+from tests.servers.spark import PROJECT
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"

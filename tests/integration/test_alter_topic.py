@@ -48,7 +48,7 @@ def high_watermarks(admin: Admin) -> list[int]:
 
 
 @pytest.mark.parametrize("retention", [{"retention.bytes": "5000"}, {"retention.ms": "1"}])
-def test_retention_that_is_lowered_deletes_segments_of_the_live_topic(
+def test_lowered_retention_deletes_live_segments(
     broker: BrokerProcess, admin: Admin, retention: dict[str, str]
 ) -> None:
     admin.create_topic("t", partitions=1, config={"retention.ms": "-1"})
@@ -86,9 +86,7 @@ def test_a_lower_max_message_bytes_refuses_larger_record_batches(
         wait_until(lambda: not refused(), deadline_s=10)
 
 
-def test_a_change_of_flush_ms_flushes_what_waited_for_the_old_interval(
-    broker: BrokerProcess, admin: Admin
-) -> None:
+def test_a_change_of_flush_ms_flushes_what_waited(broker: BrokerProcess, admin: Admin) -> None:
     admin.create_topic("t", partitions=1, config={"flush.ms": "3600000"})
     with connect(broker) as wire:
         request = append_request("t", 0, BATCH, acks="written")

@@ -115,7 +115,7 @@ def test_a_fetch_waits_for_records(broker: Broker, wire: Wire) -> None:
         assert reader.answer(Api.FETCH, FetchResponse).results[0].length == 0
 
 
-def test_a_long_poll_in_the_way_of_an_append_on_its_own_connection(wire: Wire) -> None:
+def test_a_long_poll_before_an_append_on_one_connection(wire: Wire) -> None:
     """Answers keep their order, but the append behind a waiting fetch is done at once."""
     data = record_batch()
     fetch = wire.send(Api.FETCH, fetch_request("t", 0, 0, wait_ms=60_000))

@@ -22,7 +22,7 @@ from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,7 @@ def test_a_topic_is_altered(command: Command, logbus: Logbus) -> None:
     assert command("topics", "alter", name).code == 2
 
 
-def test_a_shorter_retention_is_asked_about_when_it_deletes_records(
-    command: Command, topic: str
-) -> None:
+def test_a_shorter_retention_asks_first(command: Command, topic: str) -> None:
     asked = command("topics", "alter", topic, "--set", "retention.ms=60000")
     assert asked.code == 1, "there was nobody to say yes"
     assert "4 records at most, older than retention.ms=60000" in asked.err
@@ -371,7 +369,7 @@ def test_a_rewind_is_recorded_with_its_reason_and_its_topic(
     assert re.search(rf"{topic} +│ +0 │ +2 │ +3 │ +1 │", described)
 
 
-def test_a_rewind_counts_the_records_that_are_there_and_passes_over_deleted_topics(
+def test_a_rewind_counts_present_records_and_skips_deleted_topics(
     command: Command, logbus: Logbus, topic: str
 ) -> None:
     """A topic of 3 and 1 records, made anew after the group had committed 9, and one that is

@@ -244,7 +244,7 @@ def test_a_group_resumes_and_follows_a_rewind(
         assert consumer.committed([topic_partition]) == {topic_partition: 11}
 
 
-def test_a_consumer_does_not_commit_over_a_rewind_of_the_same_number_in_a_group_made_anew(
+def test_no_commit_over_a_rewind_of_a_recreated_group(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster, topic, b"", 20)

@@ -66,7 +66,7 @@ def test_a_cluster_comes_back_with_its_addresses_and_records(tmp_path: Path) -> 
                 assert offsets_in(wire.payload) == [(0, 3)]
 
 
-def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     cluster = EmbeddedCluster(tmp_path, settings={"network": {"thread": 3}})
     with pytest.raises(EmbeddedServerError, match=r"(?s)Broker 1 ended.*did you mean 'threads'"):
         cluster.start()

@@ -77,9 +77,7 @@ class TestCommit:
         assert plain(offsets) == {A0: 5, A1: 9, B0: 1}
         assert offsets.committed("g")[A0].actor == "first"
 
-    def test_an_offset_of_an_earlier_topic_of_that_name_does_not_stay(
-        self, offsets: GroupOffsets
-    ) -> None:
+    def test_an_earlier_topics_offset_does_not_stay(self, offsets: GroupOffsets) -> None:
         offsets.commit("g", {A0: 500}, actor="x", topic_ids={"a": "old"})
         offsets.commit("g", {A0: 3}, actor="x", topic_ids={"a": "new"}, allow_backward=False)
         assert plain(offsets) == {A0: 3}
@@ -104,7 +102,7 @@ class TestCommit:
         offsets.commit("g", many, actor="x")
         assert plain(offsets) == many
 
-    def test_a_commit_in_parts_that_loses_a_reply_goes_on_where_it_was(
+    def test_a_commit_in_parts_survives_a_lost_reply(
         self,
         zookeeper: EmbeddedZooKeeper,
         chroot: str,
@@ -245,7 +243,7 @@ class TestRewinds:
         offsets.commit("g", {A1: 1}, actor="q")
         assert {c.rewind_epoch for c in offsets.committed("g").values()} == {1}
 
-    def test_a_rewind_of_the_same_number_is_another_one_when_the_group_was_made_anew(
+    def test_a_recreated_groups_rewind_is_another_rewind(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
         first = rewinds.record("g", {A0: 10}, reason="w", actor="ann").mark
@@ -302,7 +300,7 @@ class TestRewinds:
             assert consumer.result(30) > 20
         assert plain(offsets) == {A0: 7}
 
-    def test_a_rewind_between_a_commits_reads_and_its_writes_refuses_it(
+    def test_a_rewind_within_a_commit_refuses_it(
         self, offsets: GroupOffsets, rewinds: GroupRewinds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also when the rewind is of other partitions than the commit."""

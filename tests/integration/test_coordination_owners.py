@@ -111,7 +111,7 @@ with Session(sys.argv[1], client_name="holder") as session:
 """
 
 
-def test_a_killed_process_is_followed_at_once_and_a_stopped_one_is_not(
+def test_a_killed_owner_is_followed_at_once(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the session of either has expired."""
@@ -291,7 +291,7 @@ def test_a_group_in_use_is_not_deleted(chroot: str, opened: Session) -> None:
     assert offsets.groups() == []
 
 
-def test_who_claims_nothing_commits_only_while_no_query_holds_the_group(
+def test_without_ownership_commits_need_a_free_group(
     chroot: str, opened: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offsets = GroupOffsets(opened)

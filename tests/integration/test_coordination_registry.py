@@ -77,7 +77,7 @@ class TestRegister:
             older.register(TWO, version="1")  # the failure left nothing behind
             assert observer.live() == [ONE_ELSEWHERE, TWO]
 
-    def test_a_live_rival_that_started_earlier_is_waited_for_then_refused(
+    def test_a_live_owner_is_waited_for_then_refused(
         self, chroot: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("spark_logbus.zookeeper.ephemeral._EXPIRY_MARGIN_MS", 0)
@@ -228,7 +228,7 @@ class TestSessionLoss:
             wait_until(lambda: _created(other, 1) not in (None, created))
         assert "could not be refreshed" not in caplog.text
 
-    def test_a_broker_that_lost_its_id_meanwhile_is_told_and_gets_it_back(
+    def test_a_broker_that_lost_its_id_gets_it_back(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, observer: BrokerRegistry
     ) -> None:
         conflicts: list[BrokerIdInUseError] = []

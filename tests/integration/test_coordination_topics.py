@@ -61,9 +61,7 @@ class TestTopics:
         with pytest.raises(TopicExistsError, match="'orders' exists already, with 1 part"):
             create(topics, "orders")
 
-    def test_ten_thousand_partitions_are_possible_and_one_more_is_not(
-        self, topics: TopicRegistry
-    ) -> None:
+    def test_ten_thousand_partitions_are_the_limit(self, topics: TopicRegistry) -> None:
         assert len(create(topics, "wide", 10_000).partitions) == 10_000
         assert topics.get("wide") is not None
         with pytest.raises(ConfigError, match="10001 partitions; use 1 to 10000"):
@@ -102,7 +100,7 @@ class TestTopics:
         assert create(topics, "orders").topic_id != old.topic_id
         assert topics.states("orders") == {}
 
-    def test_a_half_deleted_topic_is_not_alive_and_its_name_can_be_taken(
+    def test_a_half_deleted_topics_name_is_free(
         self, topics: TopicRegistry, chroot: str, opened: Session
     ) -> None:
         create(topics, "orders", 2)
@@ -151,7 +149,7 @@ class TestTopics:
             assert topics.get("orders") is None
             assert proxy.lost == 2
 
-    def test_a_lost_reply_does_not_delete_the_next_topic_of_that_name(
+    def test_a_lost_reply_does_not_delete_the_next_topic(
         self, zookeeper: EmbeddedZooKeeper, chroot: str, topics: TopicRegistry
     ) -> None:
         create(topics, "orders")
@@ -339,7 +337,7 @@ class TestWatch:
         wait_until(lambda: "bad" in seen.last)
         assert set(topics._unreadable.messages) == {"/brokers/topics/orders"}
 
-    def test_a_topic_that_may_not_be_read_costs_itself_and_comes_when_it_may(
+    def test_a_forbidden_topic_node_costs_that_topic_only(
         self, topics: TopicRegistry, chroot: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("spark_logbus.zookeeper.watches._UNWATCHED_DELAY_MS", 20)

@@ -104,7 +104,7 @@ def text(record: ConsumerRecord) -> str:
 
 
 @pytest.mark.long
-def test_records_without_a_key_go_to_partitions_that_have_a_leader(halves: Halves) -> None:
+def test_keyless_records_go_to_led_partitions(halves: Halves) -> None:
     living = {topic_partition.partition for topic_partition in halves.living_tps}
     config = ProducerConfig(batch_bytes=400, delivery_timeout_ms=60_000)
     with connected(halves) as cluster, Producer(cluster, config) as producer:
@@ -155,7 +155,7 @@ def test_what_there_is_is_consumed_and_the_rest_is_told(halves: Halves) -> None:
     assert last.startswith(f"Error: Not everything was read: {named} wait for broker 2")
 
 
-def test_an_offset_that_only_others_have_is_no_error_of_a_broker_that_came_back(
+def test_an_offset_only_others_have_is_no_error(
     halves: Halves,
 ) -> None:
     with connected(halves, replace(CONFIG, retry_deadline_ms=1_000)) as cluster:

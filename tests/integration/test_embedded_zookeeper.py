@@ -159,7 +159,7 @@ sys.stdin.readline()
 """
 
 
-def test_dies_with_its_killed_parent_but_not_with_the_starting_thread(tmp_path: Path) -> None:
+def test_a_child_dies_with_its_parent_not_its_thread(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(tmp_path)],
         stdin=subprocess.PIPE,

@@ -19,8 +19,8 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.integration.ensemble import Ensemble
-from tests.integration.spark_fixtures import Logbus, Streams
 from tests.servers.broker import broker_process
+from tests.servers.spark import Logbus, Streams
 
 PARTITIONS = 4
 PATIENCE_S = 90
@@ -89,9 +89,7 @@ def command_line(*arguments: str) -> str:
 
 
 @pytest.mark.long
-def test_brokers_queries_and_groups_outlive_the_leader_of_an_ensemble(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_all_outlive_the_leader_of_an_ensemble(tmp_path: Path, spark: SparkSession) -> None:
     with Ensemble(tmp_path / "zookeeper") as ensemble, contextlib.ExitStack() as stack:
         zookeeper = f"{ensemble.address}/logbus"
         brokers = [

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration import idle_workers_program
-from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import environment
+from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

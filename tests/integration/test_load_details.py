@@ -25,7 +25,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.zookeeper import Session
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
 
@@ -170,9 +170,7 @@ def test_columns_may_be_added_and_left_out(topic: Topic) -> None:
     "keeps_schema", [pytest.param(True, id="kept"), pytest.param(False, id="of an earlier release")]
 )
 @pytest.mark.long
-def test_a_type_that_changed_is_refused_before_anything_is_written(
-    topic: Topic, keeps_schema: bool
-) -> None:
+def test_a_changed_type_is_refused_before_writing(topic: Topic, keeps_schema: bool) -> None:
     topic.produce('{"delay": 5, "carrier": "UA"}')
     topic.load(json_schema="delay int", drop_value=not keeps_schema)
     if not keeps_schema:
@@ -362,7 +360,7 @@ def test_killed_within_the_commit(
     ],
 )
 @pytest.mark.long
-def test_records_that_are_not_those_that_were_read_are_not_committed(
+def test_only_records_that_were_read_are_committed(
     topic: Topic,
     change: Callable[[DataFrame], DataFrame],
     named: str,
@@ -399,7 +397,7 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
     assert topic.load() is None
 
 
-def test_offsets_of_which_compaction_left_no_record_are_passed_over(
+def test_offsets_without_records_are_passed_over(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where all that is new were deletions, and their time is over."""

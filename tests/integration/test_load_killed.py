@@ -17,7 +17,7 @@ from spark_logbus.errors import LockHeldError
 from spark_logbus.load import LoadConfig, Loaded, Warehouse, run_load
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration import load_driver_program
-from tests.integration.spark_fixtures import PROJECT, Logbus
+from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

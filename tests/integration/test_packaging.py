@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "abcdefghijklmnopqrst"
@@ -171,7 +171,7 @@ def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["wheel", "source", "editable"])
-def test_a_program_in_another_folder_reads_a_topic_however_logbus_was_installed(
+def test_any_installation_reads_a_topic_from_any_folder(
     way: str, logbus: Logbus, tmp_path: Path
 ) -> None:
     source, python = source_tree(tmp_path), environment(tmp_path)

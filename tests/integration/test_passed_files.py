@@ -109,7 +109,7 @@ def test_records_in_memory_outlive_their_topic(cluster: Cluster, tmp_path: Path)
     assert not passed_file._mappings
 
 
-def test_a_reader_in_the_middle_of_a_segment_reads_on_while_it_is_deleted(
+def test_a_reader_finishes_a_segment_being_deleted(
     cluster: Cluster, tmp_path: Path, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)
@@ -150,7 +150,7 @@ def test_files_that_cannot_be_mapped_are_read_through_the_socket(
     assert os.strerror(code) in record.getMessage()
 
 
-def test_a_client_without_descriptors_to_spare_reads_through_the_socket(
+def test_without_descriptors_reads_use_the_socket(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)
@@ -159,7 +159,7 @@ def test_a_client_without_descriptors_to_spare_reads_through_the_socket(
     assert not mapped
 
 
-def test_a_caller_that_keeps_everything_does_not_use_up_the_descriptors(
+def test_kept_batches_do_not_use_up_descriptors(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mapped: list[tuple[int, int]]
 ) -> None:
     fill(cluster)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
 

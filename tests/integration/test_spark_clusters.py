@@ -13,7 +13,6 @@ import pytest
 
 from spark_logbus.local.processes import spawn
 from tests.integration.hanging import stacks
-from tests.integration.spark_fixtures import PROJECT, Logbus
 from tests.integration.spark_processes import (
     Spark,
     bundled_java_home,
@@ -21,6 +20,7 @@ from tests.integration.spark_processes import (
     environment,
     standalone,
 )
+from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -115,7 +115,7 @@ def test_a_query_outlives_a_zookeeper_that_hangs(endured: Endured) -> None:
     endured.catch_up("ZooKeeper hung")
 
 
-def test_a_query_without_a_group_does_not_need_zookeeper_once_it_runs(endured: Endured) -> None:
+def test_a_running_query_without_a_group_needs_no_zookeeper(endured: Endured) -> None:
     endured.produce()
     endured.start()
     endured.catch_up("its start")

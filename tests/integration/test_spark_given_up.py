@@ -19,8 +19,8 @@ from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
 from tests.servers.broker import broker_process, connect, is_led
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import PROJECT, Logbus, Streams, finish
+from tests.servers.spark import PROJECT, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

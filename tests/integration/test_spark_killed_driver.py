@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import PROJECT, Logbus, Streams, finish
+from tests.servers.spark import PROJECT, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

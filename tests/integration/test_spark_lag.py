@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.spark.lag.listener import LagListener
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_logbus.datasource.options import KNOWN, STREAM_ONLY
-from tests.integration.spark_fixtures import Logbus, Streams
+from tests.servers.spark import Logbus, Streams
 
 pytestmark = pytest.mark.spark
 

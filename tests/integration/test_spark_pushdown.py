@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
 
@@ -82,7 +82,7 @@ def test_spark_mixes_the_filters_of_one_plan_up(pushdown: SparkSession) -> None:
     assert frame.filter("n > 3").union(frame.filter("n > 7")).count() == 4
 
 
-def test_a_reader_that_takes_filters_cannot_read_while_they_are_off(
+def test_a_filtering_reader_cannot_read_without_pushdown(
     pushdown: SparkSession,
 ) -> None:
     pushdown.conf.set(ENABLED, "false")

@@ -28,7 +28,7 @@ from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +115,7 @@ def test_a_running_query_follows_at_once(
 
 
 @pytest.mark.long
-def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_anew(
+def test_a_stopped_query_follows_a_recreated_groups_rewind(
     logbus: Logbus, streams: Streams
 ) -> None:
     topic, group = logbus.topic(), "made-anew"
@@ -135,9 +135,7 @@ def test_a_stopped_query_follows_a_rewind_of_the_same_number_in_a_group_made_ane
 
 
 @pytest.mark.long
-def test_a_restart_in_the_middle_of_a_replay_repeats_the_same_ranges(
-    logbus: Logbus, streams: Streams
-) -> None:
+def test_a_restart_in_a_replay_repeats_the_same_ranges(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(10))
     logbus.produce(topic, numbered(10, 100), partition=1)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.model import TopicPartition
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

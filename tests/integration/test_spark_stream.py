@@ -12,9 +12,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from spark_logbus.datasource.stream_offset import VERSION
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -217,17 +218,17 @@ def test_a_checkpoint_of_a_newer_release(logbus: Logbus, streams: Streams) -> No
     topic = logbus.topic()
     streams.run(subscribe=topic)
     written = streams.checkpoint / "offsets" / "0"
-    written.write_text(written.read_text().replace('{"version": 1,', '{"version": 9,'))
+    written.write_text(written.read_text().replace(f'{{"version": {VERSION},', '{"version": 9,'))
     (streams.checkpoint / "offsets" / ".0.crc").unlink()
     with pytest.raises(
         StreamingQueryException,
         match=r"written by a newer release of logbus: its offset has version 9, this release reads "
-        r"up to 1\. Upgrade, or start a new checkpoint",
+        rf"up to {VERSION}\. Upgrade, or start a new checkpoint",
     ):
         streams.run(subscribe=topic)
 
 
-def test_a_stopped_query_is_over_at_once_although_records_keep_coming(
+def test_a_stopped_query_ends_at_once(
     spark: SparkSession, logbus: Logbus, streams: Streams
 ) -> None:
     topic = logbus.topic(partitions=2)

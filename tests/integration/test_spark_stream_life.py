@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_logbus.errors import UnknownTopicError
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -23,9 +23,7 @@ class PlannedError(Exception):
 
 
 @pytest.mark.long
-def test_the_first_micro_batch_fails_and_latest_stays_where_it_was(
-    logbus: Logbus, streams: Streams
-) -> None:
+def test_latest_stays_after_a_failed_first_micro_batch(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
 
@@ -41,7 +39,7 @@ def test_the_first_micro_batch_fails_and_latest_stays_where_it_was(
 
 
 @pytest.mark.long
-def test_a_failed_micro_batch_is_read_again_though_partitions_were_added(
+def test_a_failed_micro_batch_is_read_again_despite_new_partitions(
     logbus: Logbus, streams: Streams
 ) -> None:
     topic = logbus.topic(partitions=2)
@@ -90,7 +88,7 @@ def test_a_topic_that_is_deleted_while_a_micro_batch_reads_it(
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
 @pytest.mark.long
-def test_available_now_finds_that_what_it_set_out_to_read_is_gone(
+def test_available_now_notices_vanished_records(
     logbus: Logbus, streams: Streams, how: str, fail_on_data_loss: str
 ) -> None:
     topic = logbus.topic()

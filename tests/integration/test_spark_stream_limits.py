@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -40,9 +40,7 @@ def taken(query: StreamingQuery, topic: str) -> list[dict[str, int]]:
 
 
 @pytest.mark.long
-def test_a_limit_is_shared_out_in_proportion_and_holds_after_a_restart(
-    logbus: Logbus, streams: Streams
-) -> None:
+def test_a_limit_is_shared_in_proportion_across_restarts(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=3)
     logbus.produce(topic, numbered(100))
     logbus.produce(topic, numbered(50, 1000), partition=1)
@@ -150,7 +148,7 @@ def test_a_limit_by_bytes(logbus: Logbus, streams: Streams) -> None:
         pytest.param("1 second", {}, False, id="no limit"),
     ],
 )
-def test_a_watermark_whose_delay_covers_the_backlog_drops_nothing(
+def test_a_watermark_delay_over_the_backlog_drops_nothing(
     logbus: Logbus, streams: Streams, delay: str, options: dict[str, str], late: bool
 ) -> None:
     """100 seconds of records that came in order: the first half to one partition, the second to

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
 from spark_logbus.client import Producer
-from tests.integration.spark_fixtures import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 

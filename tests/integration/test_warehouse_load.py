@@ -15,7 +15,7 @@ from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
-from tests.integration.spark_fixtures import PROJECT, Logbus
+from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = pytest.mark.spark
 

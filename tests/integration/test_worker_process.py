@@ -16,7 +16,7 @@ from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
-from tests.integration.spark_fixtures import PROJECT, Logbus
+from tests.servers.spark import PROJECT, Logbus
 
 READS = """\
 from spark_logbus.datasource.task import read_partition

@@ -22,7 +22,7 @@ from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
-from tests.integration.spark_fixtures import Logbus
+from tests.servers.spark import Logbus
 
 ROOM_MS = 120_000  # to wait in, for who does not know better
 

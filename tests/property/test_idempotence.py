@@ -233,7 +233,7 @@ GIVEN_UP_FROM_BEHIND = [
 @example(GIVEN_UP_IN_THE_MIDDLE)
 @example(GIVEN_UP_FROM_BEHIND)
 @given(st.lists(STEPS, min_size=20, max_size=60))
-def test_what_is_acknowledged_is_there_once_and_what_failed_at_most_once(steps: list[Any]) -> None:
+def test_acknowledged_once_and_failed_at_most_once(steps: list[Any]) -> None:
     client, log = play(steps, losses=False)
     for offsets, acknowledgement in found(client, log):
         assert acknowledgement.done

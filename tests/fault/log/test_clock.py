@@ -25,7 +25,7 @@ def starts(broker: Broker) -> int:
 
 
 @JUMPS
-def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_flush(jump: int) -> None:
+def test_a_clock_jump_does_not_move_a_flush(jump: int) -> None:
     broker = broker_with(LogConfig(flush_ms=60_000))
     broker.append(record_batch(2), flush=False)
     broker.clock.jump(jump)
@@ -37,7 +37,7 @@ def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_flush(jump: i
 
 
 @JUMPS
-def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_roll(jump: int) -> None:
+def test_a_clock_jump_does_not_move_a_roll(jump: int) -> None:
     broker = broker_with(LogConfig(segment_ms=600_000, retention_ms=None))
     broker.append(record_batch(1))
     broker.clock.jump(jump)
@@ -49,7 +49,7 @@ def test_a_clock_that_jumps_an_hour_neither_hurries_nor_holds_up_a_roll(jump: in
 
 
 @JUMPS
-def test_a_clock_that_jumps_an_hour_while_the_broker_is_down_holds_up_no_roll(jump: int) -> None:
+def test_a_clock_jump_while_stopped_delays_no_roll(jump: int) -> None:
     broker = broker_with(LogConfig(segment_ms=600_000, retention_ms=None))
     broker.append(record_batch(1))
     broker.directory.close()
@@ -77,7 +77,7 @@ def test_a_clock_that_jumps_ahead_an_hour_deletes_nothing_early() -> None:
     assert starts(broker) == 4
 
 
-def test_a_clock_that_jumps_back_an_hour_holds_up_retention_by_that_hour_at_most() -> None:
+def test_a_clock_set_back_delays_retention_by_no_more() -> None:
     broker = broker_with(LogConfig(retention_ms=1_800_000))
     broker.append(record_batch(4))
     broker.clock.jump(-HOUR)
@@ -107,7 +107,7 @@ PAST = pytest.mark.parametrize(
 
 
 @PAST
-def test_a_record_of_the_past_is_kept_for_as_long_as_one_of_today(stamped: int) -> None:
+def test_a_record_of_the_past_is_kept_as_long(stamped: int) -> None:
     broker = broker_with(LogConfig(segment_bytes=1024, retention_ms=1_800_000))
     for _ in range(6):
         broker.append(record_batch(2, payload=bytes(500), timestamps=(stamped, stamped)))
@@ -124,9 +124,7 @@ def test_a_record_of_the_past_is_kept_for_as_long_as_one_of_today(stamped: int) 
 @PAST
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "scanned"])
-def test_when_a_record_of_the_past_was_appended_is_known_after_a_restart(
-    stamped: int, clean: bool, indexes: bool
-) -> None:
+def test_append_times_are_known_after_a_restart(stamped: int, clean: bool, indexes: bool) -> None:
     broker = broker_with(LogConfig(segment_bytes=1024, retention_ms=1_800_000))
     past = record_batch(2, payload=bytes(500), timestamps=(stamped, stamped))
     broker.append(past, record_batch(2, payload=bytes(500)), past)

@@ -252,7 +252,7 @@ def test_retention_of_compacted_segments() -> None:
     assert names_of(broker)[:1] == [f"{20:020d}.log"]
 
 
-def test_without_delete_in_its_policy_retention_leaves_a_log_alone() -> None:
+def test_without_delete_policy_retention_does_nothing() -> None:
     broker = broker_with(12)
     broker.log().configure(LogConfig(**{**vars(CONFIG), "retention_bytes": 1, "retention_ms": 1}))
     broker.clock.advance(10_000)

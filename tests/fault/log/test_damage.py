@@ -124,7 +124,7 @@ def test_a_zeroed_page_in_a_sealed_segment(first: int) -> None:
     assert broker.log().damaged == (damaged,)
 
 
-def test_damage_before_the_recovery_point_at_the_end_of_the_log_is_not_cut() -> None:
+def test_damage_before_the_recovery_point_is_not_cut() -> None:
     broker = broker_with(4)
     broker.clock.advance(60)
     broker.directory.maintain()  # writes the recovery point
@@ -148,7 +148,7 @@ def test_damage_before_the_recovery_point_at_the_end_of_the_log_is_not_cut() -> 
     assert offsets_from(broker.log(), 8) == [8]
 
 
-def test_a_truncated_sealed_segment_leaves_a_range_without_records() -> None:
+def test_a_truncated_sealed_segment_leaves_a_gap() -> None:
     broker = broker_with(8, segment_bytes=5 * SIZE)
     disk = broker.files
     assert isinstance(disk, SimulatedDisk)
@@ -164,9 +164,7 @@ def test_a_truncated_sealed_segment_leaves_a_range_without_records() -> None:
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 5 * SIZE], ids=["active", "sealed"])
 @pytest.mark.parametrize("byte", [0, 7, 9, 24])
-def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
-    byte: int, segment_bytes: int
-) -> None:
+def test_a_header_broken_at_run_time_fails_its_reader(byte: int, segment_bytes: int) -> None:
     broker = broker_with(8, segment_bytes=segment_bytes)
     log = broker.log()
     disk = broker.files
@@ -186,7 +184,7 @@ def test_a_header_that_breaks_while_the_broker_runs_is_met_by_a_reader(
 
 
 @pytest.mark.parametrize("length", [4, SIZE - 15, SIZE - 4], ids=["short", "odd", "too long"])
-def test_a_length_that_cannot_be_is_met_by_the_reader_of_that_record_batch(length: int) -> None:
+def test_an_impossible_length_fails_its_reader_only(length: int) -> None:
     broker = broker_with(2)
     disk = broker.files
     assert isinstance(disk, SimulatedDisk)
@@ -197,7 +195,7 @@ def test_a_length_that_cannot_be_is_met_by_the_reader_of_that_record_batch(lengt
         broker.log().read(2, max_bytes=1)
 
 
-def test_a_record_batch_within_a_record_s_value_is_not_taken_for_one_of_the_log() -> None:
+def test_a_record_batch_inside_a_value_is_not_the_logs() -> None:
     inner = record_batch(7)
     stamp(inner, base_offset=5, leader_epoch=1, append_time_us=1)
     broker = Broker(files=SimulatedDisk())
@@ -225,7 +223,7 @@ def test_a_timestamp_is_found_on_both_sides_of_damage() -> None:
     assert found == [0, 1, 3, 3, 3, 3, 5, None]
 
 
-def test_damage_is_known_again_after_a_crash_though_an_index_of_better_days_was_there() -> None:
+def test_damage_is_found_again_despite_an_older_index() -> None:
     broker = broker_with(3)
     broker.restart()  # leaves an index of the whole segment
     disk = broker.files
@@ -242,7 +240,7 @@ def test_damage_is_known_again_after_a_crash_though_an_index_of_better_days_was_
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 5 * SIZE], ids=["active", "sealed"])
-def test_damage_over_the_end_of_one_record_batch_and_the_offset_of_the_next(
+def test_damage_across_two_record_batches(
     segment_bytes: int,
 ) -> None:
     broker = broker_with(8, segment_bytes=segment_bytes)

@@ -82,7 +82,7 @@ def test_it_starts_and_serves_all_that_needs_no_space(count: int, act: Act) -> N
         assert [log.topic_partition for log in broker.directory.logs()] == [TP]
 
 
-def test_a_disk_that_refuses_the_checkpoint_is_not_asked_at_every_pass(
+def test_a_refused_checkpoint_is_not_tried_at_every_pass(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = prepared(3)

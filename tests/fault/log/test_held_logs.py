@@ -99,7 +99,7 @@ def test_a_start_compacts_nothing_before_the_topic_is_known(end: Callable[[Broke
     assert log.compaction.plan(broker.clock.now_us()) is not None
 
 
-def test_silent_producers_are_remembered_until_the_topic_is_known() -> None:
+def test_silent_producers_are_kept_until_the_topic_is_known() -> None:
     broker = broker_with({"producer.id.expiration.ms": str(90 * DAY * 1000), **FOREVER}, count=0)
     said = batch(0)
     there = append(broker.log(), said)
@@ -147,7 +147,7 @@ def test_a_configuration_that_cannot_be_used_deletes_nothing(config: dict[str, s
     assert start_offset(broker) == 16
 
 
-def test_a_log_whose_topic_is_gone_is_left_alone_until_it_is_back() -> None:
+def test_a_log_without_its_topic_is_left_alone() -> None:
     broker = broker_with({})
     broker.directory.hold(TP, topic_id="f" * 32)
     assert not broker.log().held, "that was another topic of the name"

@@ -105,7 +105,7 @@ def test_a_harmed_index_changes_no_read(
 
 
 @pytest.mark.parametrize("harm", [flipped_entry, everything_gone])
-def test_an_index_that_is_harmed_while_the_broker_runs_is_rebuilt_when_it_is_loaded(
+def test_an_index_harmed_at_run_time_is_rebuilt_on_load(
     harm: Callable[[SimulatedDisk, Path], None],
 ) -> None:
     broker, disk = broker_with_segments()
@@ -115,7 +115,7 @@ def test_an_index_that_is_harmed_while_the_broker_runs_is_rebuilt_when_it_is_loa
     assert observe(broker) == before
 
 
-def test_the_active_segment_does_not_take_the_index_of_another_of_its_size() -> None:
+def test_the_active_segment_takes_no_foreign_index() -> None:
     broker = Broker(files=SimulatedDisk(), config=LogConfig(segment_bytes=1024))
     broker.append(*(record_batch(2, payload=bytes(400)) for _ in range(4)))
     before = observe(broker)
@@ -160,7 +160,7 @@ def test_a_harmed_checkpoint_costs_a_scan_and_no_record(
     "words",
     ["", "x", "0", "0 0", "x 0 0", "{} 0 x", "{} -1 0", "{} 5 4", "{} 0 9223372036854775807"],
 )
-def test_a_checkpoint_that_says_nothing_costs_a_scan_and_no_record(words: str) -> None:
+def test_an_empty_checkpoint_costs_a_scan_only(words: str) -> None:
     broker, disk = broker_with_segments()
     before = observe(broker)
     broker.directory.close()
@@ -192,7 +192,7 @@ def test_a_snapshot_of_producers_that_says_nothing_is_not_needed() -> None:
     assert observe(broker) == before
 
 
-def test_files_that_are_named_like_segments_beyond_all_offsets_are_let_be() -> None:
+def test_files_named_beyond_all_offsets_are_left_alone() -> None:
     broker, disk = broker_with_segments()
     before = observe(broker)
     disk.open(DIRECTORY / f"{(1 << 63) - 1:020d}.log", create=True)
@@ -227,7 +227,7 @@ def test_a_marker_holds_for_one_start_only() -> None:
     assert not disk.exists(Path("/data/clean-shutdown"))
 
 
-def test_the_marker_is_gone_for_good_though_no_checkpoint_can_be_written() -> None:
+def test_the_marker_goes_without_a_checkpoint() -> None:
     broker, disk = broker_with_segments()
     broker.directory.close()
     disk.refuse = lambda done, path: (
@@ -239,7 +239,7 @@ def test_the_marker_is_gone_for_good_though_no_checkpoint_can_be_written() -> No
     assert not disk.exists(Path("/data/clean-shutdown"))
 
 
-def test_a_sealed_segment_of_another_size_is_scanned_though_the_shutdown_was_clean() -> None:
+def test_a_sealed_segment_of_another_size_is_scanned() -> None:
     broker, disk = broker_with_segments()
     end = broker.log().ends().high_watermark
     broker.directory.close()
@@ -264,7 +264,7 @@ def test_lost_partition_metadata_is_restored_from_the_checkpoint(
     assert observe(broker) == before
 
 
-def test_a_checkpoint_of_another_topic_with_that_name_is_not_believed() -> None:
+def test_another_topics_checkpoint_is_not_believed() -> None:
     broker, disk = broker_with_segments()
     broker.clock.advance(60)
     broker.directory.maintain()

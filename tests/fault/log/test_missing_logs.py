@@ -71,9 +71,7 @@ def test_a_log_that_the_checkpoint_knows_is_not_made_anew(
     assert offsets_from(ensure(broker), 0) == [0, 2]
 
 
-def test_a_directory_that_comes_back_is_not_opened_before_the_next_start(
-    disk: SimulatedDisk, broker: Broker
-) -> None:
+def test_a_returned_directory_waits_for_the_next_start(disk: SimulatedDisk, broker: Broker) -> None:
     """It may be half copied."""
     broker.directory.close()
     away(disk)
@@ -245,7 +243,7 @@ def test_power_that_fails_while_a_log_is_given_up(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
-def test_a_creation_that_fails_anywhere_is_completed_by_the_next_attempt(number: int) -> None:
+def test_a_failed_creation_is_completed_by_the_next_attempt(number: int) -> None:
     for at in itertools.count():
         disk = SimulatedDisk()
         broker = Broker(files=disk)
@@ -272,7 +270,7 @@ def test_a_creation_that_fails_anywhere_is_completed_by_the_next_attempt(number:
 
 
 @pytest.mark.parametrize("harmed", [names.segment(0), names.PARTITION_METADATA])
-def test_a_log_that_could_not_be_opened_makes_room_for_a_new_topic_of_its_name(
+def test_an_unopenable_log_makes_room_for_a_new_topic(
     disk: SimulatedDisk, broker: Broker, harmed: str
 ) -> None:
     broker.restart()

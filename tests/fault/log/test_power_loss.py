@@ -19,7 +19,7 @@ def payloads(broker: Broker, start: int = 0) -> list[bytes]:
     return [data[80:].rstrip(b"\0") for _, data in batches_from(broker.log(), start)]
 
 
-def test_appends_that_were_called_back_survive_and_others_may_not() -> None:
+def test_acknowledged_appends_survive() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(flush_ms=60_000))
     answers: list[LogbusError | None] = []
@@ -48,7 +48,7 @@ def test_nothing_unflushed_is_visible() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_survives_acknowledged_records_are_whole_and_in_place(seed: int) -> None:
+def test_acknowledged_records_survive_whole_and_in_place(seed: int) -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(segment_bytes=1024, flush_ms=60_000))
     for number in range(25):
@@ -80,7 +80,7 @@ def _by_offset(count: int) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("survival", [NOTHING, *map(RandomSurvival, range(20))])
-def test_a_periodic_flush_loses_no_more_than_its_window_and_a_prefix_survives(
+def test_a_periodic_flush_loses_its_window_at_most(
     survival: Survival,
 ) -> None:
     disk = SimulatedDisk()

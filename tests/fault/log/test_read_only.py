@@ -38,7 +38,7 @@ def brokers_two_logs() -> tuple[Broker, SimulatedDisk]:
     return broker, disk
 
 
-def test_a_partition_whose_directory_turns_read_only_refuses_appends_and_is_read() -> None:
+def test_a_directory_turned_read_only_is_still_read() -> None:
     broker, disk = brokers_two_logs()
     read_only(disk, "flights-0")
     for payload in (8, 800):  # one for the active segment, and one that would roll
@@ -52,7 +52,7 @@ def test_a_partition_whose_directory_turns_read_only_refuses_appends_and_is_read
     assert offsets_from(other, 0) == [0, 4]
 
 
-def test_upkeep_that_fails_for_one_partition_goes_on_with_the_others() -> None:
+def test_failing_upkeep_of_one_partition_spares_others() -> None:
     broker, disk = brokers_two_logs()
     for log in (broker.log(), broker.log(OTHER)):
         log.configure(LogConfig(segment_ms=1000, retention_ms=None))
@@ -63,7 +63,7 @@ def test_upkeep_that_fails_for_one_partition_goes_on_with_the_others() -> None:
     assert broker.log().segment_count == 2  # as before
 
 
-def test_a_partition_whose_directory_is_read_only_at_the_start_leaves_the_others_alone() -> None:
+def test_a_read_only_directory_at_start_costs_its_partition_only() -> None:
     broker, disk = brokers_two_logs()
     disk.crash(AllSurvives())
     read_only(disk, "flights-0")

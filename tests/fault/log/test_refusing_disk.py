@@ -28,7 +28,7 @@ def refusing(operation: str, path_part: str, number: int) -> object:
 
 
 @pytest.mark.parametrize("room", [0, 1, 79, 80, 87])
-def test_a_full_disk_refuses_an_append_whole_and_takes_the_next_when_there_is_space(
+def test_a_full_disk_refuses_an_append_whole(
     room: int,
 ) -> None:
     disk = SimulatedDisk()
@@ -68,7 +68,7 @@ def test_a_file_that_takes_only_a_part_of_a_write(tmp_path: Path) -> None:
     broker.directory.close()
 
 
-def test_a_failed_append_whose_rest_cannot_be_removed_takes_the_partition_offline() -> None:
+def test_an_append_that_cannot_be_undone_takes_the_partition_offline() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -107,7 +107,7 @@ def test_a_roll_without_space_fails_the_append_only(refused: str) -> None:
     ("refused", "said"),
     [(".index", "index will be rebuilt"), (".producers", "recovery would take longer")],
 )
-def test_what_can_be_rebuilt_stops_no_append_when_it_cannot_be_written(
+def test_rebuildable_files_stop_no_append(
     refused: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimulatedDisk()
@@ -121,7 +121,7 @@ def test_what_can_be_rebuilt_stops_no_append_when_it_cannot_be_written(
     assert offsets_from(broker.log(), 0) == [0, 1, 2, 3]
 
 
-def test_retention_frees_a_full_disk_though_no_checkpoint_can_be_written() -> None:
+def test_retention_frees_a_full_disk_without_a_checkpoint() -> None:
     disk = SimulatedDisk()
     config = LogConfig(segment_bytes=1024, retention_bytes=1024, retention_ms=None)
     broker = Broker(files=disk, config=config)
@@ -172,7 +172,7 @@ def test_a_failed_flush_is_not_acknowledged_and_not_tried_again() -> None:
     assert offsets_from(log, 0) == [0]
 
 
-def test_after_a_failed_flush_there_is_no_clean_marker_and_the_other_log_works() -> None:
+def test_a_failed_flush_leaves_no_clean_marker() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -190,7 +190,7 @@ def test_after_a_failed_flush_there_is_no_clean_marker_and_the_other_log_works()
     assert broker.append(record_batch(1)) >= 3
 
 
-def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_is_served() -> None:
+def test_after_a_failed_flush_pages_are_rewritten_before_serving() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -206,7 +206,7 @@ def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_i
     assert offsets_from(broker.log(), 0) == [0, 2]
 
 
-def test_a_flush_that_fails_at_the_start_is_made_up_for_at_the_next() -> None:
+def test_a_failed_flush_at_start_is_repaired_at_the_next() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -229,7 +229,7 @@ def test_a_flush_that_fails_at_the_start_is_made_up_for_at_the_next() -> None:
     assert offsets_from(broker.log(), 0) == [0, 2]
 
 
-def test_the_first_flush_after_a_crash_fails_and_is_made_up_for_at_the_next_start() -> None:
+def test_a_failed_first_flush_is_repaired_at_the_next_start() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -280,9 +280,7 @@ def test_a_roll_that_cannot_flush_takes_the_partition_offline(operation: str) ->
 
 @pytest.mark.parametrize("operation", ["create", "open directory"])
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_roll_for_which_there_is_no_descriptor_fails_the_append_only(
-    operation: str, number: int
-) -> None:
+def test_a_roll_without_descriptors_fails_the_append_only(operation: str, number: int) -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LogConfig(segment_bytes=1024))
     broker.append(record_batch(1, payload=bytes(800)))
@@ -330,7 +328,7 @@ def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> No
 # -- reads --------------------------------------------------------------------------------
 
 
-def test_a_log_that_cannot_be_read_at_start_leaves_the_others_alone() -> None:
+def test_an_unreadable_log_at_start_spares_the_others() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))
@@ -348,7 +346,7 @@ def test_a_log_that_cannot_be_read_at_start_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_log_for_which_there_is_no_descriptor_at_the_start_is_opened_later(number: int) -> None:
+def test_a_log_without_a_descriptor_at_start_opens_later(number: int) -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk)
     broker.append(record_batch(2))

@@ -32,7 +32,7 @@ def stamped(*counts: int) -> list[bytes]:
     return [data for _, data in batches_from(broker.log(), 0)]
 
 
-def test_a_torn_write_at_every_byte_of_the_last_record_batch_is_cut_back() -> None:
+def test_a_write_torn_at_any_byte_is_cut_back() -> None:
     first, second, last = stamped(3, 2, 4)
     whole = first + second
     for torn_at in range(len(last)):
@@ -45,7 +45,7 @@ def test_a_torn_write_at_every_byte_of_the_last_record_batch_is_cut_back() -> No
         assert offsets_from(log, 0) == [0, 3, 5]
 
 
-def test_a_record_batch_whose_end_never_reached_the_disk_is_cut_off_at_any_byte() -> None:
+def test_an_unfinished_record_batch_is_cut_off_at_any_byte() -> None:
     """The file has its new length already, and zeros where bytes are missing."""
     first, last = stamped(3, 4)
     for written in range(HEADER_SIZE - 6, len(last.rstrip(b"\0"))):  # a header ends in six zeros
@@ -82,7 +82,7 @@ def test_a_file_longer_than_its_data_serves_none_of_it(tail: bytes) -> None:
     assert broker.append(record_batch()) == 6
 
 
-def test_an_old_record_batch_behind_the_end_is_not_taken_for_a_new_one() -> None:
+def test_an_old_record_batch_after_the_end_is_not_new() -> None:
     first, second = stamped(3, 2)
     broker = crashed_broker_with(first + second + first)
     assert offsets_from(broker.log(), 0) == [0, 3]

@@ -72,7 +72,7 @@ def accept(broker: Broker) -> None:
 
 @ENDS
 @pytest.mark.parametrize("jump", [YEAR, 73 * YEAR, 8 * DAY], ids=["a year", "2099", "8 days"])
-def test_a_start_with_a_clock_that_is_wrong_deletes_nothing_early(
+def test_a_wrong_clock_at_start_deletes_nothing_early(
     end: Callable[[Broker], None], jump: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = broker_with()
@@ -119,7 +119,7 @@ def test_an_operator_s_word_is_heard(caplog: pytest.LogCaptureFixture) -> None:
     assert broker.directory.clock.problem() is None
 
 
-def test_an_operator_s_word_is_heard_by_a_broker_that_starts_later() -> None:
+def test_an_accepted_clock_is_heard_at_the_next_start() -> None:
     broker = broker_with()
     stop(broker)
     broker.clock.advance(30 * DAY)
@@ -156,7 +156,7 @@ def test_a_broker_that_was_off_for_a_week_deletes_late() -> None:
     assert run_for(broker, 12 * HOUR) == 6, "and what came since is kept for longer"
 
 
-def test_a_broker_that_was_off_for_less_than_a_day_goes_by_the_clock() -> None:
+def test_a_broker_off_for_hours_believes_the_clock() -> None:
     broker = broker_with()
     run_for(broker, 6 * DAY + 12 * HOUR)
     stop(broker)
@@ -227,7 +227,7 @@ def test_the_time_is_kept_every_half_minute_and_at_the_end() -> None:
     assert read_clock(broker.files, broker.path) == NOW_US + 35 * SECOND
 
 
-def test_the_time_is_kept_though_retention_always_has_something_to_delete() -> None:
+def test_the_time_is_kept_under_constant_retention() -> None:
     """Then the checkpoint is written before it is due, each time."""
     broker = broker_with(LogConfig(segment_bytes=1024, retention_bytes=1, retention_ms=None))
     for _ in range(2 * DAY // 20):
@@ -258,7 +258,7 @@ def test_a_disk_that_refuses_the_file_stops_nothing(
     assert run_for(broker, 8 * DAY) == 5
 
 
-def test_a_data_directory_of_an_earlier_release_takes_the_clock_at_its_word() -> None:
+def test_an_earlier_releases_directory_believes_the_clock() -> None:
     broker = broker_with()
     stop(broker)
     disk_of(broker).remove(broker.path / names.CLOCK)

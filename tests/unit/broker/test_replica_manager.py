@@ -245,7 +245,7 @@ def test_a_deleted_topic_is_given_up_and_its_log_removed(following: Following) -
     assert T0 in following.moved, "who waits for its records has to learn of it"
 
 
-def test_a_deleted_log_that_the_disk_does_not_let_go_of_is_removed_later(
+def test_a_deleted_log_the_disk_holds_is_removed_later(
     following: Following, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     following.tell()
@@ -287,7 +287,7 @@ def test_a_topic_that_was_created_again_is_led_anew(following: Following) -> Non
         first.append_as_leader(record_batch(), leader_epoch=0)
 
 
-def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
+def test_a_broker_that_stepped_back_leads_in_a_new_epoch(
     following: Following,
 ) -> None:
     following.tell()
@@ -312,7 +312,7 @@ def test_a_broker_that_stepped_back_leads_nothing_and_then_in_a_new_epoch(
     assert following.moved == [T0], "the listener was not added twice"
 
 
-def test_a_partition_that_was_led_by_another_meanwhile_is_led_anew(following: Following) -> None:
+def test_a_partition_led_by_another_is_led_anew(following: Following) -> None:
     following.tell()
     wait_until(following.leads)
     log = following.replica_manager.leader_of(T0).log
@@ -324,7 +324,7 @@ def test_a_partition_that_was_led_by_another_meanwhile_is_led_anew(following: Fo
     assert (led.log, led.leader_epoch) == (log, 5)
 
 
-def test_a_log_that_another_broker_has_brought_further_meanwhile_is_refused(
+def test_a_log_another_broker_took_further_is_refused(
     following: Following,
 ) -> None:
     following.tell()
@@ -378,7 +378,7 @@ def test_a_zookeeper_that_lost_everything_costs_no_records(following: Following)
 
 
 @pytest.mark.parametrize("then", [None, NEW])
-def test_a_topic_whose_unreadable_node_is_cleared_away_costs_no_records(
+def test_clearing_an_unreadable_topic_node_costs_no_records(
     following: Following, then: str | None
 ) -> None:
     following.tell()
@@ -413,7 +413,7 @@ def test_stop_does_not_wait_for_zookeeper_to_come_back(following: Following) -> 
     assert not following.replica_manager._thread.is_alive()
 
 
-def test_a_log_that_was_led_and_is_not_there_is_refused_until_it_is_given_up(
+def test_a_missing_log_is_refused_until_given_up(
     following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     following.topics.told = OLD

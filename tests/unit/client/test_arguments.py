@@ -90,9 +90,7 @@ def test_what_is_refused_names_the_argument(
     "place",
     ["earliest", Earliest, None, NOON, 1.5, AtOffset("1"), AtOffset(1 << 63)],  # type: ignore[arg-type]
 )
-def test_a_place_that_is_none_is_refused_and_never_taken_for_the_end(
-    fake: FakeCluster, cluster: Cluster, place: Any
-) -> None:
+def test_an_unknown_position_is_refused(fake: FakeCluster, cluster: Cluster, place: Any) -> None:
     fake.create("t")
     with pytest.raises(ConfigError, match=r"start must be Earliest\(\), Latest\(\), AtOffset"):
         ConsumerConfig(start=place)

@@ -129,7 +129,7 @@ def test_what_is_not_touched_keeps_its_bytes() -> None:
     assert batch[0].producer_id == 9
 
 
-def test_what_is_written_anew_has_no_producer_and_the_newest_stamps() -> None:
+def test_rewritten_batches_have_no_producer() -> None:
     first = keyed_batch(Keyed(b"a", b"1", NOW_US + 5), Keyed(b"b", b"2"), producer_id=9)
     second = keyed_batch(Keyed(b"c", b"3", NOW_US + 1), producer_id=9)
     stamp(first, base_offset=0, leader_epoch=3, append_time_us=100)

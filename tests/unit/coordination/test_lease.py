@@ -62,7 +62,7 @@ def test_nothing_is_certain_before_the_first_answer(subject: Subject) -> None:
     assert subject.lease.current()
 
 
-def test_it_lasts_for_a_timeout_from_the_question_not_from_the_answer(subject: Subject) -> None:
+def test_a_lease_counts_from_the_question(subject: Subject) -> None:
     subject.slow_s = 1.5
     asked = subject.now
     subject.look()
@@ -92,7 +92,7 @@ def test_who_comes_when_it_is_certain_does_not_wait(subject: Subject) -> None:
     assert subject.told == 1
 
 
-def test_an_id_that_is_not_ours_yet_is_waited_for_while_zookeeper_answers(
+def test_an_id_not_yet_ours_is_waited_for(
     subject: Subject,
 ) -> None:
     subject.answer = False
@@ -112,7 +112,7 @@ def test_a_zookeeper_that_goes_away_holds_up_nobody(subject: Subject) -> None:
         assert subject.lease.current()
 
 
-def test_after_a_sleep_a_silent_zookeeper_is_given_longer_before_it_counts_as_away(
+def test_after_a_sleep_a_silent_zookeeper_gets_more_time(
     subject: Subject,
 ) -> None:
     subject.look()
@@ -154,7 +154,7 @@ def test_a_lost_session_ends_the_lease(subject: Subject) -> None:
     assert not subject.lease.current()
 
 
-def test_it_lasts_no_longer_than_the_session_that_zookeeper_grants(subject: Subject) -> None:
+def test_a_lease_lasts_no_longer_than_the_session(subject: Subject) -> None:
     subject.look()
     subject.session_is(SessionState.CONNECTED, granted_s=2)
     subject.now += 1.9

@@ -20,7 +20,7 @@ def test_this_one_lives() -> None:
     assert not is_gone(this_process())
 
 
-def test_one_that_has_ended_is_gone_before_and_after_it_is_reaped() -> None:
+def test_an_ended_process_is_gone_before_it_is_reaped() -> None:
     with subprocess.Popen([sys.executable, "-c", TELL], stdout=subprocess.PIPE, text=True) as ended:
         assert ended.stdout is not None
         identity = ended.stdout.readline().strip()

@@ -64,7 +64,7 @@ def test_a_new_partition_without_records_is_nothing_new() -> None:
     assert plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (0, 0)})).end is None
 
 
-def test_a_new_partition_that_has_lost_its_first_records_is_a_finding() -> None:
+def test_a_new_partition_without_its_first_records_is_data_loss() -> None:
     plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5), T1: (2, 3)}))
     assert plan.findings == [BelowLogStart(T1, 0, 2)]
 
@@ -144,7 +144,7 @@ def test_a_rewind_of_a_partition_that_is_new_to_the_stream() -> None:
     assert plan.end.ranges() == [OffsetRange(T1, 2, 3)]
 
 
-def test_a_rewind_says_nothing_about_a_topic_that_was_recreated_since() -> None:
+def test_a_rewind_does_not_bind_a_recreated_topic() -> None:
     view = GroupView("g", RewindMark(1), {T0: 4})
     plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 9)}, {"t": "new"}), view=view)
     assert plan.findings == [TopicRecreated("t", "id", "new")]
@@ -160,7 +160,7 @@ def test_a_rewind_is_cut_to_what_the_log_holds() -> None:
     assert plan.end.start == {T0: 4, T1: 3}
 
 
-def test_a_rewound_stream_under_a_limit_goes_on_from_where_it_was_set() -> None:
+def test_a_rewound_stream_under_a_limit_continues() -> None:
     view = GroupView("g", RewindMark(1), {T0: 0})
     plan = plan_micro_batch(last({T0: 5}), snapshot({T0: (0, 5)}), view=view)
     assert plan.end is not None

@@ -59,7 +59,7 @@ def test_defaults_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (parsed.zookeeper, parsed.starting.positions) == ("z:2181/x", Latest())
 
 
-def test_an_environment_that_names_no_zookeeper_is_told_by_its_variable(
+def test_a_bad_environment_variable_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LOGBUS_ZOOKEEPER", "http://z:2181")

@@ -71,7 +71,7 @@ def test_a_minimum_is_waited_for_until_the_delay_is_over() -> None:
         query.latest(three)
 
 
-def test_a_minimum_does_not_hold_up_the_first_of_a_run_nor_one_that_ends_by_itself() -> None:
+def test_a_minimum_delays_neither_first_nor_available_now() -> None:
     world = World(two_partitions(4, 4))
     first = Query(world, startingOffsets="earliest", minOffsetsPerTrigger="100")
     one = first.latest(first.driver.initial())
@@ -154,7 +154,7 @@ def test_available_now_ends_where_it_was_prepared() -> None:
     assert later.read(end, gap) == ["t-0[4, 9)", "t-1[4, 9)", "t-2[0, 9)"]
 
 
-def test_available_now_from_latest_reads_nothing_although_records_come() -> None:
+def test_available_now_from_latest_reads_nothing() -> None:
     world = World(two_partitions(4, 4))
     query = Query(world)
     query.driver.prepare_available_now()
@@ -229,7 +229,7 @@ def test_rewinds_of_a_group_that_was_deleted_meanwhile() -> None:
     assert world.asked_rewinds == [(RewindMark(5), RewindMark(1))]
 
 
-def test_a_rewind_of_the_same_number_in_a_group_that_was_made_anew_is_followed() -> None:
+def test_a_recreated_groups_rewind_of_the_same_number_is_followed() -> None:
     world = World(two_partitions(4, 4), group_epoch=1, group_token="first")
     query = Query(world, startingOffsets="earliest", group="g")
     end = query.latest(query.driver.initial())
@@ -243,7 +243,7 @@ def test_a_rewind_of_the_same_number_in_a_group_that_was_made_anew_is_followed()
     assert len(world.asked_rewinds) == 1
 
 
-def test_a_checkpoint_of_a_release_without_tokens_goes_by_the_number() -> None:
+def test_a_tokenless_checkpoint_goes_by_the_number() -> None:
     world = World(two_partitions(4, 4), group_epoch=1)
     query = Query(world, startingOffsets="earliest", group="g")
     end = query.latest(query.driver.initial())
@@ -270,7 +270,7 @@ def test_the_group_is_held_before_anything_is_read_for_it() -> None:
     Query(world).latest(end)  # without a group there is nothing to hold
 
 
-def test_rewinds_from_before_the_stream_joined_the_group_are_past() -> None:
+def test_rewinds_before_the_stream_joined_are_past() -> None:
     world = World(two_partitions(4, 4), group_epoch=7, rewinds={T0: 0})
     query = Query(world, group="g")
     end = query.latest(query.driver.initial())
@@ -286,7 +286,7 @@ def test_unusable_starts_end_the_query_with_the_option_named() -> None:
         query.latest(query.driver.initial())
 
 
-def test_the_report_shows_the_high_watermarks_and_the_bytes_behind() -> None:
+def test_progress_shows_high_watermarks_and_bytes_behind() -> None:
     world = World(two_partitions(4, 6))
     query = Query(world, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert query.driver.report() is None

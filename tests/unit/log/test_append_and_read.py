@@ -69,7 +69,7 @@ def with_gaps() -> memoryview:
         (with_gaps(), InvalidRequestError),
     ],
 )
-def test_what_is_wrong_with_the_data_is_refused_and_nothing_is_appended(
+def test_wrong_data_is_refused_and_nothing_appended(
     broker: Broker, data: memoryview, error: type[Exception]
 ) -> None:
     broker.log().configure(LogConfig(max_record_batch_bytes=500))
@@ -153,7 +153,7 @@ def test_ends(broker: Broker) -> None:
     assert ends.size_bytes == 2 * 88
 
 
-def test_offset_at_goes_by_the_largest_timestamp_of_each_record_batch(broker: Broker) -> None:
+def test_offset_at_goes_by_largest_timestamps(broker: Broker) -> None:
     for newest in (50, 10, 70, 60, 70, 90):
         for _ in range(9):  # enough to have it spread over segments
             broker.append(record_batch(1, payload=bytes(300), timestamps=(5, newest)))
@@ -199,7 +199,7 @@ def test_a_segment_rolls(broker: Broker, cause: str, monkeypatch: pytest.MonkeyP
     assert offsets_from(log, 0) == [0, 1, 2]
 
 
-def test_a_record_batch_larger_than_a_segment_gets_one_of_its_own(broker: Broker) -> None:
+def test_a_huge_record_batch_gets_its_own_segment(broker: Broker) -> None:
     broker.append(record_batch(1), record_batch(1, payload=bytes(9000)), record_batch(1))
     assert offsets_from(broker.log(), 0) == [0, 1, 2]
     assert len(list(broker.log_path().glob("*.log"))) == 3
@@ -232,7 +232,7 @@ def test_age_goes_on_over_a_restart(broker: Broker) -> None:
     assert len(list(broker.log_path().glob("*.log"))) == 2
 
 
-def test_all_expired_data_goes_though_it_is_in_the_active_segment(broker: Broker) -> None:
+def test_expired_data_goes_from_the_active_segment_too(broker: Broker) -> None:
     broker.log().configure(LogConfig(retention_ms=1000))
     broker.append(record_batch(4))
     broker.clock.advance(0.9)

@@ -102,9 +102,7 @@ def test_the_flush_policy_of_a_topic() -> None:
         ("retention.ms", "soon", "."),
     ],
 )
-def test_a_duration_in_the_place_of_a_number_is_refused_with_the_number(
-    key: str, text: str, hint: str
-) -> None:
+def test_a_duration_for_a_number_is_refused(key: str, text: str, hint: str) -> None:
     with pytest.raises(ConfigError) as refused:
         LogConfig.from_topic_config({key: text}, DEFAULTS)
     told = str(refused.value)

@@ -73,7 +73,7 @@ def test_a_bad_configuration_creates_nothing(broker: Broker) -> None:
     assert not broker.log_path().exists()
 
 
-def test_the_longest_topic_name_can_be_created_set_aside_and_removed(broker: Broker) -> None:
+def test_the_longest_topic_name_works_throughout(broker: Broker) -> None:
     longest = TopicPartition("t" * 249, 0)
     broker.directory.ensure(longest, topic_id=TOPIC_ID, config={})
     broker.directory.ensure(longest, topic_id="b" * 32, config={})
@@ -141,7 +141,7 @@ def test_a_slice_outlives_the_segment_that_retention_deletes(broker: Broker) -> 
         os.fstat(fd)
 
 
-def test_a_segment_that_retention_deletes_while_a_reader_opens_it() -> None:
+def test_a_segment_deleted_while_a_reader_opens_it() -> None:
     config = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None)
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=config)
@@ -159,7 +159,7 @@ def test_a_segment_that_retention_deletes_while_a_reader_opens_it() -> None:
     assert broker.log().ends().log_start_offset > 0
 
 
-def test_readers_under_rolls_and_retention_see_whole_record_batches_or_out_of_range() -> None:
+def test_readers_under_rolls_and_retention_see_whole_batches() -> None:
     config = LogConfig(segment_bytes=1024, retention_bytes=2500, retention_ms=None)
     broker = Broker(files=SimulatedDisk(), config=config)
     log = broker.log()

@@ -97,7 +97,7 @@ def test_a_roll_tells_those_who_wait() -> None:
     assert heard == [2]
 
 
-def test_listeners_hear_of_every_move_and_a_failing_one_stops_nobody(
+def test_a_failing_listener_stops_no_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = broker_with(LogConfig())
@@ -177,7 +177,7 @@ def test_the_flusher_s_thread_serves_timers() -> None:
     flusher.stop()
 
 
-def test_a_timer_beyond_what_a_system_can_count_to_does_not_end_the_thread() -> None:
+def test_an_uncountable_timer_does_not_end_the_thread() -> None:
     clock = ManualClock()
     flusher = Flusher(clock)
     served = threading.Event()
@@ -199,7 +199,7 @@ def test_a_timer_beyond_what_a_system_can_count_to_does_not_end_the_thread() -> 
 LEFT_TO_OS = LogConfig(flush_policy=FlushPolicy.OS)
 
 
-def test_left_to_the_os_a_record_is_visible_unflushed_and_flushed_for_who_asks() -> None:
+def test_left_to_the_os_records_are_visible_unflushed() -> None:
     broker = broker_with(LEFT_TO_OS)
     log, before = broker.log(), syncs(broker)
     heard: list[int] = []
@@ -219,7 +219,7 @@ def test_left_to_the_os_a_record_is_visible_unflushed_and_flushed_for_who_asks()
     assert log.flushed(end)
 
 
-def test_left_to_the_os_a_power_failure_takes_back_what_was_not_flushed() -> None:
+def test_left_to_the_os_a_power_failure_loses_the_unflushed() -> None:
     disk = SimulatedDisk()
     broker = Broker(files=disk, config=LEFT_TO_OS)
     broker.append(record_batch(3))
@@ -230,7 +230,7 @@ def test_left_to_the_os_a_power_failure_takes_back_what_was_not_flushed() -> Non
     assert broker.log().ends().high_watermark == 3
 
 
-def test_left_to_the_os_the_recovery_point_stays_where_the_disk_is() -> None:
+def test_left_to_the_os_the_recovery_point_stays() -> None:
     broker = broker_with(LEFT_TO_OS)
     broker.append(record_batch(3))
     broker.append(record_batch(2), flush=False)

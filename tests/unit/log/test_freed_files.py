@@ -133,7 +133,7 @@ def test_what_retention_deletes_is_not_open(tmp_path: Path) -> None:
     broker.directory.close()
 
 
-def test_a_segment_that_is_deleted_while_it_is_opened_does_not_stay_open(tmp_path: Path) -> None:
+def test_a_segment_deleted_while_opened_is_closed(tmp_path: Path) -> None:
     files = MeddlingFiles()
     broker = Broker(tmp_path / "data", config=CONFIG, files=files)
     filled(broker)

@@ -142,7 +142,7 @@ def test_a_directory_of_another_brokers_is_left_as_it_is(tmp_path: Path) -> None
     open_directory(tmp_path, lambda: claim_identity(tmp_path, 1))
 
 
-def test_a_crash_at_any_moment_of_the_first_start_leaves_a_directory_that_is_taken() -> None:
+def test_a_crash_in_the_first_start_leaves_a_usable_directory() -> None:
     disk = SimulatedDisk()
     Broker(files=disk)
     for at in range(len(disk.operations)):

@@ -122,7 +122,7 @@ def test_the_rest_beside_a_hot_partition_is_few_tasks() -> None:
     assert [len(share) for share in shares] == [1, 1, 4, 5]
 
 
-def test_a_user_who_asks_for_partitions_gets_each_in_a_task_of_its_own() -> None:
+def test_asked_for_partitions_each_get_a_task() -> None:
     asked = [a_range(number, 0, 5) for number in range(10)]
     assert len(split(asked, SplitLimits(min_partitions=1), splitter)) == 10
 
@@ -133,7 +133,7 @@ def test_shared_tasks_keep_the_bound_on_records() -> None:
     assert [sum(r.count for r in share) for share in shares] == [8, 8, 4]
 
 
-def test_a_large_range_is_cut_into_equal_pieces_where_record_batches_meet() -> None:
+def test_a_large_range_is_cut_where_record_batches_meet() -> None:
     shares = split([a_range(0, 0, 100_000)], SplitLimits(parallelism=4), splitter)
     assert len(shares) == 4
     pieces = [piece for share in shares for piece in share]

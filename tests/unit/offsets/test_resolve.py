@@ -98,7 +98,7 @@ def test_a_timestamp_without_a_record() -> None:
     assert resolve(lenient, SNAPSHOT, found=found).offsets == {T0: 12, T1: 5}
 
 
-def test_what_a_broker_found_outside_of_the_snapshot_is_cut_to_it() -> None:
+def test_found_offsets_are_cut_to_the_snapshot() -> None:
     bound = OffsetBound(positions=LastDuration(1), option="endingOffsets")
     assert resolve(bound, SNAPSHOT, found={T0: 9, T1: 8}).offsets == {T0: 10, T1: 5}
 
@@ -130,7 +130,7 @@ def test_a_long_list_of_losses_stays_readable() -> None:
         apply_policy([TopicGone(f"t{n}") for n in range(50)], fail_on_data_loss=True)
 
 
-def test_a_capped_snapshot_ignores_what_came_later_but_not_what_went() -> None:
+def test_a_capped_snapshot_ignores_later_records_only() -> None:
     before = Snapshot({"t": "id"}, {T0: Span(0, 20), T1: Span(0, 5)})
     now = Snapshot(
         {"t": "id", "u": "id2"},

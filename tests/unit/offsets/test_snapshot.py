@@ -39,7 +39,7 @@ def refusal(leader: BrokerAddress | None, problem: LogbusError | None) -> str:
     return str(raised.value)
 
 
-def test_a_topic_that_was_just_made_is_not_taken_for_a_dead_broker() -> None:
+def test_a_new_topic_does_not_look_like_a_dead_broker() -> None:
     said = refusal(LEADER, None)
     assert "broker 2 at etl-1:9092 does not serve t-1 yet: the topic is new" in said
     assert "start it" not in said

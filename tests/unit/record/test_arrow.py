@@ -111,7 +111,7 @@ def test_offset_deltas_after_compaction() -> None:
     assert decode(header, record_batch).equals(records)
 
 
-def test_a_record_batch_stands_for_removed_offsets_behind_its_last_record() -> None:
+def test_a_record_batch_covers_removed_offsets_at_its_end() -> None:
     schema = payload_schema(has_key=False, has_headers=False, has_offset_delta=True)
     records = pa.RecordBatch.from_arrays(
         [timestamps(1, 2), pa.array([b"a", None]), pa.array([3, 4], pa.int32())], schema=schema
@@ -124,7 +124,7 @@ def test_a_record_batch_stands_for_removed_offsets_behind_its_last_record() -> N
     assert verify(encode(records, last_offset_delta=2)).next_offset == 5  # never before the last
 
 
-def test_schema_metadata_and_field_names_below_the_columns_leave_no_trace() -> None:
+def test_nested_names_and_metadata_leave_no_trace() -> None:
     records = mixed_records(3)
     noted = records.replace_schema_metadata({"pandas": "x" * 1000})
     assert encode(noted) == encode(records)
@@ -172,7 +172,7 @@ def test_what_no_reader_would_decode_is_not_written(monkeypatch: pytest.MonkeyPa
         encode(records)
 
 
-def test_a_record_batch_may_be_decoded_up_to_the_limit_and_not_a_byte_more() -> None:
+def test_decoding_stops_exactly_at_the_limit() -> None:
     records = values(*[bytes(1000)] * 100)
     record_batch = encode(records, compression=Compression.ZSTD)
     # timestamps 800 bytes, offsets 404, values 100,000

@@ -55,7 +55,7 @@ def test_a_length_below_a_header_ends_the_walk(length: int) -> None:
         list(split(data, allow_tail=True))
 
 
-def test_a_length_that_swallows_the_next_record_batch_fails_its_checksum() -> None:
+def test_a_swallowing_length_fails_its_checksum() -> None:
     data = bytearray(RUN)
     both = len(encoded(1)) + len(encoded(60))
     struct.pack_into("<I", data, 8, both - LENGTH_FIELD_END)

@@ -101,7 +101,7 @@ def test_rewinds_are_folded_the_latest_wins() -> None:
     assert group.rewound(after=RewindMark(3), up_to=RewindMark(3)) == {}
 
 
-def test_all_rewinds_of_a_group_that_was_made_anew_are_followed_whatever_their_numbers() -> None:
+def test_rewinds_of_a_recreated_group_are_followed() -> None:
     class Anew:
         def history(self, group: str) -> list[Rewind]:
             return [

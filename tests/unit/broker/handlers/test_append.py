@@ -234,7 +234,7 @@ def test_an_append_after_the_lease_is_not_begun(logs: Logs, acks: str) -> None:
     assert called
 
 
-def test_what_was_written_before_a_sleep_is_not_acknowledged_before_zookeeper_was_heard(
+def test_after_a_sleep_acknowledgements_wait_for_zookeeper(
     logs: Logs,
 ) -> None:
     leased = Leased()
@@ -251,7 +251,7 @@ def test_what_was_written_before_a_sleep_is_not_acknowledged_before_zookeeper_wa
     assert results(answer)[0].base_offset == 0
 
 
-def test_what_was_written_by_a_broker_that_lost_its_id_is_in_doubt(logs: Logs) -> None:
+def test_writes_of_a_broker_without_its_id_are_in_doubt(logs: Logs) -> None:
     leased = Leased()
     answer = append(logs, (T0, record_batch(3)), acks="flushed", lease=leased.lease)
     logs.flush()

@@ -96,7 +96,7 @@ def test_a_broker_that_stops_refuses_all_but_handshakes(asking: Asking) -> None:
     asking.call(Api.HANDSHAKE, HandshakeRequest())
 
 
-def test_a_request_that_wants_no_answer_gets_none_even_when_refused(asking: Asking) -> None:
+def test_a_request_without_response_gets_none_when_refused(asking: Asking) -> None:
     asking.dispatcher.refusal = BrokerShuttingDownError("Stopping.")
     request = append_request("t", 0, memoryview(b""), acks="none")
     assert asking.send(Api.APPEND, request) is NoResponse.CLOSE_CONNECTION

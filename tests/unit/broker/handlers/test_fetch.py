@@ -110,7 +110,7 @@ def test_what_is_there_comes_at_once(fetching: Fetching) -> None:
     assert result.length == BATCH
 
 
-def test_a_topic_of_another_id_is_not_served_in_the_place_of_one_that_is_gone(
+def test_a_topic_of_another_id_is_not_served(
     fetching: Fetching,
 ) -> None:
     fetching.append(count=3)
@@ -406,7 +406,7 @@ def test_at_the_end_of_a_log_there_is_no_file(generous: Fetching) -> None:
     assert not answer.slices
 
 
-def test_a_segment_that_is_retired_between_looking_for_bytes_and_for_the_file(
+def test_a_segment_retired_between_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = PartitionLog.ends

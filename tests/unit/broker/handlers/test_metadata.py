@@ -110,7 +110,7 @@ def test_ends_of_an_earlier_topic_of_that_name_are_not_told(asking: Asking) -> N
     assert asking.ask(["t"], ends=True).topics[0].partitions[0].ends is None
 
 
-def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
+def test_unknown_names_are_looked_up_off_the_network_thread(
     asking: Asking,
 ) -> None:
     asking.cache.in_zookeeper = {"new": record("new", "b" * 32)}
@@ -121,7 +121,7 @@ def test_unknown_names_are_looked_up_together_and_not_on_the_network_thread(
     assert [topic.name for topic in asking.ask(["new", "gone", "t"]).topics] == ["new", "t"]
 
 
-def test_while_zookeeper_is_away_unknown_does_not_count_as_missing(asking: Asking) -> None:
+def test_without_zookeeper_unknown_is_not_missing(asking: Asking) -> None:
     asking.cache.in_zookeeper = CoordinationError("ZooKeeper is away.")
     with pytest.raises(CoordinationError):
         asking.ask(["gone"])

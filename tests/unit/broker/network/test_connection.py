@@ -117,7 +117,7 @@ class NotNow:
             call()
 
 
-def test_a_request_that_cannot_be_begun_yet_is_kept_and_holds_up_those_behind_it(
+def test_a_request_not_yet_begun_keeps_its_place(
     ends: Ends,
 ) -> None:
     later = NotNow()
@@ -152,7 +152,7 @@ def test_a_request_that_cannot_be_begun_goes_with_its_client(ends: Ends) -> None
     assert len(ends.frames) == 1
 
 
-def test_the_memory_of_a_request_that_could_not_be_begun_is_used_again(ends: Ends) -> None:
+def test_memory_of_a_postponed_request_is_reused(ends: Ends) -> None:
     payload = bytes(100_000)
     buffers = ends.connection._receiver._buffers
     buffers.give(buffers.take(len(payload)))
@@ -187,7 +187,7 @@ def test_a_request_that_wants_no_answer_gets_none(ends: Ends) -> None:
     assert ends.wire.receive().correlation == correlation
 
 
-def test_a_failure_that_cannot_be_answered_ends_the_connection_after_earlier_answers(
+def test_an_unanswerable_failure_closes_after_earlier_responses(
     ends: Ends,
 ) -> None:
     later = Later()
@@ -264,7 +264,7 @@ def test_before_the_handshake_frames_are_small() -> None:
     connection.close()
 
 
-def test_the_descriptor_stays_until_the_network_has_forgotten_the_connection(ends: Ends) -> None:
+def test_the_descriptor_outlives_the_connection_in_the_network(ends: Ends) -> None:
     ends.wire.sock.close()
     ends.connection.turn(ends.now, may_send_slices=True)
     assert ends.connection.closed

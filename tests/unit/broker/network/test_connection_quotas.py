@@ -25,7 +25,7 @@ def test_each_address_has_its_share_and_gets_it_back() -> None:
     admission.admit("a", local=False, descriptor=1)
 
 
-def test_each_local_process_has_its_share_of_what_they_have_together() -> None:
+def test_each_local_process_has_its_share() -> None:
     limits = NetworkConfig(
         max_connections=50, max_connections_per_address=5, max_connections_per_process=2
     )

@@ -23,7 +23,7 @@ def test_what_fits_is_granted_at_once_and_comes_back() -> None:
     assert not told, "nobody waited"
 
 
-def test_one_of_those_that_wait_always_gets_through_and_then_the_next() -> None:
+def test_waiting_frames_get_through_one_after_another() -> None:
     """Each has a part and needs more: with nothing but the pool they would wait for ever."""
     pool, told = MemoryPool(200, largest=100, share=100), list[str]()
     frames = {name: opened(pool, told, name) for name in ("one", "two", "three", "four")}
@@ -79,7 +79,7 @@ def test_peers_take_turns_at_the_last_resort() -> None:
     assert told == ["hog 0", "good"]
 
 
-def test_within_a_peer_waiting_is_first_come_first_served_whatever_the_size() -> None:
+def test_within_a_peer_waiting_is_first_come_first_served() -> None:
     pool, told = MemoryPool(110, largest=10, share=100), list[str]()
     holder, last = opened(pool, told, "holder"), opened(pool, told, "last")
     assert holder.grow(95)

@@ -34,7 +34,7 @@ def large_request(size: int) -> bytes:
     return request(Api.DELETE_TOPIC, DeleteTopicRequest("t"), bytes(size))
 
 
-def test_a_large_frame_that_drips_is_too_slow_though_it_never_stalls(ends: Ends) -> None:
+def test_a_dripping_large_frame_is_too_slow(ends: Ends) -> None:
     data = large_request(1 << 20)
     began, sent = ends.now, 0
     while (reason := ends.connection.overdue(ends.now)) is None:
@@ -90,7 +90,7 @@ def test_what_a_frame_announces_takes_no_memory_of_others() -> None:
     assert memory.incoming_bytes == 0
 
 
-def test_requests_of_the_usual_size_do_not_wait_for_large_ones_of_the_same_peer() -> None:
+def test_usual_requests_do_not_wait_for_large_ones() -> None:
     config = NetworkConfig(
         max_frame_bytes=2 << 20, max_header_bytes=1_000, max_buffered_bytes=6 << 20
     )
@@ -108,7 +108,7 @@ def test_requests_of_the_usual_size_do_not_wait_for_large_ones_of_the_same_peer(
         assert len(other.frames) == 1
 
 
-def test_frames_that_hold_a_part_each_and_want_more_get_through_one_by_one() -> None:
+def test_frames_that_each_hold_a_part_get_through() -> None:
     config = NetworkConfig(
         max_frame_bytes=1 << 20, max_header_bytes=1_000, max_buffered_bytes=(1 << 20) + 330_000
     )
@@ -135,7 +135,7 @@ def test_frames_that_hold_a_part_each_and_want_more_get_through_one_by_one() -> 
     assert memory.incoming_bytes == 0
 
 
-def test_the_time_in_which_we_have_no_memory_counts_against_nobody() -> None:
+def test_waiting_for_memory_counts_against_nobody() -> None:
     config = NetworkConfig(
         max_frame_bytes=1 << 20, max_header_bytes=1_000, max_buffered_bytes=(1 << 20) + 30_000
     )
@@ -157,7 +157,7 @@ def test_the_time_in_which_we_have_no_memory_counts_against_nobody() -> None:
         assert second.connection.overdue(second.now + STALL_S + 1)
 
 
-def test_a_header_that_is_large_when_decoded_waits_for_memory_when_it_is_whole() -> None:
+def test_a_large_decoded_header_waits_for_memory() -> None:
     config = NetworkConfig(max_header_bytes=100_000, max_buffered_bytes=(64 << 20) + 3_800_000)
     memory, buffers = Memory(config), BufferPool()
     data = request(Api.DELETE_TOPIC, DeleteTopicRequest("t" * 90_000))

@@ -120,7 +120,7 @@ def test_a_broker_that_hangs_does_not_hide_the_others(fake: FakeCluster) -> None
     hanging.release.set()
 
 
-def test_retries_end_with_the_deadline_and_keep_the_kind_of_error(cluster: Cluster) -> None:
+def test_retries_end_with_the_deadline(cluster: Cluster) -> None:
     def fail(_: Deadline) -> None:
         raise NotLeaderError("no")
 

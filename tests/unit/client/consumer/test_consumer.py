@@ -255,7 +255,7 @@ def test_without_a_group_there_is_nothing_to_commit(fake: FakeCluster, cluster: 
     assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: 0}
 
 
-def test_partitions_whose_broker_is_away_wait_while_the_others_are_read(
+def test_partitions_of_an_absent_broker_hold_up_no_others(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.create("t", partitions=4)
@@ -304,9 +304,7 @@ def test_a_consumer_gives_up_when_nothing_can_be_read(fake: FakeCluster) -> None
             next(consumer)
 
 
-def test_a_leader_that_does_not_tell_its_offsets_holds_up_no_other(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
+def test_a_leader_without_offsets_holds_up_no_other(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     fill(fake, T0, 1)
     fill(fake, T1, 1)

@@ -23,7 +23,7 @@ def test_a_try_that_held_up_others_is_not_made_again_for_as_long() -> None:
         assert failures.may_try(TP)
 
 
-def test_a_try_that_failed_at_once_is_made_again_after_the_usual_pause() -> None:
+def test_an_instant_failure_is_retried_after_a_pause() -> None:
     clock = ManualClock()
     with Cluster(Bootstrap.of("localhost:1"), CONFIG, clock=clock) as cluster:
         failures = PartitionFailures(cluster)

@@ -102,7 +102,7 @@ def test_the_sender_hears_of_first_and_full_record_batches_only() -> None:
     assert heard == [True, False, True, True]
 
 
-def test_a_record_batch_is_ready_when_full_or_lingered_or_flushed() -> None:
+def test_a_batch_is_ready_when_full_lingered_or_flushed() -> None:
     bench = Bench(batch_limit=20)
     bench.add(0)
     assert bench.ready() == []

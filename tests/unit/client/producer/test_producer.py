@@ -70,9 +70,7 @@ def test_each_future_tells_where_its_record_is(fake: FakeCluster, cluster: Clust
         assert stored(fake, topic_partition, "key")[told.offset] == b"k%d" % (number % 5)
 
 
-def test_records_keep_headers_tombstones_and_an_explicit_partition(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
+def test_headers_tombstones_and_partitions_are_kept(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     with Producer(cluster) as producer:
         producer.send("t", None, key=b"k", headers=[("a", b"1"), ("a", None)], partition=1)
@@ -121,7 +119,7 @@ FAULTS: list[tuple[FaultKind, LogbusError | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "error"), FAULTS)
-def test_order_holds_under_retries_and_nothing_is_lost_or_there_twice(
+def test_order_holds_under_retries_without_loss_or_repeats(
     fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
 ) -> None:
     fake.create("t", partitions=2)
@@ -267,9 +265,7 @@ def test_acks(fake: FakeCluster, cluster: Cluster, acks: Acks) -> None:
         assert offsets == list(range(5000))
 
 
-def test_the_largest_record_that_fits_is_taken_and_the_next_is_refused(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
+def test_the_largest_record_is_exact(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     limit = MAX_RECORD_BATCH_BYTES
     low, high = limit - 4096, limit
@@ -493,9 +489,7 @@ def test_a_future_that_is_not_done_times_out(fake: FakeCluster, cluster: Cluster
         assert future.running()
 
 
-def test_records_without_a_key_keep_off_a_partition_whose_leader_is_away(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
+def test_keyless_records_avoid_a_leaderless_partition(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     fake.brokers[1].stop()
     config = ProducerConfig(linger_ms=0, batch_bytes=200, delivery_timeout_ms=500)

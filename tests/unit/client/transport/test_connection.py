@@ -125,7 +125,7 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_that_comes_within_a_frame_is_lost_and_leaves_no_descriptor(
+def test_a_file_within_a_frame_leaves_no_descriptor(
     pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))

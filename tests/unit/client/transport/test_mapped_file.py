@@ -95,7 +95,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(
         passed().map(0, len(CONTENT))
 
 
-def test_kernels_that_cannot_read_pages_in_advance_map_all_the_same(
+def test_mapping_works_without_read_ahead(
     passed: Callable[[], MappedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MADV_POPULATE_READ", 0x7000)

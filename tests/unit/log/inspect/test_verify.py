@@ -156,7 +156,7 @@ class BusyRetention(OSFileSystem):
         return super().open_read_only(path)
 
 
-def test_segments_that_a_broker_at_work_deletes_from_the_head_are_not_missed(crashed: Path) -> None:
+def test_segments_deleted_meanwhile_are_not_missed(crashed: Path) -> None:
     directory = crashed / "flights-0"
     listed = list_log(OS_FILES, directory, TopicPartition("flights", 0))
     head = [segment(crashed, base) for base in listed.base_offsets[:2]]

@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Broker:
     return Broker(tmp_path / "data", config=LogConfig(segment_bytes=4096))
 
 
-def test_a_repeated_append_gets_the_first_ones_offset_and_writes_nothing(broker: Broker) -> None:
+def test_a_repeated_append_writes_nothing(broker: Broker) -> None:
     log = broker.log()
     broker.append(record_batch(10))
     first = log.append_as_leader(batch(0, 3), leader_epoch=1)
@@ -53,7 +53,7 @@ def test_each_of_the_last_appends_is_recognised(broker: Broker) -> None:
     assert [append(log, batch(sequence))[0] for sequence in range(RUNS_KEPT)] == offsets
 
 
-def test_what_was_appended_without_a_break_is_recognised_however_old(broker: Broker) -> None:
+def test_unbroken_appends_are_recognised_however_old(broker: Broker) -> None:
     log = broker.log()
     for sequence in range(200):
         append(log, batch(sequence))
@@ -61,7 +61,7 @@ def test_what_was_appended_without_a_break_is_recognised_however_old(broker: Bro
     assert append(log, batch(3, 5)) == (3,)  # also when it is cut another way
 
 
-def test_a_repetition_too_old_for_its_offset_is_refused_all_the_same(broker: Broker) -> None:
+def test_a_repetition_of_unknown_offset_is_refused(broker: Broker) -> None:
     log = broker.log()
     for sequence in range(RUNS_KEPT + 1):
         append(log, batch(sequence))

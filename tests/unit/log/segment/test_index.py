@@ -41,9 +41,7 @@ def test_by_position(position: int, entry: tuple[int, int]) -> None:
     ("timestamp", "entry"),
     [(-5, (100, 0)), (50, (100, 0)), (51, (140, 3000)), (90, (140, 3000)), (91, (150, 3500))],
 )
-def test_by_timestamp_finds_the_entry_before_the_first_that_reaches_it(
-    timestamp: int, entry: tuple[int, int]
-) -> None:
+def test_by_timestamp_finds_the_entry_before(timestamp: int, entry: tuple[int, int]) -> None:
     assert index().at_timestamp(timestamp) == entry
 
 
