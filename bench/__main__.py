@@ -23,8 +23,8 @@ def main() -> int:
     parser.add_argument("name", choices=sorted(BENCHMARKS), help="; ".join(
         f"{name}: {text}" for name, text in sorted(BENCHMARKS.items())
     ))  # fmt: skip
-    arguments, rest = parser.parse_known_args()
-    sys.argv = [f"scripts/bench {arguments.name}", *rest]
+    arguments = parser.parse_args(sys.argv[1:2])  # what follows is the benchmark's own
+    sys.argv = [f"scripts/bench {arguments.name}", *sys.argv[2:]]
     result: int | None = importlib.import_module(f"bench.{arguments.name}").main()
     return result or 0
 

@@ -65,7 +65,7 @@ ONE_PIECE: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerAddress:
-    """Where a broker listens.
+    """The address at which a broker listens.
 
     ``local_socket`` names its UNIX socket in Linux's abstract namespace. The name is random, so
     only who shares the broker's network namespace can connect to it: it needs no asking whether
@@ -100,7 +100,7 @@ class Compression(enum.IntEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """Who set a record's timestamp; the numbers are those of Spark's ``timestampType`` column."""
+    """The setter of a record's timestamp, numbered as in Spark's ``timestampType`` column."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -155,7 +155,7 @@ class RewindMark:
     token: str = ""
 
     def may_be(self, other: RewindMark) -> bool:
-        """Whether both are the same rewind, as far as is known."""
+        """True if both are the same rewind, as far as is known."""
         known = self.token and other.token
         return self.epoch == other.epoch and (not known or self.token == other.token)
 

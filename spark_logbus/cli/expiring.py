@@ -1,4 +1,4 @@
-"""What a change of a topic's retention would delete at once."""
+"""Records that a change of a topic's retention would delete at once."""
 
 from __future__ import annotations
 

@@ -17,7 +17,15 @@ from spark_logbus.cli.output import ago, console, plural, table, utc
 from spark_logbus.record.format import MAX_OFFSET
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_logbus.client import Cluster
+    from spark_logbus.coordination.group_offsets import CommittedOffset
+    from spark_logbus.coordination.group_owners import GroupOwner
+    from spark_logbus.coordination.rewinds import Rewind
+    from spark_logbus.model import TopicPartition
     from spark_logbus.offsets.rewind import RewindPlan, Target
+    from spark_logbus.zookeeper import Session
 
 app = typer.Typer(help="List, describe, rewind and clear consumer groups.", no_args_is_help=True)
 
@@ -241,19 +249,6 @@ def _user() -> str:
         return "unknown"
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.table import Table
-
-    from spark_logbus.client import Cluster
-    from spark_logbus.coordination.group_offsets import CommittedOffset
-    from spark_logbus.coordination.group_owners import GroupOwner
-    from spark_logbus.coordination.rewinds import Rewind
-    from spark_logbus.model import TopicPartition
-    from spark_logbus.zookeeper import Session
-
-
 @contextmanager
 def group_session(zookeeper: str) -> Iterator[Session]:
     from spark_logbus.zookeeper import Session
@@ -317,7 +312,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
 
 @app.command("describe")
 def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
-    """Who holds a group, its committed offsets and its lag, and how it was rewound."""
+    """Show a group's owners, committed offsets, lag and rewinds."""
     from spark_logbus.clock import SystemClock
     from spark_logbus.coordination.group_offsets import GroupOffsets
     from spark_logbus.coordination.rewinds import GroupRewinds

@@ -1,4 +1,4 @@
-"""What a broker writes to standard error: lines of text, or one JSON object a line."""
+"""A broker's log on standard error: lines of text, or one JSON object a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs print through: a console, tables, times and sizes."""
+"""Output of the commands: a console, tables, times and sizes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def produce(
 
 
 class _Fates:
-    """How many records were acknowledged, and why others were not. Thread-safe."""
+    """Counts records that were acknowledged, and reasons why others were not. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -91,7 +91,7 @@ class PartitionLog:
 
     @property
     def offline(self) -> LogbusError | None:
-        """Why the log takes no appends any more; None while it does."""
+        """The reason why the log takes no appends any more; None while it does."""
         return self._state.offline
 
     @property

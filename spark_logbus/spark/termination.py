@@ -18,7 +18,7 @@ _LIMIT_S = 3.0
 
 
 class CleanUp:
-    """What is closed once: when Spark says so, or at SIGTERM.
+    """Closes something once: when Spark says so, or at SIGTERM.
 
     Spark often does both at a time. When it stops a query in the middle of a call, the connection
     breaks, the source is told to stop, and while it closes its ZooKeeper session SIGTERM comes. A

@@ -236,7 +236,7 @@ class Query:
         return [json.loads(log.read_text().splitlines()[-1]) for log in logs]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_queries_go_on_from_their_checkpoints(spark: SparkSession, stored: Stored) -> None:
     """One had crashed after a rewind, one has a rewind to follow, and one has read everything."""

@@ -12,7 +12,7 @@ from spark_logbus.protocol import Api
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from, and its payload, which is the caller's again when the handler
+    """The origin of a request, and its payload, which is the caller's again when the handler
     returns."""
 
     connection: Connection

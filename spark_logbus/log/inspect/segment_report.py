@@ -200,7 +200,7 @@ def _damage(file: File, lost: DamagedRange, limit: int) -> Damage:
 
 
 def _problem_at(file: File, position: int, *, limit: int, expected_offset: int) -> str:
-    """Why no record batch begins there."""
+    """The reason why no record batch begins there."""
     try:
         header = parse_header(file.pread(HEADER_SIZE, position))
         if position + header.size > limit:
