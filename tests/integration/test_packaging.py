@@ -56,6 +56,11 @@ def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | Non
     return done.stdout
 
 
+def without_pythonpath() -> dict[str, str]:
+    """The environment without the path on which this run's Spark session finds the packages."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def source_tree(base: Path) -> Path:
     """A copy of what a package is built from, with what an older build left in it."""
     source = base / "source"
@@ -124,7 +129,7 @@ def test_jobs_and_sample_configuration_are_installed(
 @pytest.mark.long
 def test_command_line_entry_point(installed: Path) -> None:
     assert (installed / "bin" / "logbus").exists()
-    output = run(installed / "bin" / "python", "-c", _INSPECT)
+    output = run(installed / "bin" / "python", "-c", _INSPECT, env=without_pythonpath())
     assert output == "console_scripts logbus spark_logbus.cli:main\n"
 
 
@@ -156,8 +161,10 @@ def run_reader(python: Path | str, logbus: Logbus, base: Path) -> str:
     elsewhere.mkdir()
     program = programs / "reader.py"
     program.write_text(_READER)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    env = without_pythonpath() | {
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
     return run(python, program, logbus.zookeeper, topic, cwd=elsewhere, env=env)
 
 
@@ -185,6 +192,7 @@ def test_any_installation_reads_a_topic_from_any_folder(
     # All that logbus depends on comes from this environment: its folder, not its .pth files.
     [site] = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    found = run(python, "-c", "import spark_logbus; print(spark_logbus.__file__)", cwd=tmp_path)
+    where = "import spark_logbus; print(spark_logbus.__file__)"
+    found = run(python, "-c", where, cwd=tmp_path, env=without_pythonpath())
     assert found.startswith(str(source if way == "editable" else site))
     assert str(list(LETTERS)) in run_reader(python, logbus, tmp_path)
