@@ -46,7 +46,13 @@ class LogbusBatchReader(DataSourceReader):
     def _input_partitions(self, link: DriverConnections) -> list[InputPartition]:
         snapshot = take_snapshot(link.admin(), self._options.selection, missing_ok=False)
         ranges = self._ranges(snapshot, link)
-        return plan_input_partitions(ranges, self._options, link, topic_ids=snapshot.topic_ids)
+        return plan_input_partitions(
+            ranges,
+            self._options,
+            link.admin(),
+            bootstrap=link.bootstrap(),
+            topic_ids=snapshot.topic_ids,
+        )
 
     def _ranges(self, snapshot: Snapshot, link: DriverConnections) -> list[OffsetRange]:
         options = self._options

@@ -26,7 +26,9 @@ COMMON: Final = (
 BATCH_ONLY: Final = bounds.ENDS
 STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "maxPrefetchBytes",
 )  # fmt: skip
+DEFAULT_MAX_PREFETCH_BYTES: Final = 4 << 20
 KNOWN: Final = (*COMMON, *BATCH_ONLY, *STREAM_ONLY)
 
 # What people who come from Spark's Kafka source write, and what to write here.
@@ -78,6 +80,9 @@ class SourceOptions:
     max_bytes_per_input_partition: int = DEFAULT_MAX_BYTES
     """A larger range is cut into several input partitions."""
 
+    max_prefetch_bytes: int = DEFAULT_MAX_PREFETCH_BYTES
+    """A micro-batch of no more bytes of rows is read by the planner, without a task; 0: none is."""
+
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """All options of a read; InvalidOptionError names the one that is wrong, and the remedy."""
@@ -95,6 +100,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
             "Option group: a batch read commits nothing, so a group is only of use with "
             "startingOffsets set to committed; set that, or remove the group."
         )
+    prefetch = given.size("maxPrefetchBytes", minimum=0)
     return SourceOptions(
         zookeeper=zookeeper_address(given.text("zookeeper")),
         selection=_selection(given),
@@ -107,6 +113,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=given.number("minPartitions", maximum=1_000_000),
         max_records_per_partition=given.number("maxRecordsPerPartition"),
         max_bytes_per_input_partition=given.size("maxBytesPerInputPartition") or DEFAULT_MAX_BYTES,
+        max_prefetch_bytes=DEFAULT_MAX_PREFETCH_BYTES if prefetch is None else prefetch,
     )
 
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_logbus.client import Admin
+from spark_logbus.client import Admin, Bootstrap
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
 from spark_logbus.offsets.ranges import SplitLimits, Splitter, TaskRanges, split
-from spark_logbus.spark.driver import DriverConnections
 
 
 def plan_input_partitions(
     ranges: Sequence[OffsetRange],
     options: SourceOptions,
-    link: DriverConnections,
+    admin: Admin,
     *,
+    bootstrap: Bootstrap,
     topic_ids: Mapping[str, str],
 ) -> list[InputPartition]:
     """The tasks that read ``ranges``; none for no records."""
@@ -30,10 +30,9 @@ def plan_input_partitions(
         min_partitions=options.min_partitions,
         parallelism=local_cores(),
     )
-    shares = split(ranges, limits, splitter(link.admin()))
+    shares = split(ranges, limits, splitter(admin))
     if not shares:
         return []
-    bootstrap = link.bootstrap()
 
     def topic_ids_of(share: TaskRanges) -> dict[str, str]:
         return {r.topic_partition.topic: topic_ids[r.topic_partition.topic] for r in share}

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pyspark.sql.datasource import InputPartition
-
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
+from spark_logbus.datasource.input_planner import InputPlanner, MicroBatchInput
 from spark_logbus.datasource.micro_batch import GroupView, MicroBatchPlan, plan_micro_batch, replay
 from spark_logbus.datasource.options import SourceOptions
-from spark_logbus.datasource.planning import plan_input_partitions, splitter
+from spark_logbus.datasource.planning import splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import DataLoss, apply_policy, explained, of_current_topics
@@ -39,11 +38,13 @@ class StreamDriver:
         options: SourceOptions,
         *,
         link: DriverConnections,
+        inputs: InputPlanner,
         patience: RetryPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._link = link
+        self._inputs = inputs
         self._patience = patience or RetryPolicy()
         self._met = False  # the cluster
         self._target: Snapshot | None = None  # of an AvailableNow run
@@ -80,14 +81,15 @@ class StreamDriver:
             return start
         self._planned = end
         self._last_trigger = self._clock.monotonic()
+        self._inputs.begin(end.ranges(), end.topic_ids)
         return end.to_json()
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """The input partitions of the micro-batch that ends at ``end``, wherever it begins."""
+    def plan_input(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> MicroBatchInput:
+        """The input of the micro-batch that ends at ``end``, wherever it begins."""
         if start == end:
-            return []
+            return MicroBatchInput([])
         planned = StreamOffset.from_json(end)
-        return self._ask("Planning the tasks", lambda: self._input_partitions(planned))
+        return self._ask("Planning the tasks", lambda: self._input(planned))
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """The micro-batch that ends at ``end`` is processed; say so in the group's offsets."""
@@ -100,6 +102,7 @@ class StreamDriver:
         return lag.report(self._seen, self._reached, self._link) if self._seen else None
 
     def close(self) -> None:
+        self._inputs.close()
         self._link.close()
 
     # -- how it is answered ---------------------------------------------------------------
@@ -182,16 +185,16 @@ class StreamDriver:
             mark=view.mark,
         )
 
-    def _input_partitions(self, planned: StreamOffset) -> list[InputPartition]:
+    def _input(self, planned: StreamOffset) -> MicroBatchInput:
         ranges = planned.ranges()
         if not ranges:
-            return []
+            return MicroBatchInput([])
         if planned != self._planned:
             # From the checkpoint of an earlier run: much may have happened since.
             self._holding(planned.topic_ids)
             ranges, findings = replay(planned, self._snapshot(missing_ok=True))
             self._decide(findings)
-        return plan_input_partitions(ranges, self._options, self._link, topic_ids=planned.topic_ids)
+        return self._inputs.plan(ranges, planned.topic_ids)
 
     def _commit(self, done: StreamOffset) -> None:
         progress = self._link.progress()

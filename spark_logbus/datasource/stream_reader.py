@@ -18,7 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_logbus.datasource import prefetched_rows
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.input_planner import InputPlanner
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import read_partition
@@ -59,7 +61,10 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._on_driver().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return self._on_driver().partitions(start, end)
+        planned = self._on_driver().plan_input(start, end)
+        if planned.rows is not None:
+            prefetched_rows.hand_over(self, planned.rows)
+        return planned.partitions
 
     def commit(self, end: dict[str, Any]) -> None:
         self._on_driver().commit(end)
@@ -83,11 +88,21 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pid=pid,
                 application=application,
             )
-            self._driver = StreamDriver(self._options, link=link)
+            inputs = InputPlanner(
+                self._options,
+                self._columns,
+                link,
+                max_prefetch_bytes=self._max_prefetch_bytes(),
+            )
+            self._driver = StreamDriver(self._options, link=link, inputs=inputs)
             # When a query ends, Spark terminates the process, whether or not it calls stop().
             self._clean_up = CleanUp(self._driver.close)
             self._clean_up.at_sigterm()
         return self._driver
+
+    def _max_prefetch_bytes(self) -> int:
+        wanted = self._options.max_prefetch_bytes
+        return wanted if wanted and prefetched_rows.is_available() else 0
 
 
 def _is_limited(limit: ReadLimit) -> bool:

@@ -47,6 +47,14 @@ def read_partition(
     if not isinstance(partition, RangesPartition):
         return
     cluster = shared_cluster(partition.bootstrap)
+    yield from read_ranges(partition, cluster, columns, fail_on_data_loss=fail_on_data_loss)
+    freeze_gc()
+
+
+def read_ranges(
+    partition: RangesPartition, cluster: Cluster, columns: ColumnChoice, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The arrow batches of ``partition``, read through ``cluster``, in the order of its ranges."""
     pace = BatchSizer()
     for offset_range in partition.ranges:
         yield from RangeRead(
@@ -57,7 +65,6 @@ def read_partition(
             topic_id=partition.topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
         ).arrow_batches()
-    freeze_gc()
 
 
 class RangeRead:

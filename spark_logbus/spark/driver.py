@@ -59,11 +59,18 @@ class DriverConnections:
         self._progress: GroupCommitter | None = None
 
     def admin(self) -> Admin:
-        return Admin(self._connected())
+        return Admin(self.cluster())
 
     def bootstrap(self) -> Bootstrap:
         """Addresses for tasks, as good as the last answer of a broker."""
-        return self._connected().bootstrap
+        return self.cluster().bootstrap
+
+    def cluster(self) -> Cluster:
+        """The brokers' client, which any thread may use."""
+        if self._cluster is None:
+            config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_CALL_DEADLINE_MS)
+            self._cluster = Cluster.from_zookeeper(self._zookeeper, config)
+        return self._cluster
 
     def progress(self) -> GroupCommitter | None:
         """The group's committed offsets, or None when the reader has no group."""
@@ -94,12 +101,6 @@ class DriverConnections:
     def close(self) -> None:
         self._close_session()  # first: whoever waits for the group can go on
         self._close_cluster()
-
-    def _connected(self) -> Cluster:
-        if self._cluster is None:
-            config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_CALL_DEADLINE_MS)
-            self._cluster = Cluster.from_zookeeper(self._zookeeper, config)
-        return self._cluster
 
     def _close_cluster(self) -> None:
         cluster, self._cluster = self._cluster, None

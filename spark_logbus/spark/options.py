@@ -90,14 +90,14 @@ class SparkOptions:
             )
         return int(word)
 
-    def size(self, name: str) -> int | None:
+    def size(self, name: str, *, minimum: int = 1) -> int | None:
         """Bytes, as in 512m."""
         value = self.text(name)
         if value is None:
             return None
         found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", value.strip().lower(), re.ASCII)
         scale = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-        if found is None or not int(found[1]):
+        if found is None or int(found[1]) < minimum:
             raise InvalidOptionError(
                 f"Option {name}: expected a number of bytes such as 536870912 or 512m, "
                 f"got {value!r}."

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
 from spark_logbus.coordination.group_offsets import CommittedOffset
+from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.input_planner import InputPlanner
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import RangesPartition
@@ -85,7 +87,7 @@ class World:
             found[topic_partition] = at if at < end else None
         return found
 
-    # -- GroupProgress
+    # -- GroupCommitter
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
         return self.group_positions
 
@@ -108,7 +110,7 @@ class World:
             self.commits.append(dict(positions))
         return mark == self.mark()
 
-    # -- DriverLink
+    # -- DriverConnections
     def admin(self) -> Admin:
         if self.faults:
             raise self.faults.pop(0)
@@ -141,9 +143,12 @@ class Query:
         parsed = parse_options(given, streaming=True)
         world.has_group = parsed.group is not None
         self.clock = ManualClock(wall_us=0)
+        link = cast(DriverConnections, world)
+        columns = choose_columns(full_schema(include_headers=False), include_headers=False)
         self.driver = StreamDriver(
             parsed,
-            link=cast(DriverConnections, world),
+            link=link,
+            inputs=InputPlanner(parsed, columns, link, max_prefetch_bytes=0),
             patience=RetryPolicy(clock=self.clock, pause=self.clock.advance),
             clock=self.clock,
         )
@@ -153,7 +158,7 @@ class Query:
         return cast(dict[str, Any], json.loads(json.dumps(answer)))
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-        planned = self.driver.partitions(start, end)
+        planned = self.driver.plan_input(start, end).partitions
         return [str(r) for one in planned for r in cast(RangesPartition, one).ranges]
 
 
