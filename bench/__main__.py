@@ -10,7 +10,7 @@ BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
     "network": "the broker's threads, against a thread for each connection and asyncio",
-    "stream": "micro-batches, against a source that does nothing, and latency end to end",
+    "stream": "micro-batches, starts and reads of streams, against Kafka's and a source of nothing",
     "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",
     "requests": "what an append request costs the broker, in itself and in the kernel",
     "interference": "latency of appends beside cold, stopped and idle readers, against alone",

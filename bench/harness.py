@@ -32,26 +32,34 @@ console = Console(width=None if sys.stdout.isatty() else 132)
 
 @contextmanager
 def cluster(
-    *, brokers: int = 1, tcp_only: bool = False, network: Mapping[str, int] | None = None
+    *,
+    brokers: int = 1,
+    tcp_only: bool = False,
+    network: Mapping[str, int] | None = None,
+    log: Mapping[str, str] | None = None,
 ) -> Iterator[EmbeddedCluster]:
     """A fresh cluster on this machine's disk, gone afterwards.
 
-    With ``tcp_only`` clients reach it as they would from another machine.
+    With ``tcp_only`` clients reach it as they would from another machine. ``network`` and ``log``
+    are settings of the brokers' tables of these names.
     """
     with (
         tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory,
         EmbeddedCluster(
             Path(directory),
             brokers=brokers,
-            settings={"network": {"local_socket": not tcp_only, **(network or {})}},
+            settings={
+                "network": {"local_socket": not tcp_only, **(network or {})},
+                "log": log or {},
+            },
         ) as running,
     ):
         yield running
 
 
 @contextmanager
-def spark_session(*, cores: int = 2) -> Iterator[SparkSession]:
-    """A local session whose Python workers can import this package."""
+def spark_session(*, cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """A local session with ``jars``, whose Python workers can import this package."""
     ensure_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -63,6 +71,7 @@ def spark_session(*, cores: int = 2) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.jars", ",".join(map(str, jars)))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -1,0 +1,171 @@
+"""One Kafka broker in KRaft mode, with its own defaults, and the jars of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.peers import PeerUnavailableError
+from bench.peers.artifacts import jars_of
+from spark_logbus.errors import EmbeddedServerError, JavaNotFoundError
+from spark_logbus.local.java import java_executable
+from spark_logbus.local.processes import spawn, stop
+from spark_logbus.ports import random_ports
+
+_HERE = Path(__file__).resolve().parent
+_HOST = "127.0.0.1"
+_START_DEADLINE_S = 90.0
+_STOP_GRACE_S = 30.0
+_REQUEST_DEADLINE_S = 30.0
+_POLL_S = 0.05
+_LOG_LINES_SHOWN = 15
+
+# Kafka's ids of clusters are 16 bytes in base64.
+_CLUSTER_ID = base64.urlsafe_b64encode(b"logbus-benchmark").decode().rstrip("=")
+
+# As bin/kafka-server-start.sh and kafka-run-class.sh start a broker.
+_JVM_OPTIONS = (
+    "-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)  # fmt: skip
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@{host}:{controller_port}
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+# Kafka leaves flushes to the operating system by default, also those of what is acknowledged.
+_FLUSH_EACH_APPEND = "log.flush.interval.messages=1\n"
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A running broker. Thread-safe."""
+
+    bootstrap: str
+    connector: Sequence[Path]
+    """Jars that a Spark session needs for ``format("kafka")``."""
+
+    def create_topic(self, name: str, *, partitions: int) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        admin = self._admin()  # must live until its futures are done
+        _wait_for(admin.create_topics([NewTopic(name, partitions, 1)]))
+
+    def delete_topic(self, name: str) -> None:
+        admin = self._admin()
+        _wait_for(admin.delete_topics([name]))
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+
+
+def _wait_for(futures: dict[str, Any]) -> None:
+    for future in futures.values():
+        future.result(timeout=_REQUEST_DEADLINE_S)
+
+
+@contextmanager
+def kafka(*, flushed: bool) -> Iterator[Kafka]:
+    """Runs a fresh broker, gone afterwards.
+
+    With ``flushed`` it flushes each append before it acknowledges it; without, it leaves that to
+    the operating system. Raises PeerUnavailableError, and EmbeddedServerError if it does not start.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise PeerUnavailableError(
+            "The Python package confluent-kafka is not installed; "
+            "pip install -c constraints.txt -e '.[bench]' brings it."
+        )
+    try:
+        java = java_executable()
+    except JavaNotFoundError as error:
+        raise PeerUnavailableError(str(error)) from error
+    server = jars_of(_HERE / "kafka-server.xml")
+    connector = jars_of(_HERE / "kafka-connector.xml")
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-") as name:
+        directory = Path(name)
+        port, controller_port = _free_ports(2)
+        properties = directory / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(
+                host=_HOST, port=port, controller_port=controller_port, data=directory / "data"
+            )
+            + (_FLUSH_EACH_APPEND if flushed else "")
+        )
+        command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
+        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
+        _run(command + formatting)
+        output = directory / "kafka.out"
+        process = spawn([*command, "kafka.Kafka", str(properties)], output=output)
+        try:
+            _wait_until_ready(process, port, output)
+            yield Kafka(bootstrap=f"{_HOST}:{port}", connector=connector)
+        finally:
+            stop(process, _STOP_GRACE_S)
+
+
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_DEADLINE_S)
+    if ended.returncode != 0:
+        raise EmbeddedServerError(
+            f"Kafka's storage cannot be formatted: {ended.stdout}{ended.stderr}"
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    free: list[int] = []
+    for port in random_ports():
+        with socket.socket() as trial:
+            try:
+                trial.bind((_HOST, port))
+            except OSError:
+                continue
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise EmbeddedServerError(f"No {count} free ports were found on {_HOST}.")
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
+    """A broker opens its port for clients once it is registered and has caught up."""
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while True:
+        if process.poll() is not None:
+            raise EmbeddedServerError(
+                f"Kafka ended with code {process.returncode} instead of serving. {_tail(output)}"
+            )
+        with socket.socket() as trial:
+            trial.settimeout(1.0)
+            if trial.connect_ex((_HOST, port)) == 0:
+                return
+        if time.monotonic() > deadline:
+            raise EmbeddedServerError(
+                f"Kafka is not ready after {_START_DEADLINE_S:.0f} seconds. {_tail(output)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _tail(output: Path) -> str:
+    lines = output.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    return "\n".join(["It said:", *lines])

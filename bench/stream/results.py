@@ -1,0 +1,89 @@
+"""Results of rows: raw ones as CSV, and a table of medians and ratios."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from rich.table import Table
+
+from bench.harness import console
+
+Metrics = dict[str, float]
+"""What one contender showed in one round, by the metric's name; smaller is better."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rounds of one row: for each contender its metrics of each round."""
+
+    row: str
+    title: str
+    unit: str
+    rounds: dict[str, list[Metrics]]
+    compared: Sequence[str]
+    """The metrics that ratios are shown of."""
+
+    def show(self, *, own: str) -> None:
+        """A line a metric: the median of each contender, and of the ratios of the others to
+        ``own``, with the lowest and the highest; above 1, ``own`` is faster."""
+        others = [name for name in self.rounds if name != own]
+        table = Table("", *self.rounds, *(f"{name} / {own}" for name in others))
+        title = f"{self.row}: {self.title}, {self.unit}, {len(self.rounds[own])} rounds"
+        console.print(title, highlight=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for metric in self.rounds[own][0]:
+            medians = [
+                _shown(statistics.median(one[metric] for one in rounds if metric in one))
+                if metric in rounds[0]
+                else ""
+                for rounds in self.rounds.values()
+            ]
+            ratios = [
+                self._ratio(name, own, metric)
+                if metric in self.compared and metric in self.rounds[name][0]
+                else ""
+                for name in others
+            ]
+            table.add_row(metric, *medians, *ratios)
+        console.print(table)
+
+    def _ratio(self, other: str, own: str, metric: str) -> str:
+        pairs = zip(self.rounds[other], self.rounds[own], strict=True)
+        ratios = [base[metric] / one[metric] for base, one in pairs]
+        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+class Csv:
+    """A file with a line for each value: row, contender, round, metric, value."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("w", newline="")
+        self._writer = None if self._file is None else csv.writer(self._file)
+        if self._writer is not None:
+            self._writer.writerow(("row", "contender", "round", "metric", "value"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, result: Result) -> None:
+        if self._writer is None or self._file is None:
+            return
+        for contender, rounds in result.rounds.items():
+            for number, metrics in enumerate(rounds, 1):
+                for metric, value in metrics.items():
+                    self._writer.writerow((result.row, contender, number, metric, round(value, 4)))
+        self._file.flush()
+
+
+def _shown(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"

@@ -1,0 +1,250 @@
+"""The rows of the comparison: each measures its contenders in turn, round after round."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from bench.sender import fill, input_to
+from bench.stream.contenders import Contender, KafkaSource, LogbusSource, NothingSource
+from bench.stream.queries import (
+    REST,
+    WARM_UP,
+    WHOLE,
+    Sink,
+    available_now,
+    phases_of,
+    records_of,
+    running,
+)
+from bench.stream.results import Metrics, Result
+
+SLOW, FAST = 5_000, 50_000  # records a second
+PARTITIONS = 2
+P50, P99 = "send to sink, p50", "send to sink, p99"
+START = "load to the end"
+START_RECORDS = 1_000
+STARTS = 3
+READY_MADE_ROWS = 11_000  # about what comes during a micro-batch at the fast pace
+_IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
+WARM_UP_BATCHES = 10  # of the round that does not count
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all rows share."""
+
+    spark: SparkSession
+    logbus: LogbusSource
+    kafka: KafkaSource | None
+    rounds: int
+    batches: int
+    """Micro-batches that are timed in a round."""
+    records: int
+    """Of a large read."""
+    value_bytes: int
+
+    def sources(self) -> list[Contender]:
+        return [self.logbus] if self.kafka is None else [self.kafka, self.logbus]
+
+    @contextmanager
+    def topic(self, contender: Contender, *, partitions: int = PARTITIONS) -> Iterator[str]:
+        name = f"bench-{next(_numbers)}"
+        contender.create_topic(name, partitions=partitions)
+        try:
+            yield name
+        finally:
+            contender.delete_topic(name)
+
+
+_numbers = itertools.count(1)
+
+
+def in_turn(
+    contenders: Sequence[Contender],
+    measure: Callable[[Contender, bool], Metrics],
+    *,
+    rounds: int,
+) -> dict[str, list[Metrics]]:
+    """Each contender in each round, after one that does not count (``measure`` is told), every
+    second round in reverse order."""
+    took: dict[str, list[Metrics]] = {contender.name: [] for contender in contenders}
+    for number in range(rounds + 1):
+        for contender in contenders if number % 2 else reversed(contenders):
+            metrics = measure(contender, number > 0)
+            if number:
+                took[contender.name].append(metrics)
+    return took
+
+
+def live(
+    bench: Bench,
+    contender: Contender,
+    *,
+    a_second: int,
+    batches: int,
+    partitions: int = PARTITIONS,
+    foreach_batch: bool = False,
+) -> Metrics:
+    """Medians of micro-batches with a steady input, and ages of the records in the sink."""
+    sink = Sink() if foreach_batch else None
+    with bench.topic(contender, partitions=partitions) as topic:
+        target = contender.target(topic, partitions=partitions, value_bytes=bench.value_bytes)
+        if target is None:
+            with running(contender.stream(topic), sink) as query:
+                query.wait_for(WARM_UP + batches)
+                progress = query.progress()
+        else:
+            with (
+                input_to(target, a_second=a_second) as steady,
+                running(contender.stream(topic), sink) as query,
+            ):
+                steady.go()
+                query.wait_for(WARM_UP + batches, steady.check)
+                sent = steady.stop()
+                if not isinstance(contender, NothingSource):  # whose records never end
+                    query.drain()
+                progress = query.progress()
+            _check(contender, records_of(progress) if sink is None else sink.records, sent.records)
+    busy = [one for one in progress if one["numInputRows"]] or progress
+    metrics = {
+        name: statistics.median(values)
+        for name, values in phases_of(busy[WARM_UP : WARM_UP + batches]).items()
+    }
+    if sink is not None:
+        ages = [one for one in sink.ages_ms if len(one)]
+        p50, p99 = np.percentile(np.concatenate(ages[WARM_UP : WARM_UP + batches]), [50, 99])
+        metrics |= {P50: float(p50), P99: float(p99)}
+    if target is not None:
+        rows = [one["numInputRows"] for one in busy[WARM_UP : WARM_UP + batches]]
+        metrics |= {"records": statistics.median(rows), "sender late": sent.late_ms}
+    return metrics
+
+
+def micro_batches(bench: Bench, row: str, *, a_second: int, foreach_batch: bool) -> Result:
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        return live(
+            bench,
+            contender,
+            a_second=a_second,
+            batches=bench.batches if counts else WARM_UP_BATCHES,
+            foreach_batch=foreach_batch,
+        )
+
+    sink = "foreachBatch" if foreach_batch else "noop"
+    return Result(
+        row,
+        f"micro-batches at {a_second:,} records/s to {sink}",
+        "ms",
+        in_turn(bench.sources(), measure, rounds=bench.rounds),
+        (WHOLE, "addBatch", P50, P99),
+    )
+
+
+def noop(bench: Bench, row: str) -> Result:
+    return micro_batches(bench, row, a_second=SLOW, foreach_batch=False)
+
+
+def foreach(bench: Bench, row: str) -> Result:
+    return micro_batches(bench, row, a_second=SLOW, foreach_batch=True)
+
+
+def foreach_fast(bench: Bench, row: str) -> Result:
+    return micro_batches(bench, row, a_second=FAST, foreach_batch=True)
+
+
+def nothing(bench: Bench, row: str) -> Result:
+    """What a Python source costs that does nothing: alone, beside an input, with rows at hand."""
+    alone = NothingSource(bench.spark)
+    beside = replace(alone, name="nothing, beside input", beside=bench.logbus)
+    ready = replace(
+        beside, name="ready-made rows", rows=READY_MADE_ROWS, value_bytes=bench.value_bytes
+    )
+
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        batches = bench.batches if counts else WARM_UP_BATCHES
+        return live(bench, contender, a_second=FAST, batches=batches)
+
+    return Result(
+        row,
+        f"micro-batches at {FAST:,} records/s to noop",
+        "ms",
+        in_turn([alone, beside, ready, bench.logbus], measure, rounds=bench.rounds),
+        (WHOLE,),
+    )
+
+
+def idle(bench: Bench, row: str) -> Result:
+    """Triggers that find no new records."""
+
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        wanted = WARM_UP + (bench.batches if counts else WARM_UP_BATCHES)
+        with bench.topic(contender) as topic, running(contender.stream(topic)) as query:
+            query.wait_for_reports(wanted + 1)  # the first may be of an empty micro-batch
+            triggers = [one for one in query.progress() if "addBatch" not in one["durationMs"]]
+        phases = phases_of(triggers[WARM_UP:])
+        return {name: statistics.fmean(phases[name]) for name in (WHOLE, "latestOffset", REST)}
+
+    # Without it, Spark reports idle triggers once in ten seconds.
+    bench.spark.conf.set(_IDLE_REPORTS, "0")
+    try:
+        contenders = [NothingSource(bench.spark, idle=True), *bench.sources()]
+        took = in_turn(contenders, measure, rounds=bench.rounds)
+    finally:
+        bench.spark.conf.unset(_IDLE_REPORTS)
+    return Result(row, "idle triggers", "ms", took, (WHOLE,))
+
+
+def start(bench: Bench, row: str) -> Result:
+    """From ``load`` to the end of an availableNow query, in a session that is warm."""
+    contenders = [NothingSource(bench.spark, idle=True), *bench.sources()]
+    topic = "bench-start"
+    for contender in bench.sources():
+        contender.create_topic(topic, partitions=PARTITIONS)
+        _fill(bench, contender, topic, START_RECORDS)
+
+    def once(contender: Contender) -> float:
+        started = time.perf_counter()
+        read = available_now(contender.stream(topic))
+        took = time.perf_counter() - started
+        _check(contender, read, START_RECORDS)
+        return took
+
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        return {START: statistics.median(once(contender) for _ in range(STARTS))}
+
+    return Result(
+        row,
+        f"start of a stream over {START_RECORDS:,} records, availableNow",
+        "s",
+        in_turn(contenders, measure, rounds=bench.rounds),
+        (START,),
+    )
+
+
+def _fill(bench: Bench, contender: Contender, topic: str, records: int) -> None:
+    target = contender.target(topic, partitions=PARTITIONS, value_bytes=bench.value_bytes)
+    assert target is not None
+    fill(target, records=records)
+
+
+def _check(contender: Contender, read: int, expected: int) -> None:
+    if not isinstance(contender, NothingSource) and read != expected:
+        raise SystemExit(f"{contender.name}: expected {expected} records, read {read}.")
+
+
+ROWS: Mapping[str, Callable[[Bench, str], Result]] = {
+    "idle": idle,
+    "nothing": nothing,
+    "noop": noop,
+    "foreach": foreach,
+    "foreach-fast": foreach_fast,
+    "start": start,
+}
