@@ -11,6 +11,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
 from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.fetch.columns import FetchedColumns
 from spark_logbus.client.fetch.range_reader import RangeReader
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.client.producer.acknowledgements import (
@@ -31,6 +32,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerRecord",
     "FetchedBatch",
+    "FetchedColumns",
     "PartitionDescription",
     "PartitionEnds",
     "Producer",

@@ -28,11 +28,19 @@ class BatchSizer:
         self._rows = 0
         self._bytes = 0
 
+    @property
+    def enough_rows(self) -> int:
+        """Rows that make an arrow batch now."""
+        return _target(_FIRST_ROWS, self._rows, TARGET_ROWS)
+
+    @property
+    def enough_bytes(self) -> int:
+        """Bytes that make one, whichever comes first."""
+        return _target(_FIRST_BYTES, self._bytes, TARGET_BYTES)
+
     def is_enough(self, rows: int, size: int) -> bool:
         """True if ``rows`` rows of ``size`` bytes make an arrow batch now."""
-        return rows >= _target(_FIRST_ROWS, self._rows, TARGET_ROWS) or size >= _target(
-            _FIRST_BYTES, self._bytes, TARGET_BYTES
-        )
+        return rows >= self.enough_rows or size >= self.enough_bytes
 
     def handed_over(self, rows: int, size: int) -> None:
         """So much went into an arrow batch."""

@@ -14,16 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.client import FetchedBatch
+from spark_logbus.client import FetchedColumns
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.model import TopicPartition
-from spark_logbus.record.arrow import HEADERS
+from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.plain import integers, scalar
 
 # Constants are made for this many rows, and sliced; larger arrow batches get their own.
 _CACHED_ROWS = 1 << 17
 
-Fetched = Sequence[FetchedBatch]
+Fetched = Sequence[FetchedColumns]
+
+_PAYLOAD_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
 
 
 class RowAssembler:
@@ -31,13 +33,14 @@ class RowAssembler:
 
     def __init__(self, columns: ColumnChoice, topic_partition: TopicPartition) -> None:
         self._schema = columns.arrow_schema()
+        self.payload_columns = _PAYLOAD_COLUMNS.intersection(columns.names)
         makers: dict[str, Callable[[Fetched, int], pa.Array]] = {
-            "key": _keys,
-            "value": lambda fetched, _: _joined([_column(one, "value") for one in fetched]),
+            "key": lambda fetched, rows: _column(fetched, rows, "key", pa.binary()),
+            "value": lambda fetched, rows: _column(fetched, rows, "value", pa.binary()),
             "topic": lambda _, rows: _constant(topic_partition.topic, pa.string(), rows),
             "partition": lambda _, rows: _constant(topic_partition.partition, pa.int32(), rows),
             "offset": _offsets,
-            "timestamp": lambda fetched, _: _joined([_column(one, "timestamp") for one in fetched]),
+            "timestamp": lambda fetched, rows: _column(fetched, rows, "timestamp", TIMESTAMP),
             "timestampType": _timestamp_types,
             "headers": self._headers,
         }
@@ -45,39 +48,23 @@ class RowAssembler:
 
     def build(self, fetched: Fetched) -> pa.RecordBatch:
         """One arrow batch of all records of ``fetched``, which follow each other."""
-        rows = sum(one.arrow_batch.num_rows for one in fetched)
+        rows = sum(one.rows for one in fetched)
         arrays = [make(fetched, rows) for make in self._makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _headers(self, fetched: Fetched, rows: int) -> pa.Array:
-        if any(one.header.has_headers for one in fetched):
-            headers = _joined(
-                [
-                    _column(one, "headers")
-                    if one.header.has_headers
-                    else _constant(None, HEADERS, one.arrow_batch.num_rows)
-                    for one in fetched
-                ]
-            )
-        else:
-            headers = _constant(None, HEADERS, rows)
         # Spark calls the items of a list "element", Arrow calls them "item"; the cast renames.
+        headers = _column(fetched, rows, "headers", HEADERS)
         return headers.cast(self._schema.field("headers").type)
 
 
-def _column(one: FetchedBatch, name: str) -> pa.Array:
-    return one.arrow_batch.column(name)
-
-
-def _keys(fetched: Fetched, rows: int) -> pa.Array:
-    """Null for the whole of a record batch in which no record has a key."""
-    if not any(one.header.has_key for one in fetched):
-        return _constant(None, pa.binary(), rows)
+def _column(fetched: Fetched, rows: int, name: str, kind: pa.DataType) -> pa.Array:
+    """A column of the payloads, null for the whole of those that do not have it."""
+    if not any(name in one.columns for one in fetched):
+        return _constant(None, kind, rows)
     return _joined(
         [
-            _column(one, "key")
-            if one.header.has_key
-            else _constant(None, pa.binary(), one.arrow_batch.num_rows)
+            one.columns[name] if name in one.columns else _constant(None, kind, one.rows)
             for one in fetched
         ]
     )
@@ -87,22 +74,24 @@ def _offsets(fetched: Fetched, rows: int) -> pa.Array:
     """One addition for the whole where offsets are dense, as they are without compaction."""
     expected = base = fetched[0].base_offset
     for one in fetched:
-        if one.base_offset != expected or one.header.has_offset_delta:
-            return _joined([each.offsets() for each in fetched])
-        expected += one.arrow_batch.num_rows
+        if one.base_offset != expected or one.offsets is not None:
+            return _joined([_own_offsets(each) for each in fetched])
+        expected += one.rows
+    return _dense(base, rows)
+
+
+def _own_offsets(one: FetchedColumns) -> pa.Array:
+    return one.offsets if one.offsets is not None else _dense(one.base_offset, one.rows)
+
+
+def _dense(base: int, rows: int) -> pa.Array:
     return pc.add(_count_up(rows), scalar(base, pa.int64()))
 
 
 def _timestamp_types(fetched: Fetched, rows: int) -> pa.Array:
-    kinds = [one.header.timestamp_type for one in fetched]
-    if len(set(kinds)) == 1:
-        return _constant(int(kinds[0]), pa.int32(), rows)
-    return _joined(
-        [
-            _constant(int(kind), pa.int32(), one.arrow_batch.num_rows)
-            for kind, one in zip(kinds, fetched, strict=True)
-        ]
-    )
+    if len({one.timestamp_type for one in fetched}) == 1:
+        return _constant(int(fetched[0].timestamp_type), pa.int32(), rows)
+    return _joined([_constant(int(one.timestamp_type), pa.int32(), one.rows) for one in fetched])
 
 
 def _joined(chunks: list[Any]) -> pa.Array:

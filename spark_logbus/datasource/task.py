@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedBatch, RangeReader
+from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedColumns, RangeReader
 from spark_logbus.datasource.batch_sizer import BatchSizer
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
-from spark_logbus.model import Compression, Earliest, Latest, OffsetRange
+from spark_logbus.model import Earliest, Latest, OffsetRange
 from spark_logbus.offsets.data_loss import (
     AboveEnd,
     BelowLogStart,
@@ -106,21 +106,25 @@ class RangeRead:
 
     def _read_on(self) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._tp, self._position, self._end)
-        collected: list[FetchedBatch] = []
+        collected: list[FetchedColumns] = []
         rows = size = 0
         broken: OffsetOutOfRangeError | UnknownTopicError | None = None
         with RangeReader(self._cluster, wanted, topic_id=self._topic_id) as reader:
             while True:
                 try:
-                    fetched = next(reader, None)
+                    fetched = reader.next_columns(
+                        self._assembler.payload_columns,
+                        enough_rows=self._pace.enough_rows - rows,
+                        enough_bytes=self._pace.enough_bytes - size,
+                    )
                 except (OffsetOutOfRangeError, UnknownTopicError) as error:
                     broken = error
                     break
                 if fetched is None:
                     break
                 collected.append(fetched)
-                rows += fetched.arrow_batch.num_rows
-                size += _size(fetched)
+                rows += fetched.rows
+                size += fetched.size_bytes
                 if self._pace.is_enough(rows, size):
                     yield self._hand_over(collected, rows, size)
                     collected = []
@@ -130,7 +134,7 @@ class RangeRead:
         if broken is not None:
             raise broken
 
-    def _hand_over(self, collected: list[FetchedBatch], rows: int, size: int) -> pa.RecordBatch:
+    def _hand_over(self, collected: list[FetchedColumns], rows: int, size: int) -> pa.RecordBatch:
         self._pace.handed_over(rows, size)
         self._position = collected[-1].next_offset
         return self._assembler.build(collected)
@@ -155,10 +159,3 @@ class RangeRead:
         if self._end > end:
             return [AboveEnd(self._tp, self._end, end)], self._end
         raise error
-
-
-def _size(fetched: FetchedBatch) -> int:
-    """About the bytes of the arrow batch; asking Arrow for them takes longer than decoding it."""
-    if fetched.header.compression is not Compression.NONE:
-        return int(fetched.arrow_batch.nbytes)
-    return fetched.header.size

@@ -42,6 +42,8 @@ STAMPED_EPOCH_TIME_AT: Final = 12
 PRODUCER: Final = struct.Struct("<qhi")  # producer_id, producer_epoch, base_sequence at byte 56
 PRODUCER_AT: Final = 56
 SIZE_PREFIX: Final = struct.Struct("<qI")  # base_offset, batch_length: enough to skip a batch
+LENGTH: Final = struct.Struct("<I")  # batch_length at byte 8
+LENGTH_AT: Final = 8
 
 CHECKED_PREFIX: Final = slice(24, 28)
 CRC: Final = struct.Struct("<I")

@@ -18,6 +18,7 @@ as long as it ends. No loop here is longer than the message.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.model import Compression
@@ -31,10 +32,11 @@ _U16: Final = struct.Struct("<H")
 _I16: Final = struct.Struct("<h")
 _I64: Final = struct.Struct("<q")
 _BUFFER: Final = struct.Struct("<qq")  # offset in the body, length
+_WORD: Final = 8
 
 # Slots of the tables Message and RecordBatch in Arrow's Message.fbs.
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = 0, 1, 2, 3
-_NODES, _BUFFERS, _COMPRESSION = 1, 2, 3
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _CODEC = 0
 
 _METADATA_V5: Final = 4
@@ -44,6 +46,52 @@ _CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
 
 class EnvelopeError(ValueError):
     """The payload is not one whole Arrow record batch message of the kind that logbus writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """Where the numbers of a message are, in words of 8 bytes from its beginning.
+
+    Messages of one writer with the same columns have all else in common.
+    """
+
+    words: int
+    """Of all that stands before the body."""
+
+    body_length: int
+    record_count: int
+    nodes: range
+    buffers: range
+
+    @property
+    def constant(self) -> list[int]:
+        """The words that are the same in all messages of this form."""
+        numbers = {self.body_length, self.record_count, *self.nodes, *self.buffers}
+        return [word for word in range(self.words) if word not in numbers]
+
+
+def message_form(payload: memoryview) -> MessageForm | None:
+    """The form of a sound record batch message; None if its numbers are not whole words."""
+    _, metadata_size, root = _ENVELOPE.unpack_from(payload)
+    message = _METADATA_AT + root
+    batch = _follow(payload, _field(payload, message, _HEADER))
+    nodes = _follow(payload, _field(payload, batch, _NODES))
+    buffers = _follow(payload, _field(payload, batch, _BUFFERS))
+    body_length, record_count = (
+        _field(payload, message, _BODY_LENGTH),
+        _field(payload, batch, _LENGTH),
+    )
+    places = (_METADATA_AT + metadata_size, body_length, record_count, nodes + 4, buffers + 4)
+    if any(place % _WORD for place in places) or not body_length or not record_count:
+        return None
+    words, body_length, record_count, first_node, first_buffer = (at // _WORD for at in places)
+    return MessageForm(
+        words,
+        body_length,
+        record_count,
+        range(first_node, first_node + 2 * _U32.unpack_from(payload, nodes)[0]),
+        range(first_buffer, first_buffer + 2 * _U32.unpack_from(payload, buffers)[0]),
+    )
 
 
 def check_envelope(payload: memoryview, *, compression: Compression, nodes: int) -> int:

@@ -7,17 +7,17 @@ say where the next fetch begins; ``decoded`` verifies the checksum and decodes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.record import RecordBatchHeader, split, verify_against
+from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record.arrow import decode
 from spark_logbus.record.plain import integers, scalar
+from spark_logbus.record.run import RecordBatchRun, find_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +59,44 @@ class EncodedBatch:
     data: memoryview
 
 
-def walk(
+def received_run(
     topic_partition: TopicPartition, data: memoryview, *, position: int
-) -> Iterator[EncodedBatch]:
-    """The whole record batches of a fetch at ``position``; one that is cut off is left out.
+) -> RecordBatchRun | None:
+    """The whole record batches of a fetch at ``position``; one that is cut off is left out, and
+    None is returned if there is no other.
 
-    Checksums are left for ``decoded``. It ends before a damaged header, so that the record batches
-    in front of it are read; at the start, where the next fetch then begins, that raises
+    Checksums are left for later. It ends before a damaged header, so that the record batches in
+    front of it are read; at the start, where the next fetch then begins, that raises
     CorruptRecordBatchError or UnsupportedVersionError.
     """
-    found = split(data, allow_tail=True, verified=False)
     try:
-        first = next(found, None)
+        run = find_run(data)
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"
         ) from error
-    if first is None:
-        return
-    header, record_batch = first
-    if not header.base_offset <= position < header.next_offset:
-        raise CorruptRecordBatchError(
-            f"{topic_partition}: expected a record batch with offset {position}, "
-            f"got the offsets {header.base_offset} to {header.last_offset}."
-        )
-    yield EncodedBatch(header, record_batch)
-    with suppress(CorruptRecordBatchError, UnsupportedVersionError):
-        position = header.next_offset
-        for header, record_batch in found:
-            if header.base_offset != position:
-                return
-            yield EncodedBatch(header, record_batch)
-            position = header.next_offset
+    if run is not None:
+        first = run.header(0)
+        if not first.base_offset <= position < first.next_offset:
+            raise CorruptRecordBatchError(
+                f"{topic_partition}: expected a record batch with offset {position}, "
+                f"got the offsets {first.base_offset} to {first.last_offset}."
+            )
+    return run
+
+
+def walk(
+    topic_partition: TopicPartition, data: memoryview, *, position: int
+) -> Iterator[EncodedBatch]:
+    """The record batches of ``received_run`` one by one."""
+    run = received_run(topic_partition, data, position=position)
+    if run is not None:
+        yield from (encoded_batch(run, number) for number in range(len(run)))
+
+
+def encoded_batch(run: RecordBatchRun, number: int) -> EncodedBatch:
+    """One of the record batches of ``run``."""
+    return EncodedBatch(run.header(number), run.record_batch(number))
 
 
 def decoded(

@@ -8,15 +8,20 @@ decodes what it has while the broker is already sending.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
-from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
+from spark_logbus.client.fetch.batches import (
+    FetchedBatch,
+    decoded,
+    encoded_batch,
+    received_run,
+)
+from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     ConfigError,
@@ -27,6 +32,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import BrokerAddress, OffsetRange
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
 logger = logging.getLogger(__name__)
@@ -76,7 +82,7 @@ class RangeReader:
         self._missing_tail_wait_ms = missing_tail_wait_ms
         self._max_mapped_bytes = min(_MAX_MAPPED_BYTES, cluster.config.max_response_bytes)
         self._position = offset_range.start  # where the next fetch begins
-        self._received: deque[EncodedBatch] = deque()
+        self._received: RecordBatchRun | None = None  # not handed out yet
         self._connection: BrokerConnection | None = None
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
@@ -86,15 +92,51 @@ class RangeReader:
         return self
 
     def __next__(self) -> FetchedBatch:
+        while (run := self._next_run()) is not None:
+            try:
+                fetched = decoded(
+                    self._tp, encoded_batch(run, 0), start=self._range.start, end=self._range.end
+                )
+            except BaseException:
+                self.close()
+                raise
+            self._drop(1)
+            if fetched is not None:
+                return fetched
+        raise StopIteration
+
+    def next_columns(
+        self, wanted: Collection[str], *, enough_rows: int, enough_bytes: int
+    ) -> FetchedColumns | None:
+        """The ``wanted`` columns of the next records, at most about ``enough_rows`` or
+        ``enough_bytes`` of them, but at least those of one record batch; None at the end.
+
+        Small record batches are decoded together, in a fraction of the time that it takes one by
+        one. Raises what iterating does; records before the damaged ones are returned first.
+        """
+        while (run := self._next_run()) is not None:
+            try:
+                count, found = take_columns(
+                    self._tp,
+                    run,
+                    wanted,
+                    start=self._range.start,
+                    end=self._range.end,
+                    enough_rows=enough_rows,
+                    enough_bytes=enough_bytes,
+                )
+            except BaseException:
+                self.close()
+                raise
+            self._drop(count)
+            if found is not None:
+                return found
+        return None
+
+    def _next_run(self) -> RecordBatchRun | None:
+        """What has been received, fetched if need be; None, and all given back, at the end."""
         try:
-            while not self._closed:
-                while self._received:
-                    raw = self._received.popleft()
-                    fetched = decoded(self._tp, raw, start=self._range.start, end=self._range.end)
-                    if fetched is not None:
-                        return fetched
-                if self._position >= self._range.end:
-                    break
+            while not self._closed and self._received is None and self._position < self._range.end:
                 self._cluster.retrying(
                     f"Reading {self._range} at offset {self._position}",
                     self._fetch,
@@ -103,13 +145,20 @@ class RangeReader:
         except BaseException:
             self.close()
             raise
-        self.close()
-        raise StopIteration
+        if self._received is None:
+            self.close()
+        return self._received
+
+    def _drop(self, count: int) -> None:
+        """Forget the first record batches of what has been received."""
+        run = self._received
+        rest = len(run) - count if run is not None else 0
+        self._received = run.part(count, len(run)) if run is not None and rest else None
 
     def close(self) -> None:
         """Give the connection back. Arrow batches handed out stay valid."""
         self._closed = True
-        self._received.clear()
+        self._received = None
         self._pending = None
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -189,14 +238,14 @@ class RangeReader:
         data = self._data(pending, response.position, result.length)
         if data is None:
             return  # to be fetched again
-        batches = list(walk(self._tp, data, position=self._position))
-        if not batches:
+        run = received_run(self._tp, data, position=self._position)
+        if run is None:
             raise CorruptRecordBatchError(
                 f"{self._tp}: a fetch at offset {self._position} brought {result.length} bytes "
                 "without a whole record batch."
             )
-        self._received.extend(batches)
-        self._position = batches[-1].header.next_offset
+        self._received = run
+        self._position = run.next_offset
         if self._ahead and self._position < self._range.end:
             try:
                 self._send(deadline)

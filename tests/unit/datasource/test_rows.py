@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.client import FetchedBatch
+from spark_logbus.client import FetchedBatch, FetchedColumns
 from spark_logbus.datasource import rows as assemble
 from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.rows import RowAssembler
@@ -25,7 +25,7 @@ def fetched(
     *,
     kind: TimestampType = TimestampType.CREATE_TIME,
     deltas: list[int] | None = None,
-) -> FetchedBatch:
+) -> FetchedColumns:
     has_key = any("key" in row for row in rows)
     has_headers = any("headers" in row for row in rows)
     schema = payload_schema(
@@ -38,14 +38,15 @@ def fetched(
     data[:8] = base_offset.to_bytes(8, "little")
     header = verify(data)
     first = base_offset + (deltas[0] if deltas else 0)
-    return FetchedBatch(TP, first, decode(header, data), header)
+    one = FetchedBatch(TP, first, decode(header, data), header)
+    return FetchedColumns.of(one, ["key", "value", "timestamp", "headers"])
 
 
 def row(number: int, **more: Any) -> Row:
     return {"timestamp": number * 1_000, "value": f"v{number}".encode(), **more}
 
 
-def build(batches: list[FetchedBatch], *, headers: bool = True) -> list[Row]:
+def build(batches: list[FetchedColumns], *, headers: bool = True) -> list[Row]:
     columns = choose_columns(full_schema(include_headers=headers), include_headers=headers)
     made = RowAssembler(columns, TP).build(batches)
     made.validate(full=True)
@@ -90,5 +91,5 @@ def test_values_of_a_lone_record_batch_are_not_copied() -> None:
     one = fetched(0, [row(n) for n in range(9)])
     columns = choose_columns(full_schema(include_headers=False), include_headers=False)
     made = RowAssembler(columns, TP).build([one])
-    values = [batch.column(batch.schema.names.index("value")) for batch in (made, one.arrow_batch)]
+    values = made.column(made.schema.names.index("value")), one.columns["value"]
     assert values[0].buffers()[2].address == values[1].buffers()[2].address

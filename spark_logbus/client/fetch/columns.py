@@ -1,0 +1,186 @@
+"""Many record batches of a fetch as columns, without work for each of them where that can be.
+
+``decoded`` (``client.fetch.batches``) decodes one record batch and says what is wrong with it; here
+as many as are alike are verified and decoded together, and what cannot be is left to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
+from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.model import Compression, TimestampType, TopicPartition
+from spark_logbus.record import format as fmt
+from spark_logbus.record.join import joined
+from spark_logbus.record.run import RecordBatchRun, verified
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedColumns:
+    """Records of one or more record batches with the same attributes, cut to what was asked for."""
+
+    rows: int
+
+    columns: Mapping[str, pa.Array]
+    """Of ``record.columns``: those that were asked for, but for ``key`` and ``headers`` that are
+    null throughout."""
+
+    base_offset: int
+    """The offset of the first record."""
+
+    next_offset: int
+    """The offset after the last record."""
+
+    offsets: pa.Array | None
+    """The offset of each record, int64; None: each is the one after that of the one before."""
+
+    timestamp_type: TimestampType
+
+    size_bytes: int
+    """About what the columns take."""
+
+    @classmethod
+    def of(cls, fetched: FetchedBatch, wanted: Collection[str]) -> FetchedColumns:
+        """The ``wanted`` columns of one record batch."""
+        arrow_batch, header = fetched.arrow_batch, fetched.header
+        names = [name for name in arrow_batch.schema.names if name in wanted]
+        is_compressed = header.compression is not Compression.NONE
+        return cls(
+            arrow_batch.num_rows,
+            {name: arrow_batch.column(name) for name in names},
+            fetched.base_offset,
+            fetched.next_offset,
+            fetched.offsets() if header.has_offset_delta else None,
+            header.timestamp_type,
+            # To ask Arrow for the bytes of views takes longer than to decode them.
+            arrow_batch.nbytes if is_compressed else header.size,
+        )
+
+
+def take_columns(
+    topic_partition: TopicPartition,
+    run: RecordBatchRun,
+    wanted: Collection[str],
+    *,
+    start: int,
+    end: int,
+    enough_rows: int,
+    enough_bytes: int,
+) -> tuple[int, FetchedColumns | None]:
+    """The records in ``[start, end)`` of so many of the first record batches of ``run`` as have the
+    same attributes and make up about ``enough_rows`` or ``enough_bytes``, and their number.
+
+    Stops before a damaged record batch, and raises CorruptRecordBatchError if that is the first
+    one. None if none of their records are in that range.
+    """
+    count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
+    if count > 1:
+        part = run.part(0, count)
+        count = verified(part)
+    if count <= 1:
+        fetched = decoded(topic_partition, encoded_batch(run, 0), start=start, end=end)
+        return 1, FetchedColumns.of(fetched, wanted) if fetched is not None else None
+    part = part.part(0, count)
+    attributes = int(part.attributes[0])
+    if attributes & fmt.CONTROL:
+        return count, None
+    columns = joined(part, wanted)
+    if columns is None:
+        return _one_by_one(topic_partition, part, wanted, start=start, end=end)
+    return count, _cut(part, columns, attributes, start=start, end=end)
+
+
+def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:
+    """The number of record batches to decode together, from the first one on; at least 1."""
+    prefixes = run.headers["checked_prefix"]
+    if prefixes[0] >> 16 & fmt.COMPRESSION_MASK:
+        return 1  # what they take is known when they are decoded
+    if len(run) == 1 or run.headers["record_count"][0] >= enough_rows:
+        return 1
+    enough = min(
+        int(np.searchsorted(run.record_counts.cumsum(), enough_rows)) + 1,
+        int(np.searchsorted(run.bounds[1:] - run.bounds[0], enough_bytes)) + 1,
+        int(np.searchsorted(run.headers["base_offset"], end)),
+        len(run),
+    )
+    others = np.flatnonzero(prefixes[:enough] != prefixes[0])
+    return max(1, int(others[0]) if len(others) else enough)
+
+
+def _one_by_one(
+    topic_partition: TopicPartition,
+    run: RecordBatchRun,
+    wanted: Collection[str],
+    *,
+    start: int,
+    end: int,
+) -> tuple[int, FetchedColumns | None]:
+    """As ``take_columns``, of record batches with the same attributes."""
+    found = []
+    count = 0
+    for number in range(len(run)):
+        try:
+            raw = encoded_batch(run, number)
+            fetched = decoded(topic_partition, raw, start=start, end=end)
+        except CorruptRecordBatchError:
+            if number == 0:
+                raise
+            break
+        count += 1
+        if fetched is not None:
+            found.append(FetchedColumns.of(fetched, wanted))
+    if not found:
+        return count, None
+    columns = {
+        name: pa.concat_arrays([one.columns[name] for one in found]) for name in found[0].columns
+    }
+    offsets = [one.offsets for one in found if one.offsets is not None]
+    return count, FetchedColumns(
+        sum(one.rows for one in found),
+        columns,
+        found[0].base_offset,
+        found[-1].next_offset,
+        pa.concat_arrays(offsets) if offsets else None,
+        found[0].timestamp_type,
+        sum(one.size_bytes for one in found),
+    )
+
+
+def _cut(
+    run: RecordBatchRun, columns: dict[str, pa.Array], attributes: int, *, start: int, end: int
+) -> FetchedColumns | None:
+    base = run.base_offset
+    rows = int(run.record_counts.sum())
+    if attributes & fmt.HAS_OFFSET_DELTA:
+        deltas = np.frombuffer(columns.pop("offset_delta").buffers()[1], "<i4")
+        offsets = np.repeat(run.headers["base_offset"], run.record_counts) + deltas
+        skip, stop = (int(at) for at in np.searchsorted(offsets, [start, end]))
+    else:
+        offsets = None
+        skip, stop = max(0, start - base), min(rows, end - base)
+    if skip >= stop:
+        return None
+    if skip or stop < rows:
+        columns = {name: column.slice(skip, stop - skip) for name, column in columns.items()}
+    if offsets is None:
+        base, next_offset = base + skip, base + stop
+    else:
+        offsets = offsets[skip:stop]
+        base, next_offset = int(offsets[0]), int(offsets[-1]) + 1
+    appended = attributes & fmt.LOG_APPEND_TIME
+    return FetchedColumns(
+        stop - skip,
+        columns,
+        base,
+        next_offset,
+        pa.Array.from_buffers(pa.int64(), stop - skip, [None, pa.py_buffer(offsets)])
+        if offsets is not None
+        else None,
+        TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME,
+        run.size,
+    )

@@ -1,0 +1,163 @@
+"""Record batches that follow each other in one buffer, as one: their headers are columns.
+
+Live producers make record batches of some dozens of records, and a header as a Python object takes
+longer than the records behind it. Here one pass over the lengths finds where each record batch
+begins, and all else that is known of them are numpy arrays with an element a record batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from spark_logbus.model import Compression
+from spark_logbus.record import format as fmt
+from spark_logbus.record.header import RecordBatchHeader, parse_header, peek_size
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# The fields of ``format.HEADER``, which come to its 80 bytes.
+_HEADER: Final = np.dtype([
+    ("base_offset", "<i8"), ("batch_length", "<u4"), ("leader_epoch", "<i4"),
+    ("append_time", "<i8"), ("checked_prefix", "<u4"), ("crc", "<u4"), ("record_count", "<u4"),
+    ("last_offset_delta", "<u4"), ("base_timestamp", "<i8"), ("max_timestamp", "<i8"),
+    ("producer_id", "<i8"), ("producer_epoch", "<i2"), ("base_sequence", "<i4"),
+    ("schema_id", "<u4"), ("padding", "<u2", 3),
+])  # fmt: skip
+_WORD: Final = 8  # bytes; all record batches are as many of these
+_HEADER_WORDS: Final = np.arange(fmt.HEADER_SIZE // _WORD)
+_ATTRIBUTES_SHIFT: Final = 16  # within checked_prefix: magic, reserved, attributes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatchRun:
+    """One or more whole record batches in ``data``, of which each begins where, and with the
+    offset with which, the one before it ends. Immutable.
+
+    Headers are sound, as ``parse_header`` has it; checksums are not verified yet.
+    """
+
+    data: memoryview
+
+    bounds: Int64s
+    """Where each record batch begins in ``data``, and where the last one ends."""
+
+    headers: npt.NDArray[np.void]
+    """The fields of each header."""
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def part(self, start: int, stop: int) -> RecordBatchRun:
+        """The record batches from number ``start`` up to ``stop``."""
+        return RecordBatchRun(self.data, self.bounds[start : stop + 1], self.headers[start:stop])
+
+    def header(self, number: int) -> RecordBatchHeader:
+        """The header of one of them."""
+        return parse_header(self.data, int(self.bounds[number]))
+
+    def record_batch(self, number: int) -> memoryview:
+        """The bytes of one of them."""
+        return self.data[int(self.bounds[number]) : int(self.bounds[number + 1])]
+
+    @property
+    def attributes(self) -> Int64s:
+        return self.headers["checked_prefix"].astype(np.int64) >> _ATTRIBUTES_SHIFT
+
+    @property
+    def base_offset(self) -> int:
+        return int(self.headers["base_offset"][0])
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that follows all of these."""
+        last = self.headers[-1]
+        return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+
+    @property
+    def record_counts(self) -> Int64s:
+        return self.headers["record_count"].astype(np.int64)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+
+def find_run(data: memoryview) -> RecordBatchRun | None:
+    """The run of whole record batches at the beginning of ``data``; None if not even one is there.
+
+    Ends before a record batch that is cut off, whose header is damaged, or whose offsets do not
+    follow. Raises CorruptRecordBatchError and UnsupportedVersionError if that is the first one.
+    """
+    bounds = _walk(data)
+    if len(bounds) == 1:
+        size = peek_size(data)
+        if size is not None and size <= len(data):
+            parse_header(data)  # raises
+        return None
+    words = np.frombuffer(data[: bounds[-1]], "<i8")
+    places = np.array(bounds, np.int64)
+    headers = words[places[:-1, None] // _WORD + _HEADER_WORDS].view(_HEADER)[:, 0]
+    run = RecordBatchRun(data, places, headers)
+    unsound = np.flatnonzero(~_soundness(run)).tolist()
+    if unsound and unsound[0] == 0:
+        run.header(0)  # raises
+    return run.part(0, unsound[0]) if unsound else run
+
+
+def _walk(data: memoryview) -> list[int]:
+    """Where whole record batches begin, going by their lengths, and where the last one ends."""
+    unpack = fmt.LENGTH.unpack_from
+    position, last = 0, len(data) - fmt.HEADER_SIZE
+    bounds = [0]
+    while position <= last:
+        size = unpack(data, position + fmt.LENGTH_AT)[0] + fmt.LENGTH_FIELD_END
+        position += size
+        if size < fmt.HEADER_SIZE or size % fmt.ALIGNMENT or position > len(data):
+            break
+        bounds.append(position)
+    return bounds
+
+
+def _soundness(run: RecordBatchRun) -> Bools:
+    """For each header, true if ``parse_header`` accepts it and its offsets follow."""
+    headers = run.headers
+    base_offsets, attributes = headers["base_offset"], run.attributes
+    least_deltas = run.record_counts - 1
+    last_deltas = headers["last_offset_delta"].astype(np.int64)
+    has_gaps = attributes & fmt.HAS_OFFSET_DELTA != 0
+    sound: Bools = headers["checked_prefix"] & 0xFFFF == fmt.MAGIC_V1  # and reserved is 0
+    sound &= attributes & ~fmt.KNOWN_ATTRIBUTES == 0
+    sound &= attributes & fmt.COMPRESSION_MASK <= Compression.ZSTD
+    sound &= attributes & fmt.LAYOUT_MASK == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
+    sound &= (base_offsets >= 0) & (base_offsets <= fmt.MAX_OFFSET)
+    sound &= least_deltas >= 0
+    sound &= (last_deltas == least_deltas) | (has_gaps & (last_deltas > least_deltas))
+    sound &= headers["base_timestamp"] <= headers["max_timestamp"]
+    # The sum may overflow, silently, after a base offset that is not sound anyway.
+    sound[1:] &= base_offsets[1:] == base_offsets[:-1] + last_deltas[:-1] + 1
+    return sound
+
+
+def verified(run: RecordBatchRun) -> int:
+    """The number of record batches, from the first on, that ``verify_against`` accepts."""
+    data, headers = run.data, run.headers
+    prefixes = headers["checked_prefix"]
+    seeds = {prefix: crc32c(prefix.tobytes()) for prefix in np.unique(prefixes)}
+    bounds = run.bounds.tolist()
+    number = 0
+    for (start, stop), prefix, crc in zip(
+        pairwise(bounds), prefixes.tolist(), headers["crc"].tolist(), strict=True
+    ):
+        if crc32c(data[start + fmt.CHECKED_FROM : stop], seeds[prefix]) != crc:
+            break
+        number += 1
+    padded = np.flatnonzero(headers["padding"].any(axis=1))
+    return min(number, int(padded[0])) if len(padded) else number
