@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 
 BENCHMARKS = {
@@ -24,6 +25,7 @@ def main() -> int:
         f"{name}: {text}" for name, text in sorted(BENCHMARKS.items())
     ))  # fmt: skip
     arguments = parser.parse_args(sys.argv[1:2])  # what follows is the benchmark's own
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM."))  # servers are stopped
     sys.argv = [f"scripts/bench {arguments.name}", *sys.argv[2:]]
     result: int | None = importlib.import_module(f"bench.{arguments.name}").main()
     return result or 0

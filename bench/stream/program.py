@@ -10,7 +10,7 @@ from bench.baselines import Nothing
 from bench.harness import cluster, console, spark_session
 from bench.peers import PeerUnavailableError
 from bench.peers.kafka import Kafka, kafka
-from bench.stream.contenders import LOGBUS, KafkaSource, LogbusSource
+from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.results import Csv
 from bench.stream.rows import ROWS, Bench
 from spark_logbus.client import Cluster
@@ -19,7 +19,11 @@ from spark_logbus.client import Cluster
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Streams of Spark, measured in turn.")
     parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
-    parser.add_argument("--rows", default=",".join(ROWS), help="of %(default)s")
+    parser.add_argument(
+        "--rows",
+        default=",".join(row for row in ROWS if row != "partitions"),
+        help=f"of {', '.join(ROWS)}; default: all but partitions",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=40, help="micro-batches timed in a round")
     parser.add_argument("--records", type=int, default=4_000_000, help="of a large read")
@@ -73,4 +77,4 @@ def main() -> None:
         for row in rows:
             result = ROWS[row](bench, row)
             raw.add(result)
-            result.show(own=LOGBUS)
+            result.show()

@@ -92,7 +92,7 @@ def running(frame: DataFrame, sink: Sink | None = None) -> Iterator[Query]:
             query.stop()
 
 
-def available_now(frame: DataFrame) -> int:
+def run_available_now(frame: DataFrame) -> int:
     """Run a query over what is there into a sink that discards; the records that it has read."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as directory:
         query = (

@@ -12,6 +12,7 @@ from typing import Self
 from rich.table import Table
 
 from bench.harness import console
+from bench.stream.contenders import LOGBUS
 
 Metrics = dict[str, float]
 """What one contender showed in one round, by the metric's name; smaller is better."""
@@ -27,10 +28,13 @@ class Result:
     rounds: dict[str, list[Metrics]]
     compared: Sequence[str]
     """The metrics that ratios are shown of."""
+    own: str = LOGBUS
+    """The contender that ratios are relative to; above 1, it is faster than the other."""
 
-    def show(self, *, own: str) -> None:
-        """A line a metric: the median of each contender, and of the ratios of the others to
-        ``own``, with the lowest and the highest; above 1, ``own`` is faster."""
+    def show(self) -> None:
+        """A line a metric: the median of each contender, and of the rounds' ratios of the others
+        to ``own``, with the lowest and the highest."""
+        own = self.own
         others = [name for name in self.rounds if name != own]
         table = Table("", *self.rounds, *(f"{name} / {own}" for name in others))
         title = f"{self.row}: {self.title}, {self.unit}, {len(self.rounds[own])} rounds"
@@ -45,7 +49,7 @@ class Result:
                 for rounds in self.rounds.values()
             ]
             ratios = [
-                self._ratio(name, own, metric)
+                self._ratio(name, metric)
                 if metric in self.compared and metric in self.rounds[name][0]
                 else ""
                 for name in others
@@ -53,8 +57,8 @@ class Result:
             table.add_row(metric, *medians, *ratios)
         console.print(table)
 
-    def _ratio(self, other: str, own: str, metric: str) -> str:
-        pairs = zip(self.rounds[other], self.rounds[own], strict=True)
+    def _ratio(self, other: str, metric: str) -> str:
+        pairs = zip(self.rounds[other], self.rounds[self.own], strict=True)
         ratios = [base[metric] / one[metric] for base, one in pairs]
         return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 

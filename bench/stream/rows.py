@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -19,9 +19,9 @@ from bench.stream.queries import (
     WARM_UP,
     WHOLE,
     Sink,
-    available_now,
     phases_of,
     records_of,
+    run_available_now,
     running,
 )
 from bench.stream.results import Metrics, Result
@@ -29,7 +29,8 @@ from bench.stream.results import Metrics, Result
 SLOW, FAST = 5_000, 50_000  # records a second
 PARTITIONS = 2
 P50, P99 = "send to sink, p50", "send to sink, p99"
-START = "load to the end"
+READ = "load to the end"
+MANY_PARTITIONS = (10, 100, 1_000)
 START_RECORDS = 1_000
 STARTS = 3
 READY_MADE_ROWS = 11_000  # about what comes during a micro-batch at the fast pace
@@ -50,6 +51,8 @@ class Bench:
     records: int
     """Of a large read."""
     value_bytes: int
+    filled: set[str] = field(default_factory=set)
+    """Topics that ``filled`` has made."""
 
     def sources(self) -> list[Contender]:
         return [self.logbus] if self.kafka is None else [self.kafka, self.logbus]
@@ -202,37 +205,113 @@ def idle(bench: Bench, row: str) -> Result:
     return Result(row, "idle triggers", "ms", took, (WHOLE,))
 
 
-def start(bench: Bench, row: str) -> Result:
-    """From ``load`` to the end of an availableNow query, in a session that is warm."""
-    contenders = [NothingSource(bench.spark, idle=True), *bench.sources()]
-    topic = "bench-start"
-    for contender in bench.sources():
-        contender.create_topic(topic, partitions=PARTITIONS)
-        _fill(bench, contender, topic, START_RECORDS)
+def partitions(bench: Bench, row: str) -> Result:
+    """What a micro-batch costs over the partitions of its query, with a consumer group."""
+    counts = {f"{count:,} partitions": count for count in MANY_PARTITIONS}
+    own = bench.logbus.with_group("bench")
+    contenders = [replace(own, name=name) for name in counts]
 
-    def once(contender: Contender) -> float:
-        started = time.perf_counter()
-        read = available_now(contender.stream(topic))
-        took = time.perf_counter() - started
-        _check(contender, read, START_RECORDS)
-        return took
-
-    def measure(contender: Contender, counts: bool) -> Metrics:
-        return {START: statistics.median(once(contender) for _ in range(STARTS))}
+    def measure(contender: Contender, counted: bool) -> Metrics:
+        return live(
+            bench,
+            contender,
+            a_second=SLOW,
+            batches=bench.batches if counted else WARM_UP_BATCHES,
+            partitions=counts[contender.name],
+        )
 
     return Result(
         row,
-        f"start of a stream over {START_RECORDS:,} records, availableNow",
-        "s",
+        f"micro-batches of logbus at {SLOW:,} records/s to noop, with a group",
+        "ms",
         in_turn(contenders, measure, rounds=bench.rounds),
-        (START,),
+        (WHOLE,),
+        own=contenders[0].name,
     )
 
 
-def _fill(bench: Bench, contender: Contender, topic: str, records: int) -> None:
-    target = contender.target(topic, partitions=PARTITIONS, value_bytes=bench.value_bytes)
-    assert target is not None
-    fill(target, records=records)
+def start(bench: Bench, row: str) -> Result:
+    """From ``load`` to the end of an availableNow query, in a session that is warm."""
+    contenders = [NothingSource(bench.spark, idle=True), *bench.sources()]
+    topic = filled(bench, START_RECORDS)
+
+    def once(contender: Contender) -> float:
+        return _seconds(lambda: _read_by_stream(contender, topic, START_RECORDS))
+
+    def measure(contender: Contender, _: bool) -> Metrics:
+        return {READ: statistics.median(once(contender) for _ in range(STARTS))}
+
+    return Result(
+        row,
+        f"start of a stream over {START_RECORDS:,} records, availableNow to noop",
+        "s",
+        in_turn(contenders, measure, rounds=bench.rounds),
+        (READ,),
+    )
+
+
+def available_now(bench: Bench, row: str) -> Result:
+    """A backlog that one availableNow query reads, all columns."""
+    topic = filled(bench, bench.records)
+
+    def measure(contender: Contender, _: bool) -> Metrics:
+        return {READ: _seconds(lambda: _read_by_stream(contender, topic, bench.records))}
+
+    return Result(
+        row,
+        f"availableNow over {bench.records:,} records to noop",
+        "s",
+        in_turn(_tuned_too(bench), measure, rounds=bench.rounds),
+        (READ,),
+    )
+
+
+def read(bench: Bench, row: str) -> Result:
+    """A batch read, all columns."""
+    topic = filled(bench, bench.records)
+    for contender in bench.sources():
+        _check(contender, contender.batch(topic).count(), bench.records)
+
+    def measure(contender: Contender, _: bool) -> Metrics:
+        def drain() -> None:
+            contender.batch(topic).write.format("noop").mode("overwrite").save()
+
+        return {READ: _seconds(drain)}
+
+    return Result(
+        row,
+        f"batch read of {bench.records:,} records to noop",
+        "s",
+        in_turn(_tuned_too(bench), measure, rounds=bench.rounds),
+        (READ,),
+    )
+
+
+def filled(bench: Bench, records: int) -> str:
+    """A topic that holds so many records in each log; later rows find it as it is."""
+    topic = f"bench-{records}-records"
+    if topic not in bench.filled:
+        for contender in bench.sources():
+            contender.create_topic(topic, partitions=PARTITIONS)
+            target = contender.target(topic, partitions=PARTITIONS, value_bytes=bench.value_bytes)
+            assert target is not None
+            fill(target, records=records)
+        bench.filled.add(topic)
+    return topic
+
+
+def _tuned_too(bench: Bench) -> list[Contender]:
+    return [*bench.sources(), *([] if bench.kafka is None else [bench.kafka.tuned()])]
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _read_by_stream(contender: Contender, topic: str, records: int) -> None:
+    _check(contender, run_available_now(contender.stream(topic)), records)
 
 
 def _check(contender: Contender, read: int, expected: int) -> None:
@@ -247,4 +326,7 @@ ROWS: Mapping[str, Callable[[Bench, str], Result]] = {
     "foreach": foreach,
     "foreach-fast": foreach_fast,
     "start": start,
+    "available-now": available_now,
+    "read": read,
+    "partitions": partitions,
 }
