@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -58,8 +58,7 @@ class _Begun:
 class InputPlanner:
     """Plans the input of one micro-batch at a time. Not thread-safe.
 
-    ``max_prefetch_bytes`` bounds the rows of a micro-batch that is prefetched, as Arrow columns;
-    with 0 none is.
+    Without ``background`` it prefetches nothing, and plans when it is asked.
     """
 
     def __init__(
@@ -67,23 +66,23 @@ class InputPlanner:
         options: SourceOptions,
         columns: ColumnChoice,
         link: DriverConnections,
-        *,
-        max_prefetch_bytes: int,
+        background: Executor | None,
     ) -> None:
         self._options = options
         self._columns = columns
         self._link = link
-        self._max_prefetch_bytes = max_prefetch_bytes
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="logbus-prefetch")
+        self._background = background
         self._begun: _Begun | None = None
 
     def begin(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
         """Start to plan, and return at once. What was begun before is given up."""
-        self._give_up()
-        if not self._max_prefetch_bytes or not ranges:
+        if self._begun is not None:
+            self._begun.input.cancel()
+            self._begun = None
+        if self._background is None or not ranges:
             return
         cluster = self._link.cluster()
-        planned = self._thread.submit(self._with_rows, cluster, tuple(ranges), topic_ids)
+        planned = self._background.submit(self._with_rows, cluster, tuple(ranges), topic_ids)
         self._begun = _Begun(tuple(ranges), topic_ids, planned)
 
     def plan(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> MicroBatchInput:
@@ -99,15 +98,6 @@ class InputPlanner:
                 logger.debug("Tasks read the micro-batch, because a prefetch met %r.", error)
         admin, bootstrap = self._link.admin(), self._link.bootstrap()
         return MicroBatchInput(self._partitions(ranges, topic_ids, admin, bootstrap))
-
-    def close(self) -> None:
-        self._give_up()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _give_up(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.input.cancel()
 
     def _partitions(
         self,
@@ -136,6 +126,6 @@ class InputPlanner:
         for arrow_batch in read_ranges(partition, cluster, self._columns, fail_on_data_loss=True):
             rows.append(arrow_batch)
             size += arrow_batch.nbytes
-            if size > self._max_prefetch_bytes:
+            if size > self._options.max_prefetch_bytes:
                 return None
         return rows

@@ -7,11 +7,15 @@ keeps in memory only saves asking twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.deferred_commit import DeferredCommit
 from spark_logbus.datasource.input_planner import InputPlanner, MicroBatchInput
 from spark_logbus.datasource.micro_batch import GroupView, MicroBatchPlan, plan_micro_batch, replay
 from spark_logbus.datasource.options import SourceOptions
@@ -31,20 +35,28 @@ T = TypeVar("T")
 
 
 class StreamDriver:
-    """Plans for one run of one query. Not thread-safe: Spark calls it from one process, in turn."""
+    """Plans for one run of one query. Not thread-safe: Spark calls it from one process, in turn.
+
+    ``background`` has two threads or more. They work while Spark does: on the group's commit, and
+    with ``prefetch`` on the next input.
+    """
 
     def __init__(
         self,
         options: SourceOptions,
         *,
         link: DriverConnections,
-        inputs: InputPlanner,
+        columns: ColumnChoice,
+        background: Executor,
+        prefetch: bool = True,
         patience: RetryPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options
         self._link = link
-        self._inputs = inputs
+        self._inputs = InputPlanner(options, columns, link, background if prefetch else None)
+        self._commits = DeferredCommit(background)
+        self._background = background
         self._patience = patience or RetryPolicy()
         self._met = False  # the cluster
         self._target: Snapshot | None = None  # of an AvailableNow run
@@ -102,7 +114,8 @@ class StreamDriver:
         return lag.report(self._seen, self._reached, self._link) if self._seen else None
 
     def close(self) -> None:
-        self._inputs.close()
+        self._commits.close()
+        self._background.shutdown(wait=False, cancel_futures=True)
         self._link.close()
 
     # -- how it is answered ---------------------------------------------------------------
@@ -119,6 +132,7 @@ class StreamDriver:
         return take_snapshot(self._link.admin(), self._options.selection, missing_ok=missing_ok)
 
     def _plan(self, last: StreamOffset, limits: TriggerLimits) -> StreamOffset | None:
+        self._commits.settle()
         self._seen = self._snapshot(missing_ok=last.resolved)
         snapshot = self._seen if self._target is None else self._seen.capped(self._target)
         progress = self._holding({*snapshot.topic_ids, *last.topic_ids})
@@ -133,13 +147,24 @@ class StreamDriver:
             if self._target is not None:  # a rewind that skips records also skips those to come
                 self._target = self._target.reaching(rewound)
                 snapshot = self._seen.capped(self._target)
+        commit = None
         if progress is not None and view.rewound is None:
-            progress.commit(last.to, topic_ids=last.topic_ids, mark=mark)
-        plan = plan_micro_batch(last, snapshot, view=view)
-        self._decide(plan.findings)
-        if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
-            return first
-        return plan.end.cut(limited_ends(plan.end.spans(), limits, splitter(self._link.admin())))
+            commit = partial(progress.commit, last.to, topic_ids=last.topic_ids, mark=mark)
+        end = None
+        try:
+            plan = plan_micro_batch(last, snapshot, view=view)
+            self._decide(plan.findings)
+            if plan.end is None or (first is None and self._waits_for_more(plan, limits)):
+                end = first
+            else:
+                cut = limited_ends(plan.end.spans(), limits, splitter(self._link.admin()))
+                end = plan.end.cut(cut)
+        finally:
+            if commit is not None and end is None:
+                commit()  # nothing follows that it could be done beside
+        if commit is not None and end is not None:
+            self._commits.begin(commit)
+        return end
 
     def _waits_for_more(self, plan: MicroBatchPlan, limits: TriggerLimits) -> bool:
         if limits.min_records is None or self._target is not None or plan.moved:
@@ -186,6 +211,7 @@ class StreamDriver:
         )
 
     def _input(self, planned: StreamOffset) -> MicroBatchInput:
+        self._commits.settle()
         ranges = planned.ranges()
         if not ranges:
             return MicroBatchInput([])
@@ -197,6 +223,7 @@ class StreamDriver:
         return self._inputs.plan(ranges, planned.topic_ids)
 
     def _commit(self, done: StreamOffset) -> None:
+        self._commits.settle()
         progress = self._link.progress()
         if progress is not None:
             progress.commit(done.to, topic_ids=done.topic_ids, mark=done.mark)

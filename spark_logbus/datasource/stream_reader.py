@@ -7,6 +7,7 @@ asked for offsets and input partitions, and once to be pickled for the tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_logbus.datasource import prefetched_rows
 from spark_logbus.datasource.columns import ColumnChoice
-from spark_logbus.datasource.input_planner import InputPlanner
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import read_partition
@@ -88,21 +88,17 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pid=pid,
                 application=application,
             )
-            inputs = InputPlanner(
+            self._driver = StreamDriver(
                 self._options,
-                self._columns,
-                link,
-                max_prefetch_bytes=self._max_prefetch_bytes(),
+                link=link,
+                columns=self._columns,
+                background=ThreadPoolExecutor(2, thread_name_prefix="logbus-stream"),
+                prefetch=bool(self._options.max_prefetch_bytes) and prefetched_rows.is_available(),
             )
-            self._driver = StreamDriver(self._options, link=link, inputs=inputs)
             # When a query ends, Spark terminates the process, whether or not it calls stop().
             self._clean_up = CleanUp(self._driver.close)
             self._clean_up.at_sigterm()
         return self._driver
-
-    def _max_prefetch_bytes(self) -> int:
-        wanted = self._options.max_prefetch_bytes
-        return wanted if wanted and prefetched_rows.is_available() else 0
 
 
 def _is_limited(limit: ReadLimit) -> bool:

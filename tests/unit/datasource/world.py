@@ -12,7 +12,6 @@ from typing import Any, cast
 from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
 from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.datasource.columns import choose_columns, full_schema
-from spark_logbus.datasource.input_planner import InputPlanner
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.task import RangesPartition
@@ -23,6 +22,7 @@ from spark_logbus.retry import RetryPolicy
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
 from tests.fakes.clock import ManualClock
+from tests.fakes.executor import InlineExecutor
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -148,7 +148,9 @@ class Query:
         self.driver = StreamDriver(
             parsed,
             link=link,
-            inputs=InputPlanner(parsed, columns, link, max_prefetch_bytes=0),
+            columns=columns,
+            background=InlineExecutor(),
+            prefetch=False,
             patience=RetryPolicy(clock=self.clock, pause=self.clock.advance),
             clock=self.clock,
         )
