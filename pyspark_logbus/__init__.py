@@ -43,14 +43,14 @@ class DefaultSource(DataSource):
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark_logbus.datasource import batch_reader
+        from spark_logbus.datasource import reader_of_batch
 
-        return batch_reader(self.options, schema)
+        return reader_of_batch(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from spark_logbus.datasource import stream_reader
+        from spark_logbus.datasource import reader_of_stream
 
-        return stream_reader(self.options, schema)
+        return reader_of_stream(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from spark_logbus.sink import batch_writer

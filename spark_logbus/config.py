@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,8 @@ def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
 
     ConfigError names the file, and the line or the key.
     """
+    import tomllib  # here: all processes of Spark import this module, and none of them reads a file
+
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -83,6 +83,10 @@ class BrokerAddress:
         return f"broker {self.broker_id} at {self.host}:{self.port}"
 
 
+Header = tuple[str, bytes | None]
+"""One of a record's headers: its key and its value."""
+
+
 class Acks(enum.Enum):
     """The durability that a producer asks for before an append is acknowledged."""
 

@@ -1,26 +1,50 @@
 """Clients: connections, metadata cache, producer, consumer, range reader, admin."""
 
-from spark_logbus.client.admin.admin import (
-    Admin,
-    PartitionDescription,
-    TopicAlteration,
-    TopicDescription,
-)
-from spark_logbus.client.cluster.bootstrap import Bootstrap
-from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from spark_logbus.client.consumer.consumer import Consumer
-from spark_logbus.client.fetch.batches import FetchedBatch
-from spark_logbus.client.fetch.columns import FetchedColumns
-from spark_logbus.client.fetch.range_reader import RangeReader
-from spark_logbus.client.fetch.records import ConsumerRecord
-from spark_logbus.client.producer.acknowledgements import (
-    AppendedRange,
-    RecordFuture,
-    RecordMetadata,
-)
-from spark_logbus.client.producer.producer import Producer
-from spark_logbus.protocol import PartitionEnds
+from typing import TYPE_CHECKING
+
+from spark_logbus.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from spark_logbus.client.admin.admin import (
+        Admin,
+        PartitionDescription,
+        TopicAlteration,
+        TopicDescription,
+    )
+    from spark_logbus.client.cluster.bootstrap import Bootstrap
+    from spark_logbus.client.cluster.cluster import Cluster
+    from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+    from spark_logbus.client.consumer.consumer import Consumer
+    from spark_logbus.client.fetch.batches import FetchedBatch
+    from spark_logbus.client.fetch.columns import FetchedColumns
+    from spark_logbus.client.fetch.range_reader import RangeReader
+    from spark_logbus.client.fetch.records import ConsumerRecord
+    from spark_logbus.client.producer.acknowledgements import (
+        AppendedRange,
+        RecordFuture,
+        RecordMetadata,
+    )
+    from spark_logbus.client.producer.producer import Producer
+    from spark_logbus.protocol import PartitionEnds
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "admin.admin": (
+                "Admin PartitionDescription PartitionEnds TopicAlteration TopicDescription"
+            ),
+            "cluster.bootstrap": "Bootstrap",
+            "cluster.cluster": "Cluster",
+            "config": "ClientConfig ConsumerConfig ProducerConfig",
+            "consumer.consumer": "Consumer",
+            "fetch.batches": "FetchedBatch",
+            "fetch.columns": "FetchedColumns",
+            "fetch.range_reader": "RangeReader",
+            "fetch.records": "ConsumerRecord",
+            "producer.acknowledgements": "AppendedRange RecordFuture RecordMetadata",
+            "producer.producer": "Producer",
+        },
+    )
 
 __all__ = [
     "Admin",

@@ -12,13 +12,13 @@ from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
     Earliest,
+    Header,
     LastDuration,
     LastRecords,
     Latest,
     OffsetSpec,
     TopicPartition,
 )
-from spark_logbus.record.builder import Header
 from spark_logbus.times import MAX_DURATION_US
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

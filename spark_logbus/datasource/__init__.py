@@ -1,5 +1,5 @@
 """The Spark source, batch and stream, on PySpark's Python Data Source API."""
 
-from spark_logbus.datasource.source import batch_reader, source_schema, stream_reader
+from spark_logbus.datasource.source import reader_of_batch, reader_of_stream, source_schema
 
-__all__ = ["batch_reader", "source_schema", "stream_reader"]
+__all__ = ["reader_of_batch", "reader_of_stream", "source_schema"]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client import Admin
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.planning import plan_input_partitions
-from spark_logbus.datasource.task import RangesPartition, read_ranges
 from spark_logbus.errors import LogbusError
 
 if TYPE_CHECKING:
@@ -121,6 +121,9 @@ class InputPlanner:
 
     def _small(self, partition: RangesPartition, cluster: Cluster) -> list[pa.RecordBatch] | None:
         """All rows of ``partition``; None if they come to more than may be prefetched."""
+        # Imported here, on the thread: a new stream waits for all that the main thread imports.
+        from spark_logbus.datasource.task import read_ranges
+
         rows: list[pa.RecordBatch] = []
         size = 0
         for arrow_batch in read_ranges(partition, cluster, self._columns, fail_on_data_loss=True):

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin, Bootstrap
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import SourceOptions
-from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
 from spark_logbus.offsets.ranges import SplitLimits, Splitter, TaskRanges, split

@@ -23,7 +23,6 @@ from spark_logbus.datasource import prefetched_rows
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.stream_driver import StreamDriver
-from spark_logbus.datasource.task import read_partition
 from spark_logbus.errors import UnsupportedVersionError
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.driver_process import spark_driver
@@ -70,6 +69,9 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._on_driver().commit(end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Imported here: tasks alone need it, and what it brings.
+        from spark_logbus.datasource.task import read_partition
+
         return read_partition(
             partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
         )

@@ -5,15 +5,15 @@ A task gets its ranges and the brokers' addresses in its input partition. It tal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_logbus.client import Admin, Bootstrap, Cluster, FetchedColumns, RangeReader
+from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
 from spark_logbus.datasource.batch_sizer import BatchSizer
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import Earliest, Latest, OffsetRange
@@ -26,17 +26,6 @@ from spark_logbus.offsets.data_loss import (
     apply_policy,
 )
 from spark_logbus.spark.worker import freeze_gc, shared_cluster
-
-
-@dataclass(frozen=True)
-class RangesPartition(InputPartition):
-    """An input partition: ranges, and whom to ask for them. Picklable."""
-
-    bootstrap: Bootstrap
-    ranges: tuple[OffsetRange, ...]
-
-    topic_ids: Mapping[str, str]
-    """Of the topics that were planned: later ones of the same name are not read in their place."""
 
 
 def read_partition(

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import Header
 from spark_logbus.record.columns import HEADERS, TIMESTAMP, payload_schema
-
-Header = tuple[str, bytes | None]
 
 # Rough bytes of a record beside its key, value and headers: timestamp and three offsets.
 RECORD_OVERHEAD_BYTES = 20

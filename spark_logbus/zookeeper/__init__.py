@@ -1,13 +1,28 @@
 """A ZooKeeper client: sessions, nodes, transactions, watches. The only importer of kazoo."""
 
-from spark_logbus.zookeeper.connect_string import (
-    ENVIRONMENT_VARIABLE,
-    ConnectString,
-    default_connect,
-)
-from spark_logbus.zookeeper.session import Session
-from spark_logbus.zookeeper.states import SessionState
-from spark_logbus.zookeeper.unreadable import CorruptNodeError
+from typing import TYPE_CHECKING
+
+from spark_logbus.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from spark_logbus.zookeeper.connect_string import (
+        ENVIRONMENT_VARIABLE,
+        ConnectString,
+        default_connect,
+    )
+    from spark_logbus.zookeeper.session import Session
+    from spark_logbus.zookeeper.states import SessionState
+    from spark_logbus.zookeeper.unreadable import CorruptNodeError
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "connect_string": "ENVIRONMENT_VARIABLE ConnectString default_connect",
+            "session": "Session",
+            "states": "SessionState",
+            "unreadable": "CorruptNodeError",
+        },
+    )
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.columns import choose_columns, full_schema
-from spark_logbus.datasource.task import RangesPartition
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
 from tests.servers.spark import PROJECT, Logbus

@@ -1,7 +1,9 @@
-"""What a fresh interpreter loads: a broker must start without Arrow and Spark."""
+"""The modules that a fresh interpreter loads: a broker starts without Arrow and Spark, a stream
+without what it does not use yet."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +55,55 @@ def test_the_command_that_runs_a_broker_brings_no_more(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "kazoo"
+
+
+def test_planning_a_stream_starts_with_what_it_uses_at_once() -> None:
+    # A stream waits for these imports each time that it is started.
+    later = (
+        *(
+            "kazoo",
+            "crc32c",
+            "pandas",
+            "pyarrow.compute",
+            "pyarrow.ipc",
+            "spark_logbus.record.arrow",
+        ),
+        *(
+            "spark_logbus.client.producer",
+            "spark_logbus.client.consumer",
+            "spark_logbus.client.fetch",
+        ),
+        *(
+            "spark_logbus.datasource.batch_reader",
+            "spark_logbus.datasource.task",
+            "spark_logbus.sink",
+        ),
+        *(
+            "spark_logbus.coordination",
+            "spark_logbus.http",
+            "spark_logbus.cli",
+            "spark_logbus.local",
+        ),
+    )
+    code = (
+        "import sys\n"
+        "import pyspark.sql.streaming.python_streaming_source_runner\n"
+        "before = set(sys.modules)\n"
+        "from pyspark_logbus import DefaultSource\n"
+        "source = DefaultSource({'subscribe': 'a', 'zookeeper': 'localhost:2181', 'group': 'g'})\n"
+        "for _ in range(2):\n    source.streamReader(source.schema())\n"
+        "assert 'spark_logbus.datasource.stream_driver' in sys.modules\n"
+        f"print(*[m for m in {later} if m in sys.modules and m not in before])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "package", ["spark_logbus.client", "spark_logbus.record", "spark_logbus.zookeeper"]
+)
+def test_a_package_has_the_names_that_it_lists(package: str) -> None:
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = module.Nothing

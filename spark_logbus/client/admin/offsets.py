@@ -11,7 +11,6 @@ from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
-from spark_logbus.client.fetch.timestamps import first_at_or_after
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import (
     AtOffset,
@@ -130,6 +129,9 @@ class OffsetQueries:
             topic_partition = _tp_of(question)
             offset = result.offset
             if question.at == "timestamp" and offset is not None:
+                # Imported here: it reads records, and brings all of Arrow's functions for that.
+                from spark_logbus.client.fetch.timestamps import first_at_or_after
+
                 # The broker knows record batches; the record is found by looking inside.
                 offset = first_at_or_after(
                     self._cluster,

@@ -29,8 +29,8 @@ from spark_logbus.errors import (
     RequestTimeoutError,
     UnknownProducerError,
 )
-from spark_logbus.model import TopicPartition
-from spark_logbus.record.builder import ArrowBatchBuilder, Header
+from spark_logbus.model import Header, TopicPartition
+from spark_logbus.record.builder import ArrowBatchBuilder
 from spark_logbus.retry import Backoff, Deadline
 
 

@@ -35,13 +35,9 @@ from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import RequestTimeoutError
+from spark_logbus.model import Header
 from spark_logbus.record.arrow import canonical, encode
-from spark_logbus.record.builder import (
-    RECORD_OVERHEAD_BYTES,
-    ArrowBatchBuilder,
-    Header,
-    record_size,
-)
+from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
 
 class Producer:

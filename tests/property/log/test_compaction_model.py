@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.log import LogConfig
-from spark_logbus.model import Compression
-from spark_logbus.record.builder import Header
+from spark_logbus.model import Compression, Header
 from tests.builders.compaction import (
     Keyed,
     compact_here,

@@ -12,9 +12,9 @@ from typing import Any, cast
 from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
 from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.stream_driver import StreamDriver
-from spark_logbus.datasource.task import RangesPartition
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
 from spark_logbus.protocol import PartitionEnds

@@ -1,0 +1,22 @@
+"""Input partitions: what a task is told to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from spark_logbus.client import Bootstrap
+from spark_logbus.model import OffsetRange
+
+
+@dataclass(frozen=True)
+class RangesPartition(InputPartition):
+    """An input partition: ranges, and whom to ask for them. Picklable."""
+
+    bootstrap: Bootstrap
+    ranges: tuple[OffsetRange, ...]
+
+    topic_ids: Mapping[str, str]
+    """Of the topics that were planned: later ones of the same name are not read in their place."""
