@@ -12,7 +12,7 @@ from bench.peers import PeerUnavailableError
 from bench.peers.kafka import Kafka, kafka
 from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.results import Csv
-from bench.stream.rows import ROWS, Bench
+from bench.stream.rows import ON_REQUEST, ROWS, Bench
 from spark_logbus.client import Cluster
 
 
@@ -21,8 +21,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
     parser.add_argument(
         "--rows",
-        default=",".join(row for row in ROWS if row != "partitions"),
-        help=f"of {', '.join(ROWS)}; default: all but partitions",
+        default=",".join(row for row in ROWS if row not in ON_REQUEST),
+        help=f"of {', '.join(ROWS)}; default: all but {', '.join(ON_REQUEST)}",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=40, help="micro-batches timed in a round")

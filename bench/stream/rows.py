@@ -33,6 +33,18 @@ READ = "load to the end"
 MANY_PARTITIONS = (10, 100, 1_000)
 START_RECORDS = 1_000
 STARTS = 3
+PREFETCHED_RECORDS = (500, 5_000, 10_000, 20_000, 40_000)
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+_MANAGER = {"spark.sql.streaming.checkpointFileManagerClass": _BY_FILE_SYSTEM}
+_NO_CHECKSUMS = {"spark.sql.streaming.checkpoint.fileChecksum.enabled": "false"}
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "Spark's defaults": {},
+    "no checksum files": _NO_CHECKSUMS,
+    "FileSystem's manager": _MANAGER,
+    "both": {**_NO_CHECKSUMS, **_MANAGER},
+}
 READY_MADE_ROWS = 11_000  # about what comes during a micro-batch at the fast pace
 _IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 WARM_UP_BATCHES = 10  # of the round that does not count
@@ -230,6 +242,64 @@ def partitions(bench: Bench, row: str) -> Result:
     )
 
 
+def settings(bench: Bench, row: str) -> Result:
+    """What settings of Spark's session give, to logbus as to every source."""
+    contenders = [replace(bench.logbus, name=name) for name in SETTINGS]
+
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        chosen = SETTINGS[contender.name]
+        for name, value in chosen.items():
+            bench.spark.conf.set(name, value)
+        try:
+            batches = bench.batches if counts else WARM_UP_BATCHES
+            return live(bench, contender, a_second=SLOW, batches=batches)
+        finally:
+            for name in chosen:
+                bench.spark.conf.unset(name)
+
+    return Result(
+        row,
+        f"micro-batches of logbus at {SLOW:,} records/s to noop",
+        "ms",
+        in_turn(contenders, measure, rounds=bench.rounds),
+        (WHOLE,),
+        own=contenders[0].name,
+    )
+
+
+def prefetch(bench: Bench, row: str) -> Result:
+    """Micro-batches of the same sizes, read by the planner and by tasks."""
+    ways = {"prefetched": "1g", "by tasks": "0"}
+    own = {
+        f"{records:,} records, {way}": (records, option)
+        for records in PREFETCHED_RECORDS
+        for way, option in ways.items()
+    }
+    contenders = [replace(bench.logbus, name=name) for name in own]
+    topic = filled(bench, (WARM_UP + bench.batches) * max(PREFETCHED_RECORDS))
+
+    def measure(contender: Contender, counts: bool) -> Metrics:
+        assert isinstance(contender, LogbusSource)
+        records, option = own[contender.name]
+        limits = {"maxOffsetsPerTrigger": str(records), "maxPrefetchBytes": option}
+        limited = replace(contender, options={**contender.options, **limits})
+        batches = bench.batches if counts else WARM_UP_BATCHES
+        with running(limited.stream(topic)) as query:
+            query.wait_for(WARM_UP + batches)
+            progress = query.progress()
+        phases = phases_of(progress[WARM_UP : WARM_UP + batches])
+        return {name: statistics.median(values) for name, values in phases.items()}
+
+    return Result(
+        row,
+        f"micro-batches of logbus, values of {bench.value_bytes} bytes, to noop",
+        "ms",
+        in_turn(contenders, measure, rounds=bench.rounds),
+        (WHOLE, "addBatch"),
+        own=contenders[0].name,
+    )
+
+
 def start(bench: Bench, row: str) -> Result:
     """From ``load`` to the end of an availableNow query, in a session that is warm."""
     contenders = [NothingSource(bench.spark, idle=True), *bench.sources()]
@@ -329,4 +399,8 @@ ROWS: Mapping[str, Callable[[Bench, str], Result]] = {
     "available-now": available_now,
     "read": read,
     "partitions": partitions,
+    "settings": settings,
+    "prefetch": prefetch,
 }
+ON_REQUEST = ("partitions", "settings", "prefetch")
+"""Rows about logbus alone."""
