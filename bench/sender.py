@@ -197,6 +197,8 @@ def _at_pace(send: Send, *, a_second: int, partitions: int) -> tuple[int, float]
     """Records sent until standard input ends, and the 99th percentile of the seconds late."""
     stopped = threading.Event()
     count = max(1, round(a_second * INTERVAL_S))
+    for partition in range(partitions):  # connections and metadata, before the schedule begins
+        send(count, partition)
     print("stands", flush=True)
     sys.stdin.readline()
 
@@ -211,7 +213,7 @@ def _at_pace(send: Send, *, a_second: int, partitions: int) -> tuple[int, float]
         send(count, len(late) % partitions)
         late.append(time.perf_counter() - due)
         due += INTERVAL_S
-    return len(late) * count, sorted(late)[len(late) * 99 // 100]
+    return (partitions + len(late)) * count, sorted(late)[len(late) * 99 // 100]
 
 
 def main() -> None:

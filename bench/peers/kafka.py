@@ -95,7 +95,7 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
     if importlib.util.find_spec("confluent_kafka") is None:
         raise PeerUnavailableError(
             "The Python package confluent-kafka is not installed; "
-            "pip install -c constraints.txt -e '.[bench]' brings it."
+            ".venv/bin/python -m pip install -c constraints.txt confluent-kafka brings it."
         )
     try:
         java = java_executable()

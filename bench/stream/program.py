@@ -35,11 +35,23 @@ def parser() -> argparse.ArgumentParser:
         "leave that to the operating system, as Kafka does by default",
     )
     parser.add_argument(
-        "--option", action="append", default=[], help="NAME=VALUE of logbus's streams; repeatable"
+        "--option",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="NAME=VALUE",
+        help="of logbus's streams, so that modes can be compared; repeatable",
     )
     parser.add_argument("--group", help="consumer group of logbus's streams")
     parser.add_argument("--csv", type=Path, help="a file for the result of each round")
     return parser
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def main() -> None:
@@ -48,7 +60,6 @@ def main() -> None:
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
         raise SystemExit(f"No row is called {', '.join(unknown)}; use {', '.join(ROWS)}.")
-    options = dict(option.split("=", 1) for option in args.option)
     with ExitStack() as stack, Csv(args.csv) as raw:
         peer: Kafka | None = None
         if args.kafka:
@@ -66,7 +77,7 @@ def main() -> None:
         bench = Bench(
             spark=spark,
             logbus=LogbusSource(
-                spark, running.zookeeper, client, args.flushed, options, args.group
+                spark, running.zookeeper, client, args.flushed, dict(args.option), args.group
             ),
             kafka=None if peer is None else KafkaSource(spark, peer, args.flushed),
             rounds=args.rounds,

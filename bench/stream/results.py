@@ -49,7 +49,7 @@ class Result:
                 for rounds in self.rounds.values()
             ]
             ratios = [
-                self._ratio(name, metric)
+                _shown_ratios(self.ratios(name, metric))
                 if metric in self.compared and metric in self.rounds[name][0]
                 else ""
                 for name in others
@@ -57,10 +57,10 @@ class Result:
             table.add_row(metric, *medians, *ratios)
         console.print(table)
 
-    def _ratio(self, other: str, metric: str) -> str:
+    def ratios(self, other: str, metric: str) -> list[float]:
+        """For each round, what ``other`` took divided by what ``own`` took."""
         pairs = zip(self.rounds[other], self.rounds[self.own], strict=True)
-        ratios = [base[metric] / one[metric] for base, one in pairs]
-        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        return [base[metric] / one[metric] for base, one in pairs]
 
 
 class Csv:
@@ -91,3 +91,7 @@ class Csv:
 
 def _shown(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _shown_ratios(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"

@@ -1,0 +1,100 @@
+"""What benchmarks do around what they measure."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bench.peers import PeerUnavailableError
+from bench.peers.artifacts import jars_of
+from bench.stream.contenders import Contender, NothingSource
+from bench.stream.queries import phases_of
+from bench.stream.results import Csv, Result
+from bench.stream.rows import in_turn
+
+# Does what the real one does when it finds everything: puts jars where it is told.
+MAVEN = """\
+#!/bin/sh
+for argument in "$@"; do
+  case $argument in -DoutputDirectory=*) directory=${argument#*=} ;; esac
+done
+/bin/mkdir "$directory" && : > "$directory/one.jar"
+"""
+
+
+@pytest.fixture
+def pom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pom, an empty cache, and an empty folder ``bin`` as the PATH."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    path = tmp_path / "peer.xml"
+    path.write_text("<project/>")
+    return path
+
+
+def install_maven(tmp_path: Path, script: str) -> None:
+    maven = tmp_path / "bin" / "mvn"
+    maven.write_text(script)
+    maven.chmod(0o755)
+
+
+def test_a_peer_is_unavailable_without_maven(pom: Path) -> None:
+    with pytest.raises(PeerUnavailableError, match="no mvn on the PATH"):
+        jars_of(pom)
+
+
+def test_a_peer_is_unavailable_when_maven_fails(pom: Path, tmp_path: Path) -> None:
+    install_maven(tmp_path, "#!/bin/sh\necho Unknown host\nexit 1\n")
+    with pytest.raises(PeerUnavailableError, match="Unknown host"):
+        jars_of(pom)
+
+
+def test_jars_are_resolved_once_for_each_content_of_a_pom(pom: Path, tmp_path: Path) -> None:
+    install_maven(tmp_path, MAVEN)
+    found = jars_of(pom)
+    assert [jar.name for jar in found] == ["one.jar"]
+    (tmp_path / "bin" / "mvn").unlink()
+    assert jars_of(pom) == found
+    pom.write_text("<project>of another version</project>")
+    with pytest.raises(PeerUnavailableError):
+        jars_of(pom)
+
+
+def test_every_second_round_is_in_reverse_order() -> None:
+    one, two = (cast("Contender", NothingSource(None, name=name)) for name in ("one", "two"))  # type: ignore[arg-type]
+    seen: list[tuple[str, bool]] = []
+
+    def measure(contender: Contender, counts: bool) -> dict[str, float]:
+        seen.append((contender.name, counts))
+        return {"ms": float(len(seen))}
+
+    took = in_turn([one, two], measure, rounds=2)
+    assert seen == [("two", False), ("one", False), ("one", True), ("two", True),
+                    ("two", True), ("one", True)]  # fmt: skip
+    assert took == {"one": [{"ms": 3.0}, {"ms": 6.0}], "two": [{"ms": 4.0}, {"ms": 5.0}]}
+
+
+def test_ratios_are_above_one_where_logbus_is_faster(tmp_path: Path) -> None:
+    rounds = {"Kafka": [{"ms": 3.0}, {"ms": 2.0}], "logbus": [{"ms": 2.0}, {"ms": 4.0}]}
+    result = Result("noop", "micro-batches", "ms", rounds, ("ms",))
+    assert result.ratios("Kafka", "ms") == [1.5, 0.5]
+    with Csv(tmp_path / "raw.csv") as raw:
+        raw.add(result)
+    with (tmp_path / "raw.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert lines[1] == {
+        "row": "noop", "contender": "Kafka", "round": "2", "metric": "ms", "value": "2.0"
+    }  # fmt: skip
+    assert len(lines) == 4
+
+
+def test_phases_add_up_to_the_whole_micro_batch() -> None:
+    report = {"durationMs": {"triggerExecution": 100, "addBatch": 60, "walCommit": 30}}
+    phases = phases_of([report])
+    assert phases["rest"] == [10]
+    whole = phases.pop("triggerExecution")
+    assert [sum(values) for values in zip(*phases.values(), strict=True)] == whole == [100]
