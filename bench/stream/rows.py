@@ -276,7 +276,8 @@ def prefetch(bench: Bench, row: str) -> Result:
         for way, option in ways.items()
     }
     contenders = [replace(bench.logbus, name=name) for name in own]
-    topic = filled(bench, (WARM_UP + bench.batches) * max(PREFETCHED_RECORDS))
+    most = WARM_UP + max(bench.batches, WARM_UP_BATCHES)
+    topic = filled(bench, most * max(PREFETCHED_RECORDS))
 
     def measure(contender: Contender, counts: bool) -> Metrics:
         assert isinstance(contender, LogbusSource)
