@@ -26,6 +26,7 @@ from spark_logbus.model import AtTimestamp, Latest, RewindMark, TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.zookeeper import Session
 from tests.servers.broker import broker_here, connect
+from tests.servers.spark import MODES
 from tests.servers.zookeeper import put, session
 
 ARCHIVE = Path(__file__).parent / "data" / "cluster-0.1.0.tar.gz"
@@ -201,8 +202,9 @@ def test_rewinds_are_remembered_and_counted_on(stored: Stored, opened: Session) 
 class Query:
     """One of the stored queries, gone on with."""
 
-    def __init__(self, spark: SparkSession, stored: Stored, group: str) -> None:
+    def __init__(self, spark: SparkSession, stored: Stored, group: str, *, mode: str) -> None:
         self._spark = spark
+        self._mode = mode
         self._zookeeper = stored.zookeeper
         self._group = group
         self._checkpoint = stored.directory / "checkpoints" / group
@@ -222,6 +224,7 @@ class Query:
             group=self._group,
             startingOffsets="earliest",
             maxOffsetsPerTrigger="12",
+            **MODES[self._mode],
         )
         writer = reader.load().writeStream.foreachBatch(collect)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
@@ -236,11 +239,16 @@ class Query:
         return [json.loads(log.read_text().splitlines()[-1]) for log in logs]
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long
 @pytest.mark.spark
-def test_queries_go_on_from_their_checkpoints(spark: SparkSession, stored: Stored) -> None:
+def test_queries_go_on_from_their_checkpoints(
+    spark: SparkSession, stored: Stored, mode: str
+) -> None:
     """One had crashed after a rewind, one has a rewind to follow, and one has read everything."""
-    crashed, rewound, idle = (Query(spark, stored, name) for name in ("crashed", "rewound", "idle"))
+    crashed, rewound, idle = (
+        Query(spark, stored, name, mode=mode) for name in ("crashed", "rewound", "idle")
+    )
     read = stored.expected["read"]
 
     assert crashed.run() == events(26, 35)

@@ -1,5 +1,5 @@
 """Fixtures of the integration tests, from the modules that hold them."""
 
-from tests.servers.spark import logbus, spark, streams
+from tests.servers.spark import group, logbus, spark, streams
 
-__all__ = ["logbus", "spark", "streams"]
+__all__ = ["group", "logbus", "spark", "streams"]

@@ -6,8 +6,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from tests.servers.spark import MODES
 
-def main(zookeeper: str, topic: str, directory: str, master: str = "local[1]") -> None:
+
+def main(zookeeper: str, topic: str, directory: str, mode: str, master: str = "local[1]") -> None:
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -20,8 +22,8 @@ def main(zookeeper: str, topic: str, directory: str, master: str = "local[1]") -
     )
     source = (
         spark.readStream.format("logbus")
-        .options(zookeeper=zookeeper, subscribe=topic, group="killed")
-        .options(startingOffsets="earliest", maxOffsetsPerTrigger="25")
+        .options(zookeeper=zookeeper, subscribe=topic, group=f"killed-{topic}")
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="25", **MODES[mode])
         .load()
     )
     query = (

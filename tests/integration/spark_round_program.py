@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from spark_logbus.spark.lag.listener import LagListener
+from tests.servers.spark import MODES
 
 
 def session(where: str) -> SparkSession:
@@ -61,7 +62,7 @@ def wait_for_lag(
     raise TimeoutError(f"The listener has not been told of a lag of {wanted} bytes, but {value}.")
 
 
-def main(where: str, zookeeper: str, topic: str, target: str, directory: str) -> None:
+def main(where: str, zookeeper: str, topic: str, target: str, directory: str, mode: str) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     spark = session(where)
     reader = spark.read.format("logbus").options(zookeeper=zookeeper, subscribe=topic)
@@ -78,7 +79,7 @@ def main(where: str, zookeeper: str, topic: str, target: str, directory: str) ->
     stream = (
         spark.readStream.format("logbus")
         .options(zookeeper=zookeeper, subscribe=topic, group="round")
-        .options(startingOffsets="earliest", maxOffsetsPerTrigger="150")
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="150", **MODES[mode])
         .load()
     )
     query = (

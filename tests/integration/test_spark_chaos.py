@@ -27,14 +27,18 @@ from spark_logbus.local.processes import spawn
 from spark_logbus.model import TopicPartition
 from tests.helpers import paths_below, wait_until
 from tests.integration.spark_processes import environment
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.spark import MODES, PREFETCHED, PROJECT, TASKS, Logbus
 
 ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "5"))
 SEED = int(os.environ.get("LOGBUS_KILL_SEED", "20130909"))
 TOPIC = "t"
+GROUP = f"killed-{TOPIC}"
 PARTITIONS = 2
 RECORDS_PER_ROUND = 100
 EXECUTOR = "CoarseGrainedExecutorBackend"
+WORKER = "pyspark.daemon\0pyspark.worker"
+PLANNER = "python_streaming_source_runner"
+READERS = {PREFETCHED: PLANNER, TASKS: WORKER}
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +48,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300 + 200
 class Chaos:
     """The cluster, the query's driver process, and what is known of both."""
 
-    def __init__(self, embedded: EmbeddedCluster, cluster: Cluster, directory: Path) -> None:
+    def __init__(
+        self, embedded: EmbeddedCluster, cluster: Cluster, directory: Path, *, mode: str
+    ) -> None:
         self.embedded = embedded
+        self.mode = mode
         self.logbus = Logbus(embedded.zookeeper, cluster)
         self.directory = directory
         self.expected: list[str] = []
@@ -56,9 +63,10 @@ class Chaos:
 
     def start_driver(self) -> None:
         program = [sys.executable, "-m", "tests.integration.spark_driver_program"]
-        arguments = [self.embedded.zookeeper, TOPIC, str(self.directory), "local-cluster[1,1,640]"]
+        arguments = [self.embedded.zookeeper, TOPIC, str(self.directory), self.mode]
         self.driver = spawn(
-            [*program, *arguments], output=self.log, cwd=PROJECT, env=environment()
+            [*program, *arguments, "local-cluster[1,1,640]"],
+            output=self.log, cwd=PROJECT, env=environment(),
         )  # fmt: skip
 
     @property
@@ -73,6 +81,9 @@ class Chaos:
         while grown := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= grown
         return sorted(family)
+
+    def running(self, pattern: str) -> list[int]:
+        return [pid for pid in self.tree() if _runs(pid, pattern)]
 
     def alive(self) -> bool:
         assert self.driver is not None
@@ -118,7 +129,7 @@ class Chaos:
 
     def check_group(self) -> None:
         """First the group, then the sink: so nothing can pass by in between."""
-        committed = self.logbus.committed("killed")
+        committed = self.logbus.committed(GROUP)
         sunk = set(self.in_sink())
         for topic_partition, offset in committed.items():
             lacking = {f"{topic_partition.partition}:{below:06d}" for below in range(offset)} - sunk
@@ -127,14 +138,14 @@ class Chaos:
             )
 
 
-@pytest.fixture
-def chaos(tmp_path: Path) -> Iterator[Chaos]:
+@pytest.fixture(params=MODES)
+def chaos(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Chaos]:
     with (
         EmbeddedCluster(tmp_path / "cluster", brokers=2) as embedded,
         Cluster.from_zookeeper(embedded.zookeeper) as cluster,
     ):
         Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS)
-        made = Chaos(embedded, cluster, tmp_path)
+        made = Chaos(embedded, cluster, tmp_path, mode=request.param)
         yield made
         made.kill_driver()
 
@@ -143,7 +154,12 @@ def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
     chance = random.Random(SEED)
     chaos.produce()
     chaos.start_driver()
-    victims = ["driver", "executor", "broker", "python worker"]
+    wait_until(
+        lambda: chaos.alive() and chaos.in_sink(), deadline_s=180, message="the first records"
+    )
+    # Who reads: without a worker of an executor, the planner has read all that came.
+    assert bool(chaos.running(WORKER)) == (chaos.mode == TASKS)
+    victims = ["driver", EXECUTOR, "broker", READERS[chaos.mode]]
     for number in range(ROUNDS):
         chaos.produce()
         moment = chance.choice(["offsets", "commits", "out"])
@@ -158,7 +174,7 @@ def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
 
     def over() -> bool:
         chaos.check_group()
-        return chaos.alive() and chaos.logbus.committed("killed") == ends
+        return chaos.alive() and chaos.logbus.committed(GROUP) == ends
 
     wait_until(over, deadline_s=180, message=f"the last record, after {chaos.kills}")
     assert chaos.in_sink() == sorted(chaos.expected)
@@ -177,13 +193,16 @@ def kill(chaos: Chaos, victim: str, chance: random.Random) -> None:
         chaos.kill_driver()
         chaos.start_driver()
     else:
-        pattern = EXECUTOR if victim == "executor" else "pyspark.daemon"
 
         def found() -> list[int]:
             assert chaos.alive()
-            return [pid for pid in chaos.tree() if _runs(pid, pattern)]
+            return chaos.running(victim)
 
-        _kill(chance.choice(wait_until(found, deadline_s=120, message=f"an {victim} to kill")))
+        _kill(chance.choice(wait_until(found, deadline_s=120, message=f"a {victim} to kill")))
+        if victim == PLANNER:  # no query outlives it
+            assert chaos.driver is not None
+            chaos.driver.wait(120)
+            chaos.start_driver()
 
 
 def _after_a_change(chaos: Chaos, where: str, count: int) -> Callable[[], bool]:

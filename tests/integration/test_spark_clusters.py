@@ -20,7 +20,7 @@ from tests.integration.spark_processes import (
     environment,
     standalone,
 )
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.spark import MODES, PROJECT, Logbus
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 
 def go_round(
-    spark: Spark, logbus: Logbus, directory: Path, env: Mapping[str, str]
+    spark: Spark, logbus: Logbus, directory: Path, env: Mapping[str, str], *, mode: str
 ) -> dict[str, Any]:
     """Run the program, check what it read and wrote, and return what else it told."""
     source, target = logbus.topic(partitions=4), logbus.topic(partitions=2)
@@ -44,7 +44,7 @@ def go_round(
     log = directory / "program.log"
     program = spawn(
         [sys.executable, "-m", "tests.integration.spark_round_program",
-         spark.url, logbus.zookeeper, source, target, directory],
+         spark.url, logbus.zookeeper, source, target, directory, mode],
         output=log, cwd=PROJECT, env=env,
     )  # fmt: skip
     try:
@@ -65,14 +65,18 @@ def go_round(
     return told
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long
-def test_a_standalone_cluster(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_standalone_cluster(
+    logbus: Logbus, tmp_path: Path, env: dict[str, str], mode: str
+) -> None:
     with standalone(tmp_path, env) as cluster:
-        told = go_round(cluster, logbus, tmp_path, env)
+        told = go_round(cluster, logbus, tmp_path, env, mode=mode)
     assert told["jvms"] == 2, "both workers' executors have read"
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long
-def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str]) -> None:
+def test_spark_connect(logbus: Logbus, tmp_path: Path, env: dict[str, str], mode: str) -> None:
     with connect_server(tmp_path, env) as connect:
-        go_round(connect, logbus, tmp_path, env)
+        go_round(connect, logbus, tmp_path, env, mode=mode)

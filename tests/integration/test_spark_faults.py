@@ -13,9 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_logbus.client import Admin, Cluster, Producer
+from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
+from tests.servers.spark import MODES
 from tests.servers.zookeeper import Proxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -24,8 +26,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 class Endured:
     """A cluster of its own, to be broken, and queries that read topic ``t`` all the while."""
 
-    def __init__(self, spark: SparkSession, embedded: EmbeddedCluster, cluster: Cluster) -> None:
+    def __init__(
+        self, spark: SparkSession, embedded: EmbeddedCluster, cluster: Cluster, *, mode: str
+    ) -> None:
         self._spark = spark
+        self._mode = mode
         self.embedded = embedded
         self.cluster = cluster
         self.produced = 0
@@ -36,7 +41,7 @@ class Endured:
         source = self._spark.readStream.format("logbus").options(
             zookeeper=self.embedded.zookeeper, subscribe=topic, startingOffsets="earliest"
         )
-        frame = source.options(**options).load()
+        frame = source.options(**MODES[self._mode], **options).load()
         query = frame.writeStream.foreachBatch(self._collect).start()
         self.queries.append(query)
         return query
@@ -61,14 +66,16 @@ class Endured:
         wait_until(caught_up, deadline_s=120, message=f"records after {after}")
 
 
-@pytest.fixture
-def endured(spark: SparkSession, tmp_path: Path) -> Iterator[Endured]:
+@pytest.fixture(params=MODES)
+def endured(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Endured]:
     with (
         EmbeddedCluster(tmp_path / "cluster", brokers=2) as embedded,
         Cluster.from_zookeeper(embedded.zookeeper) as cluster,
     ):
         Admin(cluster).create_topic("t", partitions=2)
-        made = Endured(spark, embedded, cluster)
+        made = Endured(spark, embedded, cluster, mode=request.param)
         yield made
         for query in made.queries:
             query.stop()
@@ -113,6 +120,25 @@ def test_a_query_outlives_a_zookeeper_that_hangs(endured: Endured) -> None:
             os.kill(endured.embedded.zookeeper_server.pid, signal.SIGCONT)
     endured.produce()
     endured.catch_up("ZooKeeper hung")
+
+
+def test_a_query_outlives_a_broker_that_stands_still(endured: Endured) -> None:
+    """It keeps its connections and answers nobody, until the others have given it up."""
+    endured.produce()
+    endured.start(group="g")
+    endured.catch_up("its start")
+    with Session(endured.embedded.zookeeper, client_name="test") as session:
+        brokers = BrokerRegistry(session)
+        for broker in endured.embedded.brokers:
+            endured.produce()  # a micro-batch is under way when the broker stops
+            os.kill(broker.pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: len(brokers.live()) == 1, message="the broker's registration")
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            wait_until(lambda: len(brokers.live()) == 2, message="the broker to be back")
+            endured.produce()
+            endured.catch_up("a broker stood still")
 
 
 def test_a_running_query_without_a_group_needs_no_zookeeper(endured: Endured) -> None:

@@ -20,16 +20,17 @@ from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, is_led
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.spark import MODES, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
 GONE_ON = 5_000
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long
 def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
-    spark: SparkSession, tmp_path: Path, chroot: str
+    spark: SparkSession, tmp_path: Path, chroot: str, mode: str
 ) -> None:
     lost = TopicPartition("t", 0)
     with broker_process(tmp_path / "broker", chroot) as broker:
@@ -38,7 +39,7 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
             logbus.topic(name="t", partitions=2)
             logbus.produce("t", ["a", "b", "c"], partition=0)
             logbus.produce("t", ["d"], partition=1)
-            streams = Streams(spark, logbus, tmp_path)
+            streams = Streams(spark, logbus, tmp_path, mode=mode)
             assert streams.run(subscribe="t", startingOffsets="earliest") == list("abcd")
             logbus.produce("t", ["lost"], partition=0)
         broker.stop()
@@ -53,7 +54,7 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
             wait_until(lambda: is_led(wire, "t"))
         with Cluster.from_zookeeper(chroot) as cluster:
             logbus = Logbus(chroot, cluster)
-            streams = Streams(spark, logbus, tmp_path)
+            streams = Streams(spark, logbus, tmp_path, mode=mode)
             # More records than the checkpoint has: offsets from 0 on would be taken for new ones.
             logbus.produce("t", list("uvwxyz"), partition=0)
             failing = streams.start(streams.source(subscribe="t"))

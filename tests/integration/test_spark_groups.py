@@ -34,11 +34,11 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Starts a streaming driver of its own, JVM and workers included."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(zookeeper: str, topic: str) -> subprocess.Popen[bytes]:
+    def start(zookeeper: str, topic: str, mode: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "driver.log").open("wb") as log:
             program = "tests.integration.spark_driver_program"
             process = subprocess.Popen(
-                [sys.executable, "-m", program, zookeeper, topic, str(tmp_path)],
+                [sys.executable, "-m", program, zookeeper, topic, str(tmp_path), mode],
                 cwd=PROJECT,
                 stdout=log,
                 stderr=log,
@@ -56,51 +56,52 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.mark.long
 def test_a_second_query_is_refused_and_told_who_holds_the_group(
-    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
+    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, group: str
 ) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a"])
-    source = streams.source(subscribe=topic, startingOffsets="earliest", group="one-query")
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group=group)
     query = streams.start(source, available_now=False)
     wait_until(lambda: streams.rows, deadline_s=60, message="the first record")
-    second = Streams(spark, logbus, tmp_path / "second")
+    second = Streams(spark, logbus, tmp_path / "second", mode=streams.mode)
     with pytest.raises(StreamingQueryException) as refused:
-        second.run(subscribe=topic, startingOffsets="earliest", group="one-query")
-    holder = holders(logbus, "one-query")[topic]
+        second.run(subscribe=topic, startingOffsets="earliest", group=group)
+    holder = holders(logbus, group)[topic]
     said = str(refused.value)
-    assert f"Group 'one-query' is in use for topic {topic} by another query" in said
+    assert f"Group '{group}' is in use for topic {topic} by another query" in said
     assert f"process {holder.pid} on {holder.host}, since 2" in said
     assert "application logbus-tests" in said
     assert second.values() == []
     # Neither another group, nor a batch read of what is committed, is in anybody's way.
-    assert second.run(subscribe=topic, startingOffsets="earliest", group="another") == ["a"]
+    assert second.run(subscribe=topic, startingOffsets="earliest", group=f"{group}-2") == ["a"]
     batch = spark.read.format("logbus").options(
-        zookeeper=logbus.zookeeper, subscribe=topic, group="one-query", startingOffsets="committed"
+        zookeeper=logbus.zookeeper, subscribe=topic, group=group, startingOffsets="committed"
     )
-    wait_until(lambda: logbus.committed("one-query") == logbus.ends(topic), message="the commit")
+    wait_until(lambda: logbus.committed(group) == logbus.ends(topic), message="the commit")
     assert batch.load().count() == 0
     assert query.isActive
     logbus.produce(topic, ["b"])
     wait_until(lambda: streams.values() == ["a", "b"], deadline_s=60, message="the next record")
     # A query that is stopped lets go at once: long before its session would have expired.
     query.stop()
-    wait_until(lambda: not holders(logbus, "one-query"), deadline_s=8, message="the release")
+    wait_until(lambda: not holders(logbus, group), deadline_s=8, message="the release")
 
 
 @pytest.mark.long
 def test_topics_that_join_a_pattern_are_claimed(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
 ) -> None:
-    logbus.topic(name="joining-1")
-    options = {"startingOffsets": "earliest", "group": "joining"}
-    source = streams.source(subscribePattern="joining-.*", **options)
+    prefix = f"joining-{streams.mode}"
+    logbus.topic(name=f"{prefix}-1")
+    options = {"startingOffsets": "earliest", "group": prefix}
+    source = streams.source(subscribePattern=f"{prefix}-.*", **options)
     streams.start(source, available_now=False)
-    wait_until(lambda: holders(logbus, "joining"), deadline_s=60, message="the first claim")
-    logbus.topic(name="joining-2")
-    wait_until(lambda: len(holders(logbus, "joining")) == 2, message="the second claim")
-    second = Streams(spark, logbus, tmp_path / "second")
-    with pytest.raises(StreamingQueryException, match="in use for topic joining-2"):
-        second.run(subscribe="joining-2", **options)
+    wait_until(lambda: holders(logbus, prefix), deadline_s=60, message="the first claim")
+    logbus.topic(name=f"{prefix}-2")
+    wait_until(lambda: len(holders(logbus, prefix)) == 2, message="the second claim")
+    second = Streams(spark, logbus, tmp_path / "second", mode=streams.mode)
+    with pytest.raises(StreamingQueryException, match=f"in use for topic {prefix}-2"):
+        second.run(subscribe=f"{prefix}-2", **options)
 
 
 @pytest.mark.slow
@@ -108,44 +109,45 @@ def test_a_driver_that_stood_still_while_another_took_over(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, launch: Launch
 ) -> None:
     topic = logbus.topic()
+    group = f"killed-{topic}"  # the program's
     logbus.produce(topic, ["a"] * 100)
-    zombie = launch(logbus.zookeeper, topic)
+    zombie = launch(logbus.zookeeper, topic, streams.mode)
 
     def running(reached: Callable[[], bool]) -> bool:
         assert zombie.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
         return reached()
 
     wait_until(
-        lambda: running(lambda: logbus.committed("killed") == logbus.ends(topic)),
+        lambda: running(lambda: logbus.committed(group) == logbus.ends(topic)),
         deadline_s=120,
         message="the first driver's commit",
     )
     os.killpg(zombie.pid, signal.SIGSTOP)
     logbus.produce(topic, ["b"] * 100)
-    assert len(streams.run(subscribe=topic, group="killed", startingOffsets="committed")) == 100
-    taken_over = logbus.committed("killed")
+    assert len(streams.run(subscribe=topic, group=group, startingOffsets="committed")) == 100
+    taken_over = logbus.committed(group)
     assert taken_over == logbus.ends(topic)
     os.killpg(zombie.pid, signal.SIGCONT)
     assert zombie.wait(90) != 0
-    assert "no longer holds group 'killed'" in (tmp_path / "driver.log").read_text()
-    assert logbus.committed("killed") == taken_over
+    assert f"no longer holds group '{group}'" in (tmp_path / "driver.log").read_text()
+    assert logbus.committed(group) == taken_over
 
 
 def test_a_group_is_never_ahead_of_what_is_processed(
-    spark: SparkSession, logbus: Logbus, streams: Streams
+    spark: SparkSession, logbus: Logbus, streams: Streams, group: str
 ) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a"] * 30)
     seen: list[tuple[int, int]] = []
 
     def look(frame: DataFrame, batch_id: int) -> None:
-        seen.append((sum(logbus.committed("behind").values()), frame.count()))
+        seen.append((sum(logbus.committed(group).values()), frame.count()))
         if batch_id == 2:
             raise RuntimeError("a failed micro-batch")
 
     def query(**trigger: bool) -> None:
         source = streams.source(
-            subscribe=topic, startingOffsets="earliest", group="behind", maxOffsetsPerTrigger="10"
+            subscribe=topic, startingOffsets="earliest", group=group, maxOffsetsPerTrigger="10"
         )
         writer = source.writeStream.foreachBatch(look).option(
             "checkpointLocation", str(streams.checkpoint)
@@ -157,49 +159,53 @@ def test_a_group_is_never_ahead_of_what_is_processed(
     with pytest.raises(StreamingQueryException, match="a failed micro-batch"):
         query(availableNow=True)
     assert seen == [(0, 10), (10, 10), (20, 10)]
-    assert sum(logbus.committed("behind").values()) == 20
+    assert sum(logbus.committed(group).values()) == 20
     with pytest.raises(StreamingQueryException, match="a failed micro-batch"):
         query(availableNow=True)
     assert seen[3:] == [(20, 10)]  # the same again, and still nothing is committed of it
-    assert sum(logbus.committed("behind").values()) == 20
+    assert sum(logbus.committed(group).values()) == 20
 
 
 @pytest.mark.long
-def test_once_commits_its_micro_batch_with_the_next_run(logbus: Logbus, streams: Streams) -> None:
+def test_once_commits_its_micro_batch_with_the_next_run(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     """Spark tells the source nothing after the only micro-batch of ``once``."""
     topic = logbus.topic()
     logbus.produce(topic, ["a"] * 5)
-    options = {"subscribe": topic, "startingOffsets": "earliest", "group": "once"}
+    options = {"subscribe": topic, "startingOffsets": "earliest", "group": group}
 
     def once() -> int:
         frame = streams.source(**options)
         writer = frame.writeStream.format("noop").trigger(once=True)
         finish(writer.option("checkpointLocation", str(streams.checkpoint)).start())
-        return sum(logbus.committed("once").values())
+        return sum(logbus.committed(group).values())
 
     assert once() == 0
     assert once() == 5
     assert streams.run(**options) == []
-    assert logbus.committed("once") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
 
 
 def test_reads_of_one_query_that_share_a_source_share_its_claim(
-    logbus: Logbus, streams: Streams
+    logbus: Logbus, streams: Streams, group: str
 ) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a", "b"])
-    source = streams.source(subscribe=topic, startingOffsets="earliest", group="union")
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group=group)
     finish(streams.start(source.union(source)))
     assert streams.values() == ["a", "a", "b", "b"]
-    assert logbus.committed("union") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
 
 
 @pytest.mark.long
-def test_a_self_join_needs_a_group_for_each_of_its_reads(logbus: Logbus, streams: Streams) -> None:
+def test_a_self_join_needs_a_group_for_each_of_its_reads(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic()
     logbus.produce(topic, ["a", "b"])
-    source = streams.source(subscribe=topic, startingOffsets="earliest", group="joined")
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group=group)
     keys = source.select("value", "timestamp")
     query = streams.start(keys.alias("l").join(keys.alias("r"), "value"))
-    with pytest.raises(StreamingQueryException, match="Group 'joined' is in use"):
+    with pytest.raises(StreamingQueryException, match=f"Group '{group}' is in use"):
         finish(query)

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
-from tests.servers.spark import PROJECT, Logbus, Streams, finish
+from tests.integration.hanging import descendants
+from tests.servers.spark import MODES, PROJECT, TASKS, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -30,6 +31,7 @@ def launched() -> Iterator[list[subprocess.Popen[bytes]]]:
             process.wait(30)
 
 
+@pytest.mark.parametrize("killed_mode", MODES)  # and each goes on in both
 @pytest.mark.long
 def test_a_killed_query_goes_on_without_losing_or_repeating(
     spark: SparkSession,
@@ -37,6 +39,7 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     streams: Streams,
     tmp_path: Path,
     launched: list[subprocess.Popen[bytes]],
+    killed_mode: str,
 ) -> None:
     """The file sink drops repeated micro-batches, so the output shows what the source replayed:
     had a replayed micro-batch other records, some would be missing and some be there twice."""
@@ -48,7 +51,7 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     command = [sys.executable, "-m", "tests.integration.spark_driver_program"]
     with (tmp_path / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
-            [*command, logbus.zookeeper, topic, str(tmp_path)],
+            [*command, logbus.zookeeper, topic, str(tmp_path), killed_mode],
             cwd=PROJECT,
             stdout=log,
             stderr=log,
@@ -62,11 +65,19 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
         message="some micro-batches",
     )
     assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+    # Prefetched micro-batches need no worker; those of tasks have left one that waits for more.
+    programs = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(driver.pid)]
+    assert any("pyspark.daemon\0pyspark.worker" in one for one in programs) == (
+        killed_mode == TASKS
+    )
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait(30)
 
     source = streams.source(
-        subscribe=topic, group="killed", startingOffsets="earliest", maxOffsetsPerTrigger="100"
+        subscribe=topic,
+        group=f"killed-{topic}",
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="100",
     )
     query = (
         source.selectExpr("cast(value as string) AS value")
@@ -79,4 +90,4 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     finish(query)
     written = sorted(row.value for row in spark.read.text(str(tmp_path / "out")).collect())
     assert written == expected
-    assert logbus.committed("killed") == logbus.ends(topic)
+    assert logbus.committed(f"killed-{topic}") == logbus.ends(topic)

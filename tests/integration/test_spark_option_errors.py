@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_logbus.datasource.options import KNOWN, STREAM_ONLY
-from tests.servers.spark import Logbus, Streams
+from tests.servers.spark import Logbus, Streams, in_one_mode
 
 pytestmark = pytest.mark.spark
 
@@ -80,6 +80,8 @@ STREAM = [
     ("minOffsetsPerTrigger", "few", r"expected a whole number from 1 to \d+, got 'few'"),
     ("maxBytesPerTrigger", "much", "bytes such as 536870912 or 512m, got 'much'"),
     ("maxTriggerDelay", "soon", "got 'soon'"),
+    ("maxPrefetchBytes", "-1", "bytes such as 536870912 or 512m, got '-1'"),
+    ("maxPrefetchBytes", "some", "bytes such as 536870912 or 512m, got 'some'"),
 ]
 
 
@@ -99,6 +101,7 @@ def test_a_batch_read_names_option_value_and_remedy(
 
 
 @pytest.mark.parametrize(("option", "value", "said"), STREAM)
+@in_one_mode
 @pytest.mark.long
 def test_a_stream_names_option_value_and_remedy(
     streams: Streams, option: str, value: str, said: str
@@ -133,6 +136,10 @@ def test_each_option_is_among_them() -> None:
         ({"subscribe": "t", "fetchOffset.numRetries": "5"}, "for Kafka's client; remove it"),
         ({"subscribe": "t", "kafka.security.protocol": "SSL"}, "for Kafka's client; remove it"),
         ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger has no meaning"),
+        (
+            {"subscribe": "t", "maxPrefetchBytes": "0"},
+            "maxPrefetchBytes has no meaning for a batch",
+        ),
         ({"subscribe": "t", "group": "g"}, "Option group: a batch read commits nothing"),
         (
             {"subscribe": "no-such-topic"},
@@ -163,6 +170,7 @@ def test_mistakes_of_a_batch_read(
         ),
     ],
 )
+@in_one_mode
 @pytest.mark.long
 def test_mistakes_of_a_stream(streams: Streams, options: dict[str, str], said: str) -> None:
     with pytest.raises(StreamingQueryException, match=said):
@@ -170,6 +178,7 @@ def test_mistakes_of_a_stream(streams: Streams, options: dict[str, str], said: s
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+@in_one_mode
 @pytest.mark.long
 def test_partitions_that_a_start_lacks_or_has_too_many(
     spark: SparkSession, logbus: Logbus, streams: Streams, option: str

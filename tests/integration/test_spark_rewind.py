@@ -116,9 +116,9 @@ def test_a_running_query_follows_at_once(
 
 @pytest.mark.long
 def test_a_stopped_query_follows_a_recreated_groups_rewind(
-    logbus: Logbus, streams: Streams
+    logbus: Logbus, streams: Streams, group: str
 ) -> None:
-    topic, group = logbus.topic(), "made-anew"
+    topic = logbus.topic()
     logbus.produce(topic, numbered(10))
     options = started(topic, group)
     assert len(streams.run(**options)) == 10
@@ -135,14 +135,16 @@ def test_a_stopped_query_follows_a_recreated_groups_rewind(
 
 
 @pytest.mark.long
-def test_a_restart_in_a_replay_repeats_the_same_ranges(logbus: Logbus, streams: Streams) -> None:
+def test_a_restart_in_a_replay_repeats_the_same_ranges(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(10))
     logbus.produce(topic, numbered(10, 100), partition=1)
-    options = started(topic, "middle", maxOffsetsPerTrigger="6")
+    options = started(topic, group, maxOffsetsPerTrigger="6")
     assert len(streams.run(**options)) == 20
     first = len(offsets_of(streams))
-    logbus.rewind("middle", {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 6})
+    logbus.rewind(group, {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 6})
     seen: dict[int, list[str]] = {}
 
     def failing(frame: DataFrame, batch_id: int) -> None:
@@ -167,7 +169,7 @@ def test_a_restart_in_a_replay_repeats_the_same_ranges(logbus: Logbus, streams: 
     again = sorted(value for values in seen.values() for value in values)
     assert again == [*numbered(8, 2), *numbered(5, 50), *numbered(4, 106)]
     assert [len(values) for values in seen.values()] == [6, 6, 5]
-    assert logbus.committed("middle") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
 
 
 def during(
@@ -188,99 +190,107 @@ def during(
 
 
 @pytest.mark.long
-def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams) -> None:
+def test_rewinds_during_a_replay_win_over_it(logbus: Logbus, streams: Streams, group: str) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(10))
-    options = started(topic, "twice", maxOffsetsPerTrigger="4")
+    options = started(topic, group, maxOffsetsPerTrigger="4")
     batches = during(
         logbus,
         streams,
         options,
         {
-            1: lambda: rewind(logbus, "twice", topic, AtOffset(2)),
-            2: lambda: rewind(logbus, "twice", topic, AtOffset(7)),
+            1: lambda: rewind(logbus, group, topic, AtOffset(2)),
+            2: lambda: rewind(logbus, group, topic, AtOffset(7)),
         },
     )
     assert batches == [numbered(4), numbered(4, 4), numbered(4, 2), numbered(3, 7)]
-    assert logbus.committed("twice") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
     assert streams.run(**options) == []
 
 
 @pytest.mark.long
-def test_available_now_skips_to_the_end_beyond_its_own(logbus: Logbus, streams: Streams) -> None:
+def test_available_now_skips_to_the_end_beyond_its_own(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     """What was appended since the run began, and skipped by the rewind, does not come later."""
     topic = logbus.topic()
     logbus.produce(topic, numbered(10))
-    options = started(topic, "skip", maxOffsetsPerTrigger="4")
+    options = started(topic, group, maxOffsetsPerTrigger="4")
 
     def skip() -> None:
         logbus.produce(topic, numbered(5, 50))
-        rewind(logbus, "skip", topic, Latest())
+        rewind(logbus, group, topic, Latest())
         logbus.produce(topic, numbered(2, 90))
 
     batches = during(logbus, streams, options, {0: skip})
     assert [batch for batch in batches if batch] == [numbered(4)]
     assert streams.run(**options) == numbered(2, 90)
-    assert logbus.committed("skip") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
 
 
 @pytest.mark.long
 def test_partitions_that_the_query_does_not_read_are_left_alone(
-    logbus: Logbus, streams: Streams
+    logbus: Logbus, streams: Streams, group: str
 ) -> None:
     topic, other = logbus.topic(partitions=2), logbus.topic()
     for partition in range(2):
         logbus.produce(topic, numbered(4, 100 * partition), partition=partition)
     logbus.produce(other, numbered(4, 500))
-    options = {"assign": json.dumps({topic: [0]}), "group": "apart", "startingOffsets": "earliest"}
+    options = {"assign": json.dumps({topic: [0]}), "group": group, "startingOffsets": "earliest"}
     assert streams.run(**options) == numbered(4)
     unread = {TopicPartition(topic, 1): 1, TopicPartition(other, 0): 2}
-    logbus.rewind("apart", unread)
+    logbus.rewind(group, unread)
     assert streams.run(**options) == []
-    logbus.rewind("apart", {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 0})
+    logbus.rewind(group, {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 0})
     assert streams.run(**options) == numbered(1, 3)
-    found = logbus.committed("apart")
+    found = logbus.committed(group)
     assert found == {**unread, TopicPartition(topic, 1): 0, TopicPartition(topic, 0): 4}
 
 
 @pytest.mark.long
-def test_a_partition_that_the_query_has_not_seen_yet(logbus: Logbus, streams: Streams) -> None:
+def test_a_partition_that_the_query_has_not_seen_yet(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(4))
-    options = started(topic, "unseen")
+    options = started(topic, group)
     assert streams.run(**options) == numbered(4)
     logbus.admin.alter_topic(topic, partitions=2)
     logbus.produce(topic, numbered(4, 100), partition=1)
-    logbus.rewind("unseen", {TopicPartition(topic, 1): 3})
+    logbus.rewind(group, {TopicPartition(topic, 1): 3})
     assert streams.run(**options) == numbered(1, 103)
 
 
 @pytest.mark.long
-def test_a_rewind_of_a_topic_that_was_recreated_since(logbus: Logbus, streams: Streams) -> None:
+def test_a_rewind_of_a_topic_that_was_recreated_since(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(4))
-    options = started(topic, "reborn", failOnDataLoss="false")
+    options = started(topic, group, failOnDataLoss="false")
     assert streams.run(**options) == numbered(4)
-    logbus.rewind("reborn", {TopicPartition(topic, 0): 3})
+    logbus.rewind(group, {TopicPartition(topic, 0): 3})
     logbus.admin.delete_topic(topic)
     logbus.topic(name=topic)
     logbus.produce(topic, numbered(6, 100))
     assert streams.run(**options) == numbered(6, 100)  # the rewind was of another topic
-    rewind(logbus, "reborn", topic, AtOffset(4))
+    rewind(logbus, group, topic, AtOffset(4))
     assert streams.run(**options) == numbered(2, 104)
 
 
 @pytest.mark.long
-def test_a_new_checkpoint_starts_where_its_options_say(logbus: Logbus, streams: Streams) -> None:
+def test_a_new_checkpoint_starts_where_its_options_say(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(6))
-    options = started(topic, "anew")
+    options = started(topic, group)
     assert streams.run(**options) == numbered(6)
-    rewind(logbus, "anew", topic, AtOffset(2))
+    rewind(logbus, group, topic, AtOffset(2))
     streams.checkpoint = streams.checkpoint.with_name("second")
     assert streams.run(**options | {"startingOffsets": "committed"}) == numbered(4, 2)
-    rewind(logbus, "anew", topic, AtOffset(2))
+    rewind(logbus, group, topic, AtOffset(2))
     streams.checkpoint = streams.checkpoint.with_name("third")
     assert streams.run(**options | {"startingOffsets": "latest"}) == []
-    assert logbus.committed("anew") == logbus.ends(topic)
+    assert logbus.committed(group) == logbus.ends(topic)
     assert streams.run(**options) == []

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_logbus.datasource.stream_offset import VERSION
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.spark import PREFETCHED, Logbus, Streams, finish, in_both_modes
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +51,7 @@ def test_available_now_takes_limited_micro_batches(logbus: Logbus, streams: Stre
 @pytest.mark.parametrize(
     "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.long)]
 )
+@in_both_modes
 def test_restart_reads_exactly_the_gap(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
@@ -68,21 +69,23 @@ def test_restart_reads_exactly_the_gap(
 
 
 def test_a_running_query_takes_up_new_records_and_new_topics(
-    logbus: Logbus, streams: Streams
+    logbus: Logbus, streams: Streams, group: str
 ) -> None:
-    logbus.topic(name="live-one")
-    logbus.produce("live-one", numbered(3))
-    source = streams.source(subscribePattern="live-.*", startingOffsets="earliest", group="live")
+    one, two = (f"live-{streams.mode}-{name}" for name in ("one", "two"))
+    logbus.topic(name=one)
+    logbus.produce(one, numbered(3))
+    pattern = f"live-{streams.mode}-.*"
+    source = streams.source(subscribePattern=pattern, startingOffsets="earliest", group=group)
     query = streams.start(source, available_now=False)
     wait_until(lambda: len(streams.rows) == 3, deadline_s=60, message="the first records")
-    logbus.topic(name="live-two", partitions=2)
-    logbus.produce("live-two", numbered(3, 100), partition=1)
+    logbus.topic(name=two, partitions=2)
+    logbus.produce(two, numbered(3, 100), partition=1)
     wait_until(lambda: len(streams.rows) == 6, deadline_s=60, message="the new topic")
-    logbus.produce("live-one", numbered(1, 200))
+    logbus.produce(one, numbered(1, 200))
     wait_until(lambda: len(streams.rows) == 7, deadline_s=60, message="new records")
-    ends = {**logbus.ends("live-one"), **logbus.ends("live-two")}
+    ends = {**logbus.ends(one), **logbus.ends(two)}
     # The last micro-batch is committed while the query idles, before another one comes.
-    wait_until(lambda: logbus.committed("live") == ends, message="the group's commit")
+    wait_until(lambda: logbus.committed(group) == ends, message="the group's commit")
     reported = query.lastProgress
     assert reported is not None
     query.stop()
@@ -90,26 +93,28 @@ def test_a_running_query_takes_up_new_records_and_new_topics(
 
 
 @pytest.mark.long
-def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams) -> None:
+def test_committed_start_after_a_rewind(logbus: Logbus, streams: Streams, group: str) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(10))
     logbus.produce(topic, numbered(2, 100), partition=1)
-    logbus.rewind("committed", {TopicPartition(topic, 0): 8})
-    read = streams.run(subscribe=topic, group="committed", startingOffsets="committed")
+    logbus.rewind(group, {TopicPartition(topic, 0): 8})
+    read = streams.run(subscribe=topic, group=group, startingOffsets="committed")
     assert read == [*numbered(2, 8), *numbered(2, 100)]
 
 
 @pytest.mark.long
-def test_a_rewind_takes_effect_on_a_checkpoint(logbus: Logbus, streams: Streams) -> None:
+def test_a_rewind_takes_effect_on_a_checkpoint(
+    logbus: Logbus, streams: Streams, group: str
+) -> None:
     topic = logbus.topic()
     topic_partition = TopicPartition(topic, 0)
     logbus.produce(topic, numbered(10))
-    options = {"subscribe": topic, "group": "rewound", "startingOffsets": "earliest"}
+    options = {"subscribe": topic, "group": group, "startingOffsets": "earliest"}
     assert streams.run(**options) == numbered(10)
-    logbus.rewind("rewound", {topic_partition: 6})
-    assert logbus.committed("rewound") == {topic_partition: 6}
+    logbus.rewind(group, {topic_partition: 6})
+    assert logbus.committed(group) == {topic_partition: 6}
     assert streams.run(**options) == numbered(4, 6)
-    assert logbus.committed("rewound") == {topic_partition: 10}
+    assert logbus.committed(group) == {topic_partition: 10}
     assert streams.run(**options) == []
 
 
@@ -133,6 +138,7 @@ def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
     both = [streams.source(subscribe=topic, startingOffsets="earliest") for topic in (one, two)]
     finish(streams.start(both[0].union(both[1])))
     assert streams.values() == numbered(3) + numbered(3, 100)
+    assert streams.tasks == [[streams.mode == PREFETCHED] * 2]
     logbus.produce(two, numbered(1, 200))
     both = [streams.source(subscribe=topic, startingOffsets="earliest") for topic in (one, two)]
     finish(streams.start(both[0].union(both[1])))
@@ -161,14 +167,16 @@ def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None
 
 @pytest.mark.long
 def test_a_deleted_topic_of_a_pattern(logbus: Logbus, streams: Streams) -> None:
-    for name in ("shrink-a", "shrink-b"):
+    prefix = f"shrink-{streams.mode}"
+    gone, kept = f"{prefix}-a", f"{prefix}-b"
+    for name in (gone, kept):
         logbus.topic(name=name)
         logbus.produce(name, [name])
-    options = {"subscribePattern": "shrink-.*", "startingOffsets": "earliest"}
-    assert streams.run(**options) == ["shrink-a", "shrink-b"]
-    logbus.admin.delete_topic("shrink-a")
-    logbus.produce("shrink-b", ["more"])
-    with pytest.raises(StreamingQueryException, match="topic shrink-a was deleted"):
+    options = {"subscribePattern": f"{prefix}-.*", "startingOffsets": "earliest"}
+    assert streams.run(**options) == [gone, kept]
+    logbus.admin.delete_topic(gone)
+    logbus.produce(kept, ["more"])
+    with pytest.raises(StreamingQueryException, match=f"topic {gone} was deleted"):
         streams.run(**options)
     assert streams.run(**options, failOnDataLoss="false") == ["more"]
     assert streams.run(**options) == []
@@ -257,11 +265,11 @@ def test_a_stopped_query_ends_at_once(
 
 
 def test_a_running_query_takes_up_partitions_that_are_added(
-    logbus: Logbus, streams: Streams
+    logbus: Logbus, streams: Streams, group: str
 ) -> None:
     topic = logbus.topic(partitions=1)
     logbus.produce(topic, numbered(3))
-    source = streams.source(subscribe=topic, startingOffsets="earliest", group="grown")
+    source = streams.source(subscribe=topic, startingOffsets="earliest", group=group)
     query = streams.start(source, available_now=False)
     wait_until(lambda: len(streams.rows) == 3, deadline_s=60, message="the first records")
     logbus.admin.alter_topic(topic, partitions=3)

@@ -213,7 +213,7 @@ def test_a_partition_that_comes_later_is_read_from_its_beginning(
 def test_a_topic_that_joins_a_pattern_is_read_from_its_beginning(
     logbus: Logbus, streams: Streams, fail_on_data_loss: str
 ) -> None:
-    prefix = f"joins-{fail_on_data_loss}"
+    prefix = f"joins-{fail_on_data_loss}-{streams.mode}"
     filled_topic(logbus, f"{prefix}-1")
     source = streams.source(
         subscribePattern=f"{prefix}-.*", startingOffsets="latest", failOnDataLoss=fail_on_data_loss

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -136,20 +136,57 @@ def logbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbus]:
         yield Logbus(embedded.zookeeper, cluster)
 
 
-class Streams:
-    """Streaming queries into the memory sink, with a checkpoint that survives the query."""
+PREFETCHED: Final = "prefetched"
+TASKS: Final = "tasks"
+MODES: Final[Mapping[str, Mapping[str, str]]] = {PREFETCHED: {}, TASKS: {"maxPrefetchBytes": "0"}}
+"""How the records of a small micro-batch reach Spark, and the options that make them go so."""
 
-    def __init__(self, spark: SparkSession, logbus: Logbus, directory: Path) -> None:
+in_both_modes = pytest.mark.parametrize("streams", MODES, indirect=True)
+"""A test that also ``scripts/test`` runs in both; else it leaves ``tasks`` to ``--all``."""
+
+in_one_mode = pytest.mark.parametrize("streams", [PREFETCHED], indirect=True)
+"""A test in which no records are read."""
+
+
+def input_partitions(frame: DataFrame) -> list[bool]:
+    """Of each task that reads a source for this micro-batch: True if its rows are there already,
+    handed over by the planner, so that it needs no Python worker."""
+    found: list[bool] = []
+    rdds = [frame._jdf.queryExecution().toRdd()]
+    while rdds:
+        rdd = rdds.pop()
+        if rdd.getClass().getSimpleName() == "DataSourceRDD":
+            texts = [one.inputPartition().toString() for one in rdd.partitions()]
+            assert all("PythonStreamingInputPartition" in text for text in texts)
+            found += ["python-stream-" in text for text in texts]
+        dependencies = rdd.dependencies()
+        rdds += [dependencies.apply(number).rdd() for number in range(dependencies.size())]
+    return found
+
+
+class Streams:
+    """Streaming queries into the memory sink, with a checkpoint that survives the query.
+
+    ``mode`` is one of ``MODES``: its options are a source's unless it is given others.
+    """
+
+    def __init__(
+        self, spark: SparkSession, logbus: Logbus, directory: Path, *, mode: str = PREFETCHED
+    ) -> None:
         self._spark = spark
         self._logbus = logbus
+        self.mode = mode
         self.checkpoint = directory / "checkpoint"
         self.queries: list[StreamingQuery] = []
         self.before_batch: Callable[[int], None] = lambda _: None
-        """Called with each micro-batch's number before its records are read."""
+        """Called with each micro-batch's number when it is planned, and perhaps prefetched, but
+        before tasks read records."""
+        self.tasks: list[list[bool]] = []
+        """For each micro-batch of the last query, what ``input_partitions`` says of its tasks."""
 
     def source(self, **options: str) -> DataFrame:
         reader = self._spark.readStream.format("logbus").option("zookeeper", self._logbus.zookeeper)
-        return reader.options(**options).load()
+        return reader.options(**{**MODES[self.mode], **options}).load()
 
     def start(
         self, frame: DataFrame, *, available_now: bool = True, once: bool = False
@@ -164,11 +201,14 @@ class Streams:
         elif available_now:
             writer = writer.trigger(availableNow=True)
         self.rows: list[Any] = []
+        self.tasks = []
         query = writer.start()
         self.queries.append(query)
         return query
 
     def _collect(self, frame: DataFrame, batch_id: int) -> None:
+        self.tasks.append(input_partitions(frame))
+        assert self.mode == PREFETCHED or not any(self.tasks[-1]), self.tasks
         self.before_batch(batch_id)
         self.rows += frame.collect()
 
@@ -188,8 +228,16 @@ def finish(query: StreamingQuery, *, timeout_s: int = 90) -> StreamingQuery:
 
 
 @pytest.fixture
-def streams(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> Iterator[Streams]:
-    made = Streams(spark, logbus, tmp_path)
+def group() -> str:
+    """A group's name that no other test has."""
+    return f"group-{next(_numbers)}"
+
+
+@pytest.fixture(params=[PREFETCHED, pytest.param(TASKS, marks=pytest.mark.long)])
+def streams(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Streams]:
+    made = Streams(spark, logbus, tmp_path, mode=request.param)
     yield made
     for query in made.queries:
         query.stop()
