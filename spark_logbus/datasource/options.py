@@ -14,8 +14,7 @@ from spark_logbus.offsets.position import Committed, OffsetBound, parse_assignme
 from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
 from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
-from spark_logbus.spark.driver import zookeeper_address
-from spark_logbus.spark.options import SparkOptions
+from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (

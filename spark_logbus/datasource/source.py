@@ -13,6 +13,8 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.options import parse_options, wants_headers
+from spark_logbus.spark.discovery import Discovery
+from spark_logbus.spark.driver_process import plans_a_stream
 
 if TYPE_CHECKING:
     from spark_logbus.datasource.batch_reader import LogbusBatchReader
@@ -32,8 +34,13 @@ def reader_of_batch(options: Mapping[str, str], schema: StructType) -> LogbusBat
 
 
 def reader_of_stream(options: Mapping[str, str], schema: StructType) -> LogbusStreamReader:
-    from spark_logbus.datasource.stream_reader import LogbusStreamReader
-
     parsed = parse_options(options, streaming=True)
     columns = choose_columns(schema, include_headers=parsed.include_headers)
-    return LogbusStreamReader(parsed, columns)
+    discovery = None
+    if plans_a_stream():
+        discovery = Discovery(parsed.zookeeper, keep_session=parsed.group is not None)
+        discovery.begin()
+    # Imported here, while ZooKeeper is asked.
+    from spark_logbus.datasource.stream_reader import LogbusStreamReader
+
+    return LogbusStreamReader(parsed, columns, discovery)

@@ -24,6 +24,7 @@ from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.errors import UnsupportedVersionError
+from spark_logbus.spark.discovery import Discovery
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.driver_process import spark_driver
 from spark_logbus.spark.options import LARGEST_NUMBER
@@ -35,9 +36,12 @@ _ALL = ReadAllAvailable()
 class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming read. Picklable until Spark asks it for an offset; not thread-safe."""
 
-    def __init__(self, options: SourceOptions, columns: ColumnChoice) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: ColumnChoice, discovery: Discovery | None = None
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._discovery = discovery  # only where the reader is asked for offsets
         self._driver: StreamDriver | None = None
         self._clean_up: CleanUp | None = None
 
@@ -89,7 +93,9 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 group=self._options.group,
                 pid=pid,
                 application=application,
+                discovery=self._discovery,
             )
+            self._discovery = None
             self._driver = StreamDriver(
                 self._options,
                 link=link,

@@ -8,8 +8,7 @@ from typing import Final
 
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
-from spark_logbus.spark.driver import zookeeper_address
-from spark_logbus.spark.options import SparkOptions
+from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 KNOWN: Final = ("zookeeper", "topic", "path", "acks", "compression")
 

@@ -10,36 +10,22 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
-from spark_logbus.errors import ConfigError, InvalidOptionError
 from spark_logbus.spark.group import GroupCommitter
 
 if TYPE_CHECKING:
+    from spark_logbus.spark.discovery import Discovery
     from spark_logbus.zookeeper import Session
 
 # Short, because users of DriverConnections repeat calls themselves, and say so in the log.
 _CALL_DEADLINE_MS = 15_000
 
 
-def zookeeper_address(given: str | None) -> str:
-    """The option ``zookeeper``, else ``$LOGBUS_ZOOKEEPER``, else the local default.
-
-    Raises InvalidOptionError for what is no connect string.
-    """
-    from spark_logbus.zookeeper import ENVIRONMENT_VARIABLE, ConnectString, default_connect
-
-    connect = given or default_connect()
-    try:
-        ConnectString.parse(connect)
-    except ConfigError as error:
-        origin = "" if given else f" is not given, and ${ENVIRONMENT_VARIABLE} is of no use"
-        raise InvalidOptionError(f"Option zookeeper{origin}: {error.message}") from error
-    return connect
-
-
 class DriverConnections:
     """Lazy connections of one driver process. Not thread-safe.
 
-    ``pid`` and ``application`` show people whose the group is; default is this process.
+    ``pid`` and ``application`` show people whose the group is; default is this process. A
+    ``discovery``, which keeps its session if there is a group, stands for the first look in
+    ZooKeeper, with all that it met.
     """
 
     def __init__(
@@ -49,11 +35,14 @@ class DriverConnections:
         group: str | None = None,
         pid: int | None = None,
         application: str | None = None,
+        discovery: Discovery | None = None,
     ) -> None:
         self._zookeeper = zookeeper
         self._group = group
         self._pid = os.getpid() if pid is None else pid
         self._application = application
+        self._discovery = discovery
+        self._discovered: Bootstrap | None = None
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._progress: GroupCommitter | None = None
@@ -68,8 +57,10 @@ class DriverConnections:
     def cluster(self) -> Cluster:
         """The brokers' client, which any thread may use."""
         if self._cluster is None:
+            self._await_discovery()
+            found, self._discovered = self._discovered, None
             config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_CALL_DEADLINE_MS)
-            self._cluster = Cluster.from_zookeeper(self._zookeeper, config)
+            self._cluster = Cluster.from_zookeeper(self._zookeeper, config, found=found)
         return self._cluster
 
     def progress(self) -> GroupCommitter | None:
@@ -80,15 +71,8 @@ class DriverConnections:
             from spark_logbus.coordination.group_offsets import GroupOffsets
             from spark_logbus.coordination.group_owners import GroupOwnership
             from spark_logbus.coordination.rewinds import GroupRewinds
-            from spark_logbus.zookeeper import Session
 
-            session = Session(self._zookeeper, client_name="spark-driver", expects_cluster=True)
-            try:
-                session.start()
-            except BaseException:
-                session.close()
-                raise
-            self._session = session
+            session = self._open_session()
             self._progress = GroupCommitter(
                 GroupOffsets(session),
                 GroupRewinds(session),
@@ -98,7 +82,34 @@ class DriverConnections:
             )
         return self._progress
 
+    def _open_session(self) -> Session:
+        self._await_discovery()
+        if self._session is None:
+            from spark_logbus.zookeeper import Session
+
+            session = Session(self._zookeeper, client_name="spark-driver", expects_cluster=True)
+            try:
+                session.start()
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+        return self._session
+
+    def _await_discovery(self) -> None:
+        """Take over what was discovered, or raise what that met; once."""
+        if self._discovery is None:
+            return
+        try:
+            brokers, self._session = self._discovery.result()
+        finally:
+            self._discovery = None
+        self._discovered = Bootstrap.registered(brokers, self._zookeeper)
+
     def close(self) -> None:
+        discovery, self._discovery = self._discovery, None
+        if discovery is not None:
+            discovery.close()
         self._close_session()  # first: whoever waits for the group can go on
         self._close_cluster()
 

@@ -1,4 +1,5 @@
-"""Finds the driver that a streaming source belongs to, for the people who look after it.
+"""Finds the processes of Spark that a streaming source belongs to: its planner, and the driver, for
+the people who look after it.
 
 Spark passes a Python source neither its process id nor its name. But the driver's JVM is the parent
 of the process that plans a stream, and its command line has the application's name where that was
@@ -10,8 +11,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from pathlib import Path
 
+_STREAM_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _NAME = re.compile(r"spark\.app\.name=(.+)")
 
 
@@ -23,6 +26,12 @@ def spark_driver() -> tuple[int, str | None]:
     if not arguments or Path(arguments[0]).name != "java":
         return os.getpid(), None
     return parent, application_name(arguments)
+
+
+def plans_a_stream() -> bool:
+    """True if this is the process that Spark starts for each run of a stream."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == _STREAM_PLANNER
 
 
 def application_name(arguments: list[str]) -> str | None:

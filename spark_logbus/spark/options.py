@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_logbus.config import nearest
-from spark_logbus.errors import InvalidOptionError
+from spark_logbus.errors import ConfigError, InvalidOptionError
 from spark_logbus.times import parse_duration_us
+from spark_logbus.zookeeper import ENVIRONMENT_VARIABLE, ConnectString, default_connect
 
 LARGEST_NUMBER: Final = (1 << 63) - 1
 """Java's largest long, which people write for "no limit"."""
@@ -112,3 +113,17 @@ class SparkOptions:
             return parse_duration_us(value)
         except ValueError as error:
             raise InvalidOptionError(f"Option {name}: {error}.") from error
+
+
+def zookeeper_address(given: str | None) -> str:
+    """The option ``zookeeper``, else ``$LOGBUS_ZOOKEEPER``, else the local default.
+
+    Raises InvalidOptionError for what is no connect string.
+    """
+    connect = given or default_connect()
+    try:
+        ConnectString.parse(connect)
+    except ConfigError as error:
+        origin = "" if given else f" is not given, and ${ENVIRONMENT_VARIABLE} is of no use"
+        raise InvalidOptionError(f"Option zookeeper{origin}: {error.message}") from error
+    return connect

@@ -213,7 +213,7 @@ class Session:
     def _reason(self) -> str | None:
         """The reason why there is no connection, if it is found soon."""
         with Diagnosis(self.connect.servers, self._wake) as diagnosis:
-            self._connects(_LOOK_S, lambda: self._closed or diagnosis.finding() is not None)
+            self._connects(_LOOK_S, lambda: diagnosis.finding() is not None)
             finding = diagnosis.finding()
         return finding.reason if finding else None
 
@@ -229,6 +229,8 @@ class Session:
             while (remaining_s := at - self.clock.monotonic()) > 0:
                 if self._connects(remaining_s, partial(_differs, diagnosis, finding)):
                     return
+                if self._closed:
+                    raise self._closed_meanwhile()
                 last, finding = finding, diagnosis.finding()
                 if finding is None or finding == last:
                     continue
@@ -242,10 +244,10 @@ class Session:
         )
 
     def _connects(self, seconds: float, enough: Callable[[], bool]) -> bool:
-        """Wait up to ``seconds``, or until ``enough``; true if there is a connection."""
+        """Wait up to ``seconds``, or until ``enough`` or closed; true if there is a connection."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._state is SessionState.CONNECTED or enough(), seconds
+                lambda: self._closed or self._state is SessionState.CONNECTED or enough(), seconds
             )
             return self._state is SessionState.CONNECTED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_logbus.client.transport.connect import UNKNOWN_BROKER
@@ -47,10 +48,14 @@ class Bootstrap:
         from spark_logbus.zookeeper import Session
 
         with Session(connect, client_name="logbus-bootstrap", expects_cluster=True) as session:
-            live = BrokerRegistry(session).live()
-        if not live:
+            return cls.registered(BrokerRegistry(session).live(), connect)
+
+    @classmethod
+    def registered(cls, brokers: Sequence[BrokerAddress], connect: str) -> Bootstrap:
+        """The ``brokers`` that were found in ZooKeeper; BrokerUnavailableError if there is none."""
+        if not brokers:
             raise BrokerUnavailableError(
                 f"No broker is registered in ZooKeeper at {connect}; start one with "
                 "'logbus broker', or check the path behind the address."
             )
-        return cls(tuple(live))
+        return cls(tuple(brokers))

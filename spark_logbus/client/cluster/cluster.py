@@ -84,9 +84,16 @@ class Cluster:
         return cluster
 
     @classmethod
-    def from_zookeeper(cls, connect: str, config: ClientConfig | None = None) -> Cluster:
-        """Connect to the registered brokers, and look there again when all have moved."""
-        bootstrap = Bootstrap.from_zookeeper(connect)
+    def from_zookeeper(
+        cls,
+        connect: str,
+        config: ClientConfig | None = None,
+        *,
+        found: Bootstrap | None = None,
+    ) -> Cluster:
+        """Connect to the registered brokers, and look there again when all have moved. ``found``
+        are those that somebody has looked up just now."""
+        bootstrap = found or Bootstrap.from_zookeeper(connect)
         return cls.connect(bootstrap, config, rebootstrap=lambda: Bootstrap.from_zookeeper(connect))
 
     def close(self) -> None:
