@@ -11,9 +11,13 @@ from bench.harness import cluster, console, spark_session
 from bench.peers import PeerUnavailableError
 from bench.peers.kafka import Kafka, kafka
 from bench.stream.contenders import KafkaSource, LogbusSource
+from bench.stream.logbus_rows import ROWS as OF_LOGBUS
+from bench.stream.measuring import Bench
 from bench.stream.results import Csv
-from bench.stream.rows import ON_REQUEST, ROWS, Bench
+from bench.stream.rows import ROWS as COMPARED
 from spark_logbus.client import Cluster
+
+ROWS = {**COMPARED, **OF_LOGBUS}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,8 +25,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
     parser.add_argument(
         "--rows",
-        default=",".join(row for row in ROWS if row not in ON_REQUEST),
-        help=f"of {', '.join(ROWS)}; default: all but {', '.join(ON_REQUEST)}",
+        default=",".join(COMPARED),
+        help=f"of {', '.join(ROWS)}; default: all but {', '.join(OF_LOGBUS)}",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=40, help="micro-batches timed in a round")

@@ -11,9 +11,9 @@ import pytest
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
 from bench.stream.contenders import Contender, NothingSource
+from bench.stream.measuring import in_turn
 from bench.stream.queries import phases_of
 from bench.stream.results import Csv, Result
-from bench.stream.rows import in_turn
 
 # Does what the real one does when it finds everything: puts jars where it is told.
 MAVEN = """\
