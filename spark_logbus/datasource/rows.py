@@ -20,8 +20,12 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.plain import integers, scalar
 
-# Constants are made for this many rows, and sliced; larger arrow batches get their own.
+# Constants are made once and sliced, but for arrow batches of more rows than this.
 _CACHED_ROWS = 1 << 17
+
+# And but for those of fewer, which cost no more than a slice does. A slice keeps all of what it is
+# cut from, for each partition, as long as a micro-batch of a thousand partitions is gathered.
+_FEW_ROWS = 1 << 10
 
 Fetched = Sequence[FetchedColumns]
 
@@ -99,14 +103,14 @@ def _joined(chunks: list[Any]) -> pa.Array:
 
 
 def _constant(value: Any, kind: Any, rows: int) -> pa.Array:
-    if rows > _CACHED_ROWS:
+    if not _FEW_ROWS < rows <= _CACHED_ROWS:
         return pa.repeat(scalar(value, kind), rows)
-    return _cached_constant(value, kind).slice(0, rows)
+    return _cached_constant(value, kind, 1 << (rows - 1).bit_length()).slice(0, rows)
 
 
 @lru_cache(maxsize=64)
-def _cached_constant(value: Any, kind: Any) -> pa.Array:
-    return pa.repeat(scalar(value, kind), _CACHED_ROWS)
+def _cached_constant(value: Any, kind: Any, rows: int) -> pa.Array:
+    return pa.repeat(scalar(value, kind), rows)
 
 
 def _count_up(rows: int) -> pa.Array:

@@ -87,6 +87,15 @@ def test_more_rows_than_the_cached_constants(monkeypatch: pytest.MonkeyPatch) ->
     assert {r["key"] for r in rows} == {None}
 
 
+@pytest.mark.parametrize("count", [1, 3, 1_500, 9_000])
+def test_an_arrow_batch_keeps_little_more_than_its_rows(count: int) -> None:
+    """A micro-batch may have thousands of them at once, one of each partition."""
+    columns = choose_columns(full_schema(include_headers=True), include_headers=True)
+    received = [fetched(0, [row(n) for n in range(count)])]
+    made = RowAssembler(columns, TopicPartition("t", count)).build(received)
+    assert made.get_total_buffer_size() < 2 * made.nbytes + 4_096
+
+
 def test_values_of_a_lone_record_batch_are_not_copied() -> None:
     one = fetched(0, [row(n) for n in range(9)])
     columns = choose_columns(full_schema(include_headers=False), include_headers=False)
