@@ -18,11 +18,28 @@ import pyspark
 
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
+from tests.integration.hanging import descendants
 from tests.servers.spark import PROJECT
+
+# On the command lines of Spark's Python processes: the one that plans a stream, those of tasks.
+PLANNER = "python_streaming_source_runner"
+WORKER = "pyspark.daemon\0pyspark.worker"
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _START_S = 120.0
+
+
+def running(parent: int, program: str) -> list[int]:
+    """The processes below ``parent`` that have ``program`` on their command line."""
+    return [pid for pid in descendants(parent) if program in _command_line(pid)]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""  # it ended meanwhile
 
 
 def environment(java_home: str | None = None) -> dict[str, str]:

@@ -26,7 +26,8 @@ from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.local.processes import spawn
 from spark_logbus.model import TopicPartition
 from tests.helpers import paths_below, wait_until
-from tests.integration.spark_processes import environment
+from tests.integration.hanging import descendants
+from tests.integration.spark_processes import PLANNER, WORKER, environment, running
 from tests.servers.spark import MODES, PREFETCHED, PROJECT, TASKS, Logbus
 
 ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "5"))
@@ -36,8 +37,6 @@ GROUP = f"killed-{TOPIC}"
 PARTITIONS = 2
 RECORDS_PER_ROUND = 100
 EXECUTOR = "CoarseGrainedExecutorBackend"
-WORKER = "pyspark.daemon\0pyspark.worker"
-PLANNER = "python_streaming_source_runner"
 READERS = {PREFETCHED: PLANNER, TASKS: WORKER}
 
 logger = logging.getLogger(__name__)
@@ -73,17 +72,9 @@ class Chaos:
     def log(self) -> Path:
         return self.directory / "driver.log"
 
-    def tree(self) -> list[int]:
-        """The driver and all that it started, by process id."""
+    def running(self, program: str) -> list[int]:
         assert self.driver is not None
-        parents = dict(_parents())
-        family = {self.driver.pid}
-        while grown := {pid for pid, parent in parents.items() if parent in family} - family:
-            family |= grown
-        return sorted(family)
-
-    def running(self, pattern: str) -> list[int]:
-        return [pid for pid in self.tree() if _runs(pid, pattern)]
+        return running(self.driver.pid, program)
 
     def alive(self) -> bool:
         assert self.driver is not None
@@ -93,8 +84,7 @@ class Chaos:
     def kill_driver(self) -> None:
         if self.driver is None:
             return
-        family = self.tree()
-        for pid in family:
+        for pid in (self.driver.pid, *descendants(self.driver.pid)):
             _kill(pid)
         self.driver.wait()
 
@@ -155,7 +145,7 @@ def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
     chaos.produce()
     chaos.start_driver()
     wait_until(
-        lambda: chaos.alive() and chaos.in_sink(), deadline_s=180, message="the first records"
+        lambda: chaos.alive() and chaos.in_sink(), deadline_s=300, message="the first records"
     )
     # Who reads: without a worker of an executor, the planner has read all that came.
     assert bool(chaos.running(WORKER)) == (chaos.mode == TASKS)
@@ -222,22 +212,6 @@ def _after_a_change(chaos: Chaos, where: str, count: int) -> Callable[[], bool]:
         return len(files() - before) >= count or idle
 
     return changed
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (entry / "stat").read_text()
-        except OSError:
-            continue  # it ended meanwhile
-        yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
-
-
-def _runs(pid: int, pattern: str) -> bool:
-    try:
-        return pattern in Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False
 
 
 def _kill(pid: int) -> None:

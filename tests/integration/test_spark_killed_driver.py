@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
-from tests.integration.hanging import descendants
+from tests.integration.spark_processes import WORKER, running
 from tests.servers.spark import MODES, PROJECT, TASKS, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
@@ -66,10 +66,7 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     )
     assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
     # Prefetched micro-batches need no worker; those of tasks have left one that waits for more.
-    programs = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(driver.pid)]
-    assert any("pyspark.daemon\0pyspark.worker" in one for one in programs) == (
-        killed_mode == TASKS
-    )
+    assert bool(running(driver.pid, WORKER)) == (killed_mode == TASKS)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait(30)
 

@@ -153,9 +153,15 @@ def test_progress_is_the_same_in_both_modes(
     assert read[-1][1] == 0
 
 
-@pytest.mark.parametrize("later", MODES)
-@pytest.mark.parametrize("streams", MODES, indirect=True)
-@pytest.mark.long
+@pytest.mark.parametrize(
+    ("streams", "later"),
+    [
+        (PREFETCHED, TASKS),
+        pytest.param(PREFETCHED, PREFETCHED, marks=pytest.mark.long),
+        pytest.param(TASKS, PREFETCHED, marks=pytest.mark.long),
+    ],
+    indirect=["streams"],
+)
 def test_a_micro_batch_is_replayed_alike_in_any_mode(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, later: str
 ) -> None:

@@ -7,7 +7,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.spark import MODES, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +41,8 @@ def test_a_stream_with_a_choice_of_columns(
 ) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(3))
-    reader = spark.readStream.format("logbus").option("zookeeper", logbus.zookeeper)
+    options = {"zookeeper": logbus.zookeeper, **MODES[streams.mode]}
+    reader = spark.readStream.format("logbus").options(**options)
     source = reader.option("startingOffsets", "earliest").schema("offset long, value binary")
     finish(streams.start(source.load(topic)))
     assert sorted(tuple(row) for row in streams.rows) == [
