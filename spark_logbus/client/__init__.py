@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spark_logbus.client.consumer.consumer import Consumer
     from spark_logbus.client.fetch.batches import FetchedBatch
     from spark_logbus.client.fetch.columns import FetchedColumns
+    from spark_logbus.client.fetch.first_fetches import FirstFetches
     from spark_logbus.client.fetch.range_reader import RangeReader
     from spark_logbus.client.fetch.records import ConsumerRecord
     from spark_logbus.client.producer.acknowledgements import (
@@ -39,6 +40,7 @@ else:
             "consumer.consumer": "Consumer",
             "fetch.batches": "FetchedBatch",
             "fetch.columns": "FetchedColumns",
+            "fetch.first_fetches": "FirstFetches",
             "fetch.range_reader": "RangeReader",
             "fetch.records": "ConsumerRecord",
             "producer.acknowledgements": "AppendedRange RecordFuture RecordMetadata",
@@ -57,6 +59,7 @@ __all__ = [
     "ConsumerRecord",
     "FetchedBatch",
     "FetchedColumns",
+    "FirstFetches",
     "PartitionDescription",
     "PartitionEnds",
     "Producer",

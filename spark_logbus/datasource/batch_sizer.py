@@ -25,27 +25,33 @@ class BatchSizer:
     """
 
     def __init__(self) -> None:
-        self._rows = 0
-        self._bytes = 0
+        self._rows_before = self._bytes_before = 0
+        self._rows = self._bytes = 0
 
-    @property
-    def enough_rows(self) -> int:
-        """Rows that make an arrow batch now."""
-        return _target(_FIRST_ROWS, self._rows, TARGET_ROWS)
-
-    @property
-    def enough_bytes(self) -> int:
-        """Bytes that make one, whichever comes first."""
-        return _target(_FIRST_BYTES, self._bytes, TARGET_BYTES)
-
-    def is_enough(self, rows: int, size: int) -> bool:
-        """True if ``rows`` rows of ``size`` bytes make an arrow batch now."""
-        return rows >= self.enough_rows or size >= self.enough_bytes
-
-    def handed_over(self, rows: int, size: int) -> None:
-        """So much went into an arrow batch."""
+    def add(self, rows: int, size: int) -> None:
+        """So much has been collected for the next arrow batch."""
         self._rows += rows
         self._bytes += size
+
+    @property
+    def missing_rows(self) -> int:
+        """The rows that the next arrow batch lacks; it is large enough when this is not positive
+        or ``missing_bytes`` is not."""
+        return _target(_FIRST_ROWS, self._rows_before, TARGET_ROWS) - self._rows
+
+    @property
+    def missing_bytes(self) -> int:
+        return _target(_FIRST_BYTES, self._bytes_before, TARGET_BYTES) - self._bytes
+
+    @property
+    def is_enough(self) -> bool:
+        return self.missing_rows <= 0 or self.missing_bytes <= 0
+
+    def handed_over(self) -> None:
+        """What has been collected went into an arrow batch."""
+        self._rows_before += self._rows
+        self._bytes_before += self._bytes
+        self._rows = self._bytes = 0
 
 
 def _target(first: int, before: int, most: int) -> int:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_logbus.client import FetchedColumns
 from spark_logbus.datasource.columns import ColumnChoice
-from spark_logbus.model import TopicPartition
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
-from spark_logbus.record.plain import integers, scalar
+from spark_logbus.record.plain import scalar
 
 # Constants are made once and sliced, but for arrow batches of more rows than this.
 _CACHED_ROWS = 1 << 17
@@ -33,16 +35,16 @@ _PAYLOAD_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
 
 
 class RowAssembler:
-    """Builds arrow batches with the chosen columns for one partition. Stateless; thread-safe."""
+    """Builds arrow batches with the chosen columns. Stateless; thread-safe."""
 
-    def __init__(self, columns: ColumnChoice, topic_partition: TopicPartition) -> None:
+    def __init__(self, columns: ColumnChoice) -> None:
         self._schema = columns.arrow_schema()
         self.payload_columns = _PAYLOAD_COLUMNS.intersection(columns.names)
         makers: dict[str, Callable[[Fetched, int], pa.Array]] = {
             "key": lambda fetched, rows: _column(fetched, rows, "key", pa.binary()),
             "value": lambda fetched, rows: _column(fetched, rows, "value", pa.binary()),
-            "topic": lambda _, rows: _constant(topic_partition.topic, pa.string(), rows),
-            "partition": lambda _, rows: _constant(topic_partition.partition, pa.int32(), rows),
+            "topic": _topics,
+            "partition": _partitions,
             "offset": _offsets,
             "timestamp": lambda fetched, rows: _column(fetched, rows, "timestamp", TIMESTAMP),
             "timestampType": _timestamp_types,
@@ -51,7 +53,7 @@ class RowAssembler:
         self._makers = [makers[name] for name in columns.names]
 
     def build(self, fetched: Fetched) -> pa.RecordBatch:
-        """One arrow batch of all records of ``fetched``, which follow each other."""
+        """One arrow batch of all records of ``fetched``, in their order."""
         rows = sum(one.rows for one in fetched)
         arrays = [make(fetched, rows) for make in self._makers]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -74,28 +76,62 @@ def _column(fetched: Fetched, rows: int, name: str, kind: pa.DataType) -> pa.Arr
     )
 
 
+def _topics(fetched: Fetched, rows: int) -> pa.Array:
+    by_topic = groupby(
+        (each for one in fetched for each in one.partitions),
+        key=lambda each: each.topic_partition.topic,
+    )
+    return _joined(
+        [_constant(topic, pa.string(), sum(each.rows for each in own)) for topic, own in by_topic]
+    )
+
+
+def _partitions(fetched: Fetched, rows: int) -> pa.Array:
+    parts = [each for one in fetched for each in one.partitions]
+    return _repeated(
+        [each.topic_partition.partition for each in parts], [each.rows for each in parts]
+    )
+
+
+def _timestamp_types(fetched: Fetched, rows: int) -> pa.Array:
+    return _repeated([int(one.timestamp_type) for one in fetched], [one.rows for one in fetched])
+
+
+def _repeated(values: Sequence[int], counts: Sequence[int]) -> pa.Array:
+    """Each value as often as its count says, int32."""
+    if len({*values}) == 1:
+        return _constant(values[0], pa.int32(), sum(counts))
+    return _column_of(pa.int32(), np.repeat(np.array(values, np.int32), counts))
+
+
 def _offsets(fetched: Fetched, rows: int) -> pa.Array:
-    """One addition for the whole where offsets are dense, as they are without compaction."""
+    """One addition for the whole where offsets are dense, as those of a partition without
+    compaction are."""
     expected = base = fetched[0].base_offset
     for one in fetched:
         if one.base_offset != expected or one.offsets is not None:
             return _joined([_own_offsets(each) for each in fetched])
         expected += one.rows
-    return _dense(base, rows)
+    if rows > _CACHED_ROWS:
+        return _count_from(base, rows)
+    return pc.add(_cached_count_up().slice(0, rows), scalar(base, pa.int64()))
 
 
 def _own_offsets(one: FetchedColumns) -> pa.Array:
-    return one.offsets if one.offsets is not None else _dense(one.base_offset, one.rows)
+    return one.offsets if one.offsets is not None else _count_from(one.base_offset, one.rows)
 
 
-def _dense(base: int, rows: int) -> pa.Array:
-    return pc.add(_count_up(rows), scalar(base, pa.int64()))
+@lru_cache(maxsize=1)
+def _cached_count_up() -> pa.Array:
+    return _count_from(0, _CACHED_ROWS)
 
 
-def _timestamp_types(fetched: Fetched, rows: int) -> pa.Array:
-    if len({one.timestamp_type for one in fetched}) == 1:
-        return _constant(int(fetched[0].timestamp_type), pa.int32(), rows)
-    return _joined([_constant(int(one.timestamp_type), pa.int32(), one.rows) for one in fetched])
+def _count_from(base: int, rows: int) -> pa.Array:
+    return _column_of(pa.int64(), np.arange(base, base + rows))
+
+
+def _column_of(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _joined(chunks: list[Any]) -> pa.Array:
@@ -111,18 +147,3 @@ def _constant(value: Any, kind: Any, rows: int) -> pa.Array:
 @lru_cache(maxsize=64)
 def _cached_constant(value: Any, kind: Any, rows: int) -> pa.Array:
     return pa.repeat(scalar(value, kind), rows)
-
-
-def _count_up(rows: int) -> pa.Array:
-    if rows > _CACHED_ROWS:
-        return _made_count_up(rows)
-    return _cached_count_up().slice(0, rows)
-
-
-@lru_cache(maxsize=1)
-def _cached_count_up() -> pa.Array:
-    return _made_count_up(_CACHED_ROWS)
-
-
-def _made_count_up(rows: int) -> pa.Array:
-    return integers(range(rows), pa.int64())

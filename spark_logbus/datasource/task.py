@@ -5,12 +5,12 @@ A task gets its ranges and the brokers' addresses in its input partition. It tal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
+from spark_logbus.client import Admin, Cluster, FetchedColumns, FirstFetches, RangeReader
 from spark_logbus.datasource.batch_sizer import BatchSizer
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.input_partition import RangesPartition
@@ -44,42 +44,70 @@ def read_ranges(
     partition: RangesPartition, cluster: Cluster, columns: ColumnChoice, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """The arrow batches of ``partition``, read through ``cluster``, in the order of its ranges."""
-    pace = BatchSizer()
-    for offset_range in partition.ranges:
+    assembler, pace = RowAssembler(columns), BatchSizer()
+    collected: list[FetchedColumns] = []
+    for fetched in _fetched(
+        partition, cluster, assembler, pace, fail_on_data_loss=fail_on_data_loss
+    ):
+        collected.append(fetched)
+        pace.add(fetched.rows, fetched.size_bytes)
+        del fetched  # or its memory could not be used for what comes next
+        if pace.is_enough:
+            yield assembler.build(collected)
+            pace.handed_over()
+            collected = []
+    if collected:
+        yield assembler.build(collected)
+
+
+def _fetched(
+    partition: RangesPartition,
+    cluster: Cluster,
+    assembler: RowAssembler,
+    pace: BatchSizer,
+    *,
+    fail_on_data_loss: bool,
+) -> Iterator[FetchedColumns]:
+    ranges, topic_ids = partition.ranges, partition.topic_ids
+    first_fetches = FirstFetches(cluster, ranges, topic_ids)
+    for number, offset_range in enumerate(ranges):
         yield from RangeRead(
             cluster,
             offset_range,
-            columns,
+            assembler.payload_columns,
             pace,
-            topic_id=partition.topic_ids[offset_range.topic_partition.topic],
+            topic_id=topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
-        ).arrow_batches()
+            received=first_fetches.take(number) if len(ranges) > 1 else None,
+        ).columns()
 
 
 class RangeRead:
-    """One range, from the first to the last arrow batch. Used once, by one thread."""
+    """One range, from the first to the last record. Used once, by one thread."""
 
     def __init__(
         self,
         cluster: Cluster,
         offset_range: OffsetRange,
-        columns: ColumnChoice,
+        wanted: Collection[str],
         pace: BatchSizer,
         *,
         topic_id: str,
         fail_on_data_loss: bool,
+        received: memoryview | None = None,
     ) -> None:
         self._cluster = cluster
         self._topic_id = topic_id
         self._tp = offset_range.topic_partition
-        self._position = offset_range.start  # next to be handed to Spark
+        self._position = offset_range.start  # of what comes next
         self._end = offset_range.end
-        self._assembler = RowAssembler(columns, self._tp)
+        self._wanted = wanted
         self._pace = pace
         self._fail_on_data_loss = fail_on_data_loss
+        self._received = received
 
-    def arrow_batches(self) -> Iterator[pa.RecordBatch]:
-        """All records of the range, in order.
+    def columns(self) -> Iterator[FetchedColumns]:
+        """The ``wanted`` columns of all records of the range, in order.
 
         Records that retention takes away during the read are found and decided on here: the read
         goes on after them or fails.
@@ -93,40 +121,21 @@ class RangeRead:
                 apply_policy(findings, fail_on_data_loss=self._fail_on_data_loss)
                 self._position = go_on_at
 
-    def _read_on(self) -> Iterator[pa.RecordBatch]:
-        wanted = OffsetRange(self._tp, self._position, self._end)
-        collected: list[FetchedColumns] = []
-        rows = size = 0
-        broken: OffsetOutOfRangeError | UnknownTopicError | None = None
-        with RangeReader(self._cluster, wanted, topic_id=self._topic_id) as reader:
+    def _read_on(self) -> Iterator[FetchedColumns]:
+        left = OffsetRange(self._tp, self._position, self._end)
+        received, self._received = self._received, None
+        with RangeReader(self._cluster, left, topic_id=self._topic_id, received=received) as reader:
             while True:
-                try:
-                    fetched = reader.next_columns(
-                        self._assembler.payload_columns,
-                        enough_rows=self._pace.enough_rows - rows,
-                        enough_bytes=self._pace.enough_bytes - size,
-                    )
-                except (OffsetOutOfRangeError, UnknownTopicError) as error:
-                    broken = error
-                    break
+                fetched = reader.next_columns(
+                    self._wanted,
+                    enough_rows=self._pace.missing_rows,
+                    enough_bytes=self._pace.missing_bytes,
+                )
                 if fetched is None:
-                    break
-                collected.append(fetched)
-                rows += fetched.rows
-                size += fetched.size_bytes
-                if self._pace.is_enough(rows, size):
-                    yield self._hand_over(collected, rows, size)
-                    collected = []
-                    rows = size = 0
-        if collected:
-            yield self._hand_over(collected, rows, size)
-        if broken is not None:
-            raise broken
-
-    def _hand_over(self, collected: list[FetchedColumns], rows: int, size: int) -> pa.RecordBatch:
-        self._pace.handed_over(rows, size)
-        self._position = collected[-1].next_offset
-        return self._assembler.build(collected)
+                    return
+                self._position = fetched.next_offset
+                yield fetched
+                del fetched
 
     def _examine(
         self, error: OffsetOutOfRangeError | UnknownTopicError

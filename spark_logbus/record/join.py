@@ -27,6 +27,9 @@ from spark_logbus.record.ipc import MessageForm, message_form
 from spark_logbus.record.run import Int64s, RecordBatchRun
 
 _WORD: Final = 8
+# From here on in memory of Arrow's pool, which keeps what it has. C's allocator gives so much back
+# to the system, and to get it again takes longer than to copy the bytes.
+_POOLED_BYTES: Final = 64 << 10
 _MAX_COLUMN_BYTES: Final = (1 << 31) - 1  # what the offsets of a binary column can say
 
 
@@ -208,14 +211,14 @@ def _fixed_width(payloads: _Payloads, kind: pa.DataType, node: int, buffer: int)
     sizes = payloads.lengths[:, node] * (kind.bit_width // 8)
     _require((payloads.sizes[:, buffer + 1] >= sizes).all())
     data = _slices(payloads.data, payloads.starts[:, buffer + 1], sizes)
-    return _array(payloads, kind, node, buffer, [pa.py_buffer(data)])
+    return _array(payloads, kind, node, buffer, [data])
 
 
 def _variable_width(payloads: _Payloads, kind: pa.DataType, node: int, buffer: int) -> pa.Array:
     offsets, firsts, lasts = _offsets(payloads, node, buffer + 1)
     _require((payloads.sizes[:, buffer + 2] >= lasts).all())
     data = _slices(payloads.data, payloads.starts[:, buffer + 2] + firsts, lasts - firsts)
-    return _array(payloads, kind, node, buffer, [offsets, pa.py_buffer(data)])
+    return _array(payloads, kind, node, buffer, [offsets, data])
 
 
 def _array(
@@ -232,9 +235,17 @@ def _array(
     return pa.Array.from_buffers(kind, rows, [validity, *buffers], null_count, children=children)
 
 
-def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> bytes:
-    stops = (starts + sizes).tolist()
-    return b"".join([data[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)])
+def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
+    """Those bytes of ``data``, one after the other."""
+    places = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    size = int(sizes.sum())
+    if size < _POOLED_BYTES:
+        return pa.py_buffer(b"".join([data[start:stop] for start, stop in places]))
+    buffer = pa.allocate_buffer(size)
+    source = np.frombuffer(data, np.uint8)
+    pieces = [source[start:stop] for start, stop in places]
+    np.concatenate(pieces, out=np.frombuffer(buffer, np.uint8))
+    return buffer
 
 
 def _offsets(payloads: _Payloads, node: int, buffer: int) -> tuple[pa.Buffer, Int64s, Int64s]:

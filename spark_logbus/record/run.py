@@ -102,8 +102,11 @@ def find_run(data: memoryview) -> RecordBatchRun | None:
         if size is not None and size <= len(data):
             parse_header(data)  # raises
         return None
-    words = np.frombuffer(data[: bounds[-1]], "<i8")
     places = np.array(bounds, np.int64)
+    if len(bounds) == 2:
+        parse_header(data)
+        return RecordBatchRun(data, places, np.frombuffer(data, _HEADER, 1))
+    words = np.frombuffer(data[: bounds[-1]], "<i8")
     headers = words[places[:-1, None] // _WORD + _HEADER_WORDS].view(_HEADER)[:, 0]
     run = RecordBatchRun(data, places, headers)
     unsound = np.flatnonzero(~_soundness(run)).tolist()

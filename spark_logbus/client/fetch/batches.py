@@ -75,13 +75,12 @@ def received_run(
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"
         ) from error
-    if run is not None:
+    if run is not None and not run.base_offset <= position < run.part(0, 1).next_offset:
         first = run.header(0)
-        if not first.base_offset <= position < first.next_offset:
-            raise CorruptRecordBatchError(
-                f"{topic_partition}: expected a record batch with offset {position}, "
-                f"got the offsets {first.base_offset} to {first.last_offset}."
-            )
+        raise CorruptRecordBatchError(
+            f"{topic_partition}: expected a record batch with offset {position}, "
+            f"got the offsets {first.base_offset} to {first.last_offset}."
+        )
     return run
 
 

@@ -6,8 +6,9 @@ as many as are alike are verified and decoded together, and what cannot be is le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +20,23 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.join import joined
 from spark_logbus.record.run import RecordBatchRun, verified
 
+# To decode fewer together takes longer than one by one.
+_LEAST_TOGETHER: Final = 10
+
+
+class PartitionRows(NamedTuple):
+    """So many rows of one partition."""
+
+    topic_partition: TopicPartition
+    rows: int
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedColumns:
     """Records of one or more record batches with the same attributes, cut to what was asked for."""
 
-    rows: int
+    partitions: Sequence[PartitionRows]
+    """How many rows are of each partition, in their order."""
 
     columns: Mapping[str, pa.Array]
     """Of ``record.columns``: those that were asked for, but for ``key`` and ``headers`` that are
@@ -44,22 +56,34 @@ class FetchedColumns:
     size_bytes: int
     """About what the columns take."""
 
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.partitions)
+
     @classmethod
-    def of(cls, fetched: FetchedBatch, wanted: Collection[str]) -> FetchedColumns:
-        """The ``wanted`` columns of one record batch."""
-        arrow_batch, header = fetched.arrow_batch, fetched.header
-        names = [name for name in arrow_batch.schema.names if name in wanted]
+    def of(cls, fetched: Sequence[FetchedBatch], wanted: Collection[str]) -> FetchedColumns:
+        """The ``wanted`` columns of record batches of one partition with the same attributes."""
+        first, header = fetched[0], fetched[0].header
+        arrow_batches = [one.arrow_batch for one in fetched]
         is_compressed = header.compression is not Compression.NONE
         return cls(
-            arrow_batch.num_rows,
-            {name: arrow_batch.column(name) for name in names},
-            fetched.base_offset,
-            fetched.next_offset,
-            fetched.offsets() if header.has_offset_delta else None,
+            [PartitionRows(first.topic_partition, sum(one.num_rows for one in arrow_batches))],
+            {
+                name: _concatenated([one.column(name) for one in arrow_batches])
+                for name in first.arrow_batch.schema.names
+                if name in wanted
+            },
+            first.base_offset,
+            fetched[-1].next_offset,
+            _concatenated([one.offsets() for one in fetched]) if header.has_offset_delta else None,
             header.timestamp_type,
             # To ask Arrow for the bytes of views takes longer than to decode them.
-            arrow_batch.nbytes if is_compressed else header.size,
+            sum(one.arrow_batch.nbytes if is_compressed else one.header.size for one in fetched),
         )
+
+
+def _concatenated(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def take_columns(
@@ -79,12 +103,9 @@ def take_columns(
     one. None if none of their records are in that range.
     """
     count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
-    if count > 1:
-        part = run.part(0, count)
-        count = verified(part)
-    if count <= 1:
-        fetched = decoded(topic_partition, encoded_batch(run, 0), start=start, end=end)
-        return 1, FetchedColumns.of(fetched, wanted) if fetched is not None else None
+    part = run.part(0, count)
+    if count < _LEAST_TOGETHER or (count := verified(part)) == 0:
+        return _one_by_one(topic_partition, part, wanted, start=start, end=end)
     part = part.part(0, count)
     attributes = int(part.attributes[0])
     if attributes & fmt.CONTROL:
@@ -92,7 +113,7 @@ def take_columns(
     columns = joined(part, wanted)
     if columns is None:
         return _one_by_one(topic_partition, part, wanted, start=start, end=end)
-    return count, _cut(part, columns, attributes, start=start, end=end)
+    return count, _cut(topic_partition, part, columns, attributes, start=start, end=end)
 
 
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:
@@ -133,26 +154,18 @@ def _one_by_one(
             break
         count += 1
         if fetched is not None:
-            found.append(FetchedColumns.of(fetched, wanted))
-    if not found:
-        return count, None
-    columns = {
-        name: pa.concat_arrays([one.columns[name] for one in found]) for name in found[0].columns
-    }
-    offsets = [one.offsets for one in found if one.offsets is not None]
-    return count, FetchedColumns(
-        sum(one.rows for one in found),
-        columns,
-        found[0].base_offset,
-        found[-1].next_offset,
-        pa.concat_arrays(offsets) if offsets else None,
-        found[0].timestamp_type,
-        sum(one.size_bytes for one in found),
-    )
+            found.append(fetched)
+    return count, FetchedColumns.of(found, wanted) if found else None
 
 
 def _cut(
-    run: RecordBatchRun, columns: dict[str, pa.Array], attributes: int, *, start: int, end: int
+    topic_partition: TopicPartition,
+    run: RecordBatchRun,
+    columns: dict[str, pa.Array],
+    attributes: int,
+    *,
+    start: int,
+    end: int,
 ) -> FetchedColumns | None:
     base = run.base_offset
     rows = int(run.record_counts.sum())
@@ -174,7 +187,7 @@ def _cut(
         base, next_offset = int(offsets[0]), int(offsets[-1]) + 1
     appended = attributes & fmt.LOG_APPEND_TIME
     return FetchedColumns(
-        stop - skip,
+        [PartitionRows(topic_partition, stop - skip)],
         columns,
         base,
         next_offset,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -55,7 +56,8 @@ class RangeReader:
     beyond the high watermark for ``missing_tail_wait_ms`` raises OffsetOutOfRangeError, as does
     a start that is no longer in the log. With ``topic_id``, a topic that was deleted and created
     again raises TopicRecreatedError. Other errors: UnknownTopicError, CorruptRecordBatchError,
-    and the retriable ones once the retry deadline has passed.
+    and the retriable ones once the retry deadline has passed. ``received`` is what another fetch
+    has brought from the start on, to begin with.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RangeReader:
         fetch_bytes: int = 8 << 20,
         in_flight: int = 2,
         missing_tail_wait_ms: int = 5_000,
+        received: memoryview | None = None,
     ) -> None:
         if fetch_bytes < 1 or not 1 <= in_flight <= 2:
             raise ConfigError(
@@ -87,6 +90,9 @@ class RangeReader:
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
         self._closed = False
+        if received is not None:
+            with suppress(LogbusError):  # fetched again, and the error met by who reads
+                self._take(received_run(self._tp, received, position=self._position))
 
     def __iter__(self) -> Iterator[FetchedBatch]:
         return self
@@ -244,13 +250,17 @@ class RangeReader:
                 f"{self._tp}: a fetch at offset {self._position} brought {result.length} bytes "
                 "without a whole record batch."
             )
-        self._received = run
-        self._position = run.next_offset
+        self._take(run)
         if self._ahead and self._position < self._range.end:
             try:
                 self._send(deadline)
             except LogbusError:
                 self._pending = None  # what was received counts; the next fetch meets the error
+
+    def _take(self, run: RecordBatchRun | None) -> None:
+        if run is not None:
+            self._received = run
+            self._position = run.next_offset
 
     def _only_result(
         self, response: FetchResponse, address: BrokerAddress, received: int

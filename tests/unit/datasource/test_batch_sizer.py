@@ -10,8 +10,9 @@ def batches(count: int, *, rows: int, size: int) -> list[int]:
     pace, made, collected = BatchSizer(), [], 0
     for _ in range(count):
         collected += 1
-        if pace.is_enough(collected * rows, collected * size):
-            pace.handed_over(collected * rows, collected * size)
+        pace.add(rows, size)
+        if pace.is_enough:
+            pace.handed_over()
             made.append(collected * rows)
             collected = 0
     return [*made, *([collected * rows] if collected else [])]

@@ -39,7 +39,7 @@ def fetched(
     header = verify(data)
     first = base_offset + (deltas[0] if deltas else 0)
     one = FetchedBatch(TP, first, decode(header, data), header)
-    return FetchedColumns.of(one, ["key", "value", "timestamp", "headers"])
+    return FetchedColumns.of([one], ["key", "value", "timestamp", "headers"])
 
 
 def row(number: int, **more: Any) -> Row:
@@ -48,7 +48,7 @@ def row(number: int, **more: Any) -> Row:
 
 def build(batches: list[FetchedColumns], *, headers: bool = True) -> list[Row]:
     columns = choose_columns(full_schema(include_headers=headers), include_headers=headers)
-    made = RowAssembler(columns, TP).build(batches)
+    made = RowAssembler(columns).build(batches)
     made.validate(full=True)
     assert made.schema == columns.arrow_schema()
     return list(made.to_pylist())
@@ -92,13 +92,13 @@ def test_an_arrow_batch_keeps_little_more_than_its_rows(count: int) -> None:
     """A micro-batch may have thousands of them at once, one of each partition."""
     columns = choose_columns(full_schema(include_headers=True), include_headers=True)
     received = [fetched(0, [row(n) for n in range(count)])]
-    made = RowAssembler(columns, TopicPartition("t", count)).build(received)
+    made = RowAssembler(columns).build(received)
     assert made.get_total_buffer_size() < 2 * made.nbytes + 4_096
 
 
 def test_values_of_a_lone_record_batch_are_not_copied() -> None:
     one = fetched(0, [row(n) for n in range(9)])
     columns = choose_columns(full_schema(include_headers=False), include_headers=False)
-    made = RowAssembler(columns, TP).build([one])
+    made = RowAssembler(columns).build([one])
     values = made.column(made.schema.names.index("value")), one.columns["value"]
     assert values[0].buffers()[2].address == values[1].buffers()[2].address

@@ -1,0 +1,123 @@
+"""Where many ranges begin, fetched together: one request for each leader, all under way at once.
+
+A micro-batch of many partitions is a few kilobytes of each. Asked for one after the other, each
+would take a round trip, which is longer than its bytes take.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
+from spark_logbus.errors import LogbusError, ProtocolError
+from spark_logbus.model import BrokerAddress, OffsetRange
+from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
+from spark_logbus.retry import Deadline
+
+logger = logging.getLogger(__name__)
+
+_MAX_RANGES: Final = 1_000  # of one round; keeps a request header far below its limit
+_MAX_BYTES: Final = 8 << 20  # of one round, all leaders together
+# Of one range. From here on a broker on this machine passes its file over, which takes less time.
+_MAX_RANGE_BYTES: Final = 1 << 20
+# For an answer to begin. A leader that is silent must not hold up the others for long.
+_PATIENCE_MS: Final = 1_500
+
+
+class FirstFetches:
+    """The first bytes of each of ``ranges``, which are asked for when the first one is taken.
+
+    Decides nothing: a range of which nothing came, whatever the reason, is to be read as if there
+    were no such thing, and then meets the reason itself. At most some 8 MiB are in memory, or one
+    record batch of each leader. Not thread-safe.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]
+    ) -> None:
+        self._cluster = cluster
+        self._ranges = ranges
+        self._topic_ids = topic_ids
+        self._received: dict[int, memoryview] = {}
+        self._asked_up_to = 0
+
+    def take(self, number: int) -> memoryview | None:
+        """What came of the range of that number, from its start on; to be called in their order."""
+        if number >= self._asked_up_to:
+            self._ask(range(number, min(len(self._ranges), number + _MAX_RANGES)))
+        return self._received.pop(number, None)
+
+    def _ask(self, numbers: range) -> None:
+        self._received.clear()
+        self._asked_up_to = numbers.stop
+        patience = self._cluster.deadline_ms(_PATIENCE_MS)
+        begun = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
+        leased: list[BrokerConnection] = []
+        sent: list[tuple[list[int], PendingResponse]] = []
+        try:
+            by_leader = self._by_leader(numbers, patience)
+            room = max(_MAX_RANGE_BYTES, _MAX_BYTES // max(1, len(by_leader)))
+            for leader, asked in by_leader.items():
+                connection = self._cluster.pool.take(leader, patience)
+                leased.append(connection)
+                sent.append((asked, connection.send(Api.FETCH, self._request(asked, room))))
+            for asked, pending in sent:
+                response = pending.result(FetchResponse, patience, begun=begun)
+                self._take_in(asked, response, pending.payload, room)
+        except LogbusError as error:
+            logger.debug("Not all ranges were fetched together: %s", error)
+        finally:
+            for connection in leased:
+                self._cluster.pool.give_back(connection)
+
+    def _by_leader(self, numbers: range, deadline: Deadline) -> dict[BrokerAddress, list[int]]:
+        partitions = [self._ranges[number].topic_partition for number in numbers]
+        unknown = {each.topic for each in partitions if self._cluster.is_stale(each.topic)}
+        if unknown:
+            self._cluster.ask_metadata(sorted(unknown), deadline=deadline)
+        by_leader: dict[BrokerAddress, list[int]] = {}
+        for number, topic_partition in zip(numbers, partitions, strict=True):
+            leader = self._cluster.cached_leader(topic_partition)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(number)
+        return by_leader
+
+    def _request(self, asked: Sequence[int], room: int) -> FetchRequest:
+        ranges = [self._ranges[number] for number in asked]
+        return FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=room,
+            partitions=[
+                FetchPartition(
+                    each.topic_partition.topic,
+                    each.topic_partition.partition,
+                    each.start,
+                    _MAX_RANGE_BYTES,
+                    each.end,
+                    self._topic_ids[each.topic_partition.topic],
+                )
+                for each in ranges
+            ],
+        )
+
+    def _take_in(
+        self, asked: Sequence[int], response: FetchResponse, payload: memoryview, room: int
+    ) -> None:
+        lengths = [result.length for result in response.results]
+        if len(lengths) != len(asked) or min(lengths) < 0 or sum(lengths) != len(payload):
+            raise ProtocolError(
+                f"A fetch of {len(asked)} ranges was answered with {len(lengths)} results and "
+                f"{len(payload)} bytes, of which {sum(lengths)} are theirs."
+            )
+        at = 0
+        for number, length in zip(asked, lengths, strict=True):
+            if length:
+                self._received[number] = payload[at : at + length]
+            elif at >= room // 2 and number > asked[0]:
+                # There was no more room. The next round begins there.
+                self._asked_up_to = min(self._asked_up_to, number)
+            at += length
