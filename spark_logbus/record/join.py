@@ -111,6 +111,7 @@ def _payloads(run: RecordBatchRun, attributes: int) -> _Payloads:
     _require((found[:, message.body_length] == body_lengths).all())
     _require((found[:, message.record_count] == run.record_counts).all())
     _require(((lengths >= 0) & (null_counts >= 0) & (null_counts <= lengths)).all())
+    _require((places % fmt.ALIGNMENT == 0).all())
     _require(((places >= 0) & (places <= room) & (sizes >= 0) & (sizes <= room - places)).all())
     return _Payloads(run.data, lengths, null_counts, places + body_starts[:, None], sizes)
 

@@ -353,6 +353,8 @@ class FakeBroker:
                 if asked.topic_id not in (None, self.cluster.topics[asked.topic].topic_id):
                     raise UnknownTopicError(f"{asked.topic} is another one now.")
                 data = _slice(part, asked, min(room, asked.max_bytes))
+                if len(data) > room < message.max_bytes:
+                    data = b""  # its turn comes next time
                 room = max(0, room - len(data))
                 result = FetchResult(asked.topic, asked.partition, len(data), part.start, part.end)
                 results.append((result, data))

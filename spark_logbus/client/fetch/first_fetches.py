@@ -7,7 +7,8 @@ would take a round trip, which is longer than its bytes take.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
@@ -31,8 +32,8 @@ class FirstFetches:
     """The first bytes of each of ``ranges``, which are asked for when the first one is taken.
 
     Decides nothing: a range of which nothing came, whatever the reason, is to be read as if there
-    were no such thing, and then meets the reason itself. At most some 8 MiB are in memory, or one
-    record batch of each leader. Not thread-safe.
+    were no such thing, and then meets the reason itself. In memory are at most twice 8 MiB, and
+    one record batch of each leader. Not thread-safe.
     """
 
     def __init__(
@@ -51,37 +52,40 @@ class FirstFetches:
         return self._received.pop(number, None)
 
     def _ask(self, numbers: range) -> None:
-        self._received.clear()
         self._asked_up_to = numbers.stop
         patience = self._cluster.deadline_ms(_PATIENCE_MS)
         begun = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
-        leased: list[BrokerConnection] = []
-        sent: list[tuple[list[int], PendingResponse]] = []
-        try:
-            by_leader = self._by_leader(numbers, patience)
-            room = max(_MAX_RANGE_BYTES, _MAX_BYTES // max(1, len(by_leader)))
-            for leader, asked in by_leader.items():
+        by_leader = self._by_leader(numbers, patience)
+        room = max(_MAX_RANGE_BYTES, _MAX_BYTES // max(1, len(by_leader)))
+        sent: list[tuple[list[int], BrokerConnection, PendingResponse]] = []
+        for leader, asked in by_leader.items():
+            with self._without_errors():
                 connection = self._cluster.pool.take(leader, patience)
-                leased.append(connection)
-                sent.append((asked, connection.send(Api.FETCH, self._request(asked, room))))
-            for asked, pending in sent:
+                pending = connection.send(Api.FETCH, self._request(asked, room))
+                sent.append((asked, connection, pending))
+        for asked, connection, pending in sent:
+            with self._without_errors():
                 response = pending.result(FetchResponse, patience, begun=begun)
                 self._take_in(asked, response, pending.payload, room)
+            self._cluster.pool.give_back(connection)
+
+    @contextmanager
+    def _without_errors(self) -> Iterator[None]:
+        try:
+            yield
         except LogbusError as error:
-            logger.debug("Not all ranges were fetched together: %s", error)
-        finally:
-            for connection in leased:
-                self._cluster.pool.give_back(connection)
+            logger.debug("Some ranges were not fetched together: %s", error)
 
     def _by_leader(self, numbers: range, deadline: Deadline) -> dict[BrokerAddress, list[int]]:
         partitions = [self._ranges[number].topic_partition for number in numbers]
         unknown = {each.topic for each in partitions if self._cluster.is_stale(each.topic)}
         if unknown:
-            self._cluster.ask_metadata(sorted(unknown), deadline=deadline)
+            with self._without_errors():
+                self._cluster.ask_metadata(sorted(unknown), deadline=deadline)
         by_leader: dict[BrokerAddress, list[int]] = {}
         for number, topic_partition in zip(numbers, partitions, strict=True):
             leader = self._cluster.cached_leader(topic_partition)
-            if leader is not None:
+            if leader is not None and number not in self._received:
                 by_leader.setdefault(leader, []).append(number)
         return by_leader
 

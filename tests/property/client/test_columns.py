@@ -71,7 +71,7 @@ def stored(draw: st.DrawFn) -> tuple[bytes, int]:
     data, offset = b"", FIRST_OFFSET
     for _ in range(draw(st.integers(1, 4))):
         one, after = draw(record_batch(offset))
-        for _ in range(draw(st.sampled_from([1, 2, 9]))):
+        for _ in range(draw(st.sampled_from([1, 2, 12]))):
             copy = bytearray(one)
             stamp(copy, base_offset=offset, leader_epoch=1, append_time_us=7)
             data += copy
@@ -152,6 +152,7 @@ def together(
         dense = range(found.base_offset, found.base_offset + found.rows)
         offsets = list(dense) if found.offsets is None else found.offsets.to_pylist()
         assert (offsets[0], offsets[-1] + 1) == (found.base_offset, found.next_offset)
+        event(f"record batches taken at once: {'several' if count > 1 else 'one'}")
         rows += rows_of(dict(found.columns), offsets, found.timestamp_type)
     return Answer(rows, None)
 

@@ -1,0 +1,93 @@
+"""Record batches taken together, of which one lies under a right checksum."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client.fetch.batches import decoded, received_run, walk
+from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
+from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.record import HEADER_SIZE, stamp
+from spark_logbus.record.arrow import HEADERS, TIMESTAMP, encode
+from spark_logbus.record.format import NO_END
+from tests.builders.arrow_batches import T0
+from tests.builders.forged import body_start, reseal
+
+COLUMNS = ("timestamp", "key", "value", "headers")
+NAMES = [{"key": "name", "value": b"x"}]
+BATCH = pa.record_batch(
+    {
+        "timestamp": pa.array([1, 2, 3], pa.int64()).cast(TIMESTAMP),
+        "key": pa.array([b"k", None, b""], pa.binary()),
+        "value": pa.array([b"one", b"two", None], pa.binary()),
+        "headers": pa.array([NAMES, None, NAMES * 2], HEADERS),
+    }
+)
+COUNT, LIAR = 12, 7
+NUMBERS = (0, 1, 7, 64, (1 << 31) - 1, -1, -(1 << 31))
+
+
+def stored(liar: bytes, honest: bytes) -> memoryview:
+    data = b""
+    for number in range(COUNT):
+        one = bytearray(liar if number == LIAR else honest)
+        stamp(one, base_offset=number * 3, leader_epoch=0, append_time_us=0)
+        data += one
+    return memoryview(data)
+
+
+def rows_of(arrow_batch: pa.RecordBatch) -> list[object]:
+    """With times as numbers: some are beyond what Python's dates can say."""
+    columns = [
+        column.view(pa.int64()) if column.type == TIMESTAMP else column
+        for column in arrow_batch.columns
+    ]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def one_by_one(data: memoryview) -> tuple[list[object], str]:
+    rows: list[object] = []
+    for raw in walk(T0, data, position=0):
+        try:
+            found = decoded(T0, raw, start=0, end=NO_END)
+        except CorruptRecordBatchError as error:
+            return rows, str(error)
+        assert found is not None
+        rows += rows_of(found.arrow_batch)
+    return rows, ""
+
+
+def together(data: memoryview) -> tuple[list[object], str]:
+    rows: list[object] = []
+    run = received_run(T0, data, position=0)
+    while run is not None:
+        try:
+            count, found = take_columns(
+                T0, run, COLUMNS, start=0, end=NO_END, enough_rows=1_000, enough_bytes=1 << 20
+            )
+        except CorruptRecordBatchError as error:
+            return rows, str(error)
+        assert isinstance(found, FetchedColumns)
+        rows += rows_of(pa.record_batch(dict(found.columns)))
+        run = run.part(count, len(run)) if count < len(run) else None
+    return rows, ""
+
+
+@pytest.mark.parametrize("width", ["<i", "<q"])
+def test_every_number_of_one_replaced(width: str) -> None:
+    """Neither crash nor other bytes than its own: what one by one makes of it, or its error."""
+    honest = bytes(encode(BATCH))
+    end = body_start(honest) + 160
+    lies = 0
+    for at in range(HEADER_SIZE, min(end, len(honest) - 8), struct.calcsize(width)):
+        for number in NUMBERS:
+            liar = bytearray(honest)
+            struct.pack_into(width, liar, at, number)
+            data = stored(bytes(reseal(liar)), honest)
+            expected = one_by_one(data)
+            assert together(data) == expected, (at, number)
+            lies += bool(expected[1])
+    assert lies > 50
