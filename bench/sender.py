@@ -2,8 +2,8 @@
 
 ``python -m bench.sender`` with the arguments below. At a pace it sends a batch of records every
 5 ms until its standard input ends, which also happens when its parent dies. It writes a line once
-its producer stands, waits for a line, and writes another as JSON when all is acknowledged: records
-sent, seconds, and how many milliseconds it was behind its schedule.
+its producer stands, waits for a line, and writes another as JSON when all is acknowledged, which
+holds what ``Sent`` does.
 
 A process of its own, so that its work competes for the machine and not for the lock of the Python
 interpreter in which a stream's driver runs.
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
@@ -60,6 +60,8 @@ class Sent:
     seconds: float
     late_ms: float
     """What 99 of 100 batches of records were behind their schedule at most."""
+    cpu_percent: float
+    """Of one processor, by the sender and its client."""
 
 
 class Input:
@@ -232,7 +234,7 @@ def main() -> None:
     )
     paced = args.a_second is not None
     make = {"logbus": _logbus, "kafka": _kafka}[target.system]
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     with make(target, linger_ms=LINGER_MS if paced else 5) as send:
         records, late = args.records, 0.0
         if paced:
@@ -240,7 +242,8 @@ def main() -> None:
         else:
             _all(send, records=records, partitions=target.partitions)
     seconds = time.perf_counter() - started
-    print(json.dumps({"records": records, "seconds": seconds, "late_ms": 1_000 * late}))
+    cpu_percent = 100 * (time.process_time() - cpu_started) / seconds
+    print(json.dumps(asdict(Sent(records, seconds, 1_000 * late, cpu_percent))))
 
 
 if __name__ == "__main__":

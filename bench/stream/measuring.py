@@ -113,7 +113,11 @@ def live(
         metrics |= {P50: float(p50), P99: float(p99)}
     if target is not None:
         rows = [one["numInputRows"] for one in busy[WARM_UP : WARM_UP + batches]]
-        metrics |= {"records": statistics.median(rows), "sender late": sent.late_ms}
+        metrics |= {
+            "records": statistics.median(rows),
+            "sender late": sent.late_ms,
+            "sender CPU, %": sent.cpu_percent,
+        }
     return metrics
 
 
