@@ -11,8 +11,10 @@ broker that does not answer, tasks read the micro-batch, and what they meet coun
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # A broker that takes longer is stopped or far away; tasks have more patience with it.
 _PATIENCE_S: Final = 2.0
+# Micro-batches in a row that are left to tasks, at most, after prefetches that took longer.
+_MOST_LEFT_TO_TASKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,18 @@ class MicroBatchInput:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
+    """``input`` is None for a micro-batch that is left to tasks."""
+
     ranges: tuple[OffsetRange, ...]
-    topic_ids: Mapping[str, str]
-    input: Future[MicroBatchInput]
+    input: Future[MicroBatchInput] | None
+    given_up: threading.Event
 
 
 class InputPlanner:
     """Plans the input of one micro-batch at a time. Not thread-safe.
 
-    Without ``background`` it prefetches nothing, and plans when it is asked.
+    Without ``background`` it prefetches nothing, and plans when it is asked. A prefetch that took
+    too long keeps one of its threads until it notices; no other is begun meanwhile.
     """
 
     def __init__(
@@ -73,31 +80,63 @@ class InputPlanner:
         self._link = link
         self._background = background
         self._begun: _Begun | None = None
+        self._late: Future[MicroBatchInput] | None = None  # given up, and perhaps still reading
+        self._slow = 0  # prefetches in a row that took too long
+        self._left_to_tasks = 0  # micro-batches to come
 
     def begin(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
         """Start to plan, and return at once. What was begun before is given up."""
-        if self._begun is not None:
-            self._begun.input.cancel()
-            self._begun = None
+        self._give_up()
         if self._background is None or not ranges:
             return
-        cluster = self._link.cluster()
-        planned = self._background.submit(self._with_rows, cluster, tuple(ranges), topic_ids)
-        self._begun = _Begun(tuple(ranges), topic_ids, planned)
+        given_up = threading.Event()
+        planned = None
+        if self._may_prefetch():
+            cluster = self._link.cluster()
+            planned = self._background.submit(
+                self._with_rows, cluster, tuple(ranges), topic_ids, given_up
+            )
+        self._begun = _Begun(tuple(ranges), planned, given_up)
 
     def plan(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> MicroBatchInput:
         """The input of the micro-batch that consists of ``ranges``, begun before or not."""
         if self._begun is None or (*ranges,) != self._begun.ranges:
             self.begin(ranges, topic_ids)
-        begun, self._begun = self._begun, None
-        if begun is not None:
+        if self._begun is not None and self._begun.input is not None:
             try:
-                return begun.input.result(_PATIENCE_S)
-            except (LogbusError, OSError, TimeoutError, CancelledError) as error:
-                begun.input.cancel()
+                planned = self._begun.input.result(_PATIENCE_S)
+            except FutureTimeoutError:
+                self._late = self._begun.input
+                self._slow += 1
+                self._left_to_tasks = min(2 ** (self._slow - 1), _MOST_LEFT_TO_TASKS)
+                logger.info(
+                    "A prefetch took more than %.0f s; tasks read this micro-batch and the "
+                    "next %d.",
+                    _PATIENCE_S,
+                    self._left_to_tasks,
+                )
+            except (LogbusError, OSError) as error:
                 logger.debug("Tasks read the micro-batch, because a prefetch met %r.", error)
+            else:
+                self._slow, self._begun = 0, None
+                return planned
+        self._give_up()
         admin, bootstrap = self._link.admin(), self._link.bootstrap()
         return MicroBatchInput(self._partitions(ranges, topic_ids, admin, bootstrap))
+
+    def _may_prefetch(self) -> bool:
+        if self._late is not None and not self._late.done():
+            return False
+        if self._left_to_tasks:
+            self._left_to_tasks -= 1
+            return False
+        return True
+
+    def _give_up(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.input is not None:
+            begun.given_up.set()
+            begun.input.cancel()
 
     def _partitions(
         self,
@@ -111,15 +150,21 @@ class InputPlanner:
         )
 
     def _with_rows(
-        self, cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]
+        self,
+        cluster: Cluster,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        given_up: threading.Event,
     ) -> MicroBatchInput:
         planned = self._partitions(ranges, topic_ids, Admin(cluster), cluster.bootstrap)
         match planned:
             case [RangesPartition() as one]:
-                return MicroBatchInput(planned, self._small(one, cluster))
+                return MicroBatchInput(planned, self._small(one, cluster, given_up))
         return MicroBatchInput(planned)  # tasks side by side, because it is large or as options say
 
-    def _small(self, partition: RangesPartition, cluster: Cluster) -> list[pa.RecordBatch] | None:
+    def _small(
+        self, partition: RangesPartition, cluster: Cluster, given_up: threading.Event
+    ) -> list[pa.RecordBatch] | None:
         """All rows of ``partition``; None if they come to more than may be prefetched."""
         # Imported here, on the thread: a new stream waits for all that the main thread imports.
         from spark_logbus.datasource.task import read_ranges
@@ -129,6 +174,6 @@ class InputPlanner:
         for arrow_batch in read_ranges(partition, cluster, self._columns, fail_on_data_loss=True):
             rows.append(arrow_batch)
             size += arrow_batch.nbytes
-            if size > self._options.max_prefetch_bytes:
+            if size > self._options.max_prefetch_bytes or given_up.is_set():
                 return None
         return rows

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -149,7 +151,7 @@ def test_faults_are_left_to_the_tasks(
         caplog.set_level(logging.DEBUG, input_planner.__name__)
 
         def was_left() -> bool:
-            return "Tasks read the micro-batch" in caplog.text
+            return "tasks read" in caplog.text.lower()
 
         with planner_of(logbus) as planner, ThreadPoolExecutor() as pool:
             assert planner.plan(ranges, topic_ids).rows
@@ -175,5 +177,37 @@ def test_faults_are_left_to_the_tasks(
                 with pytest.raises(CorruptRecordBatchError):
                     by_task(planned)
             assert planned.rows is None
-            # The next micro-batch is prefetched again.
+            if at == "a broker that stands still":
+                assert planner.plan(whole, topic_ids).rows is None, "one is left to tasks"
+                wait_until(
+                    lambda: bool(planner.plan(whole, topic_ids).rows),
+                    message="the end of the late prefetch",
+                )
             assert planner.plan(whole, topic_ids).rows
+
+
+def test_slow_prefetches_leave_ever_more_micro_batches_to_tasks(
+    logbus: Logbus, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges, topic_ids = all_of(logbus, filled)
+    held = threading.Event()
+    with planner_of(logbus) as planner:
+        small = planner._small
+
+        def slow(*arguments: Any) -> list[pa.RecordBatch] | None:
+            held.wait(60)
+            return small(*arguments)
+
+        monkeypatch.setattr(planner, "_small", slow)
+        monkeypatch.setattr(input_planner, "_PATIENCE_S", 0.01)
+        for left in (1, 2, 4):
+            held.clear()
+            assert planner.plan(ranges, topic_ids).rows is None, "this one was waited for"
+            assert planner._late is not None
+            held.set()
+            assert planner._late.result(60).rows is None, "what was given up reads no more"
+            begun = [planner.plan(ranges, topic_ids).rows is not None for _ in range(left)]
+            assert not any(begun)
+        monkeypatch.setattr(input_planner, "_PATIENCE_S", 60)
+        assert planner.plan(ranges, topic_ids).rows
+        assert planner.plan(ranges, topic_ids).rows
