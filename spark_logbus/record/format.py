@@ -46,6 +46,7 @@ LENGTH: Final = struct.Struct("<I")  # batch_length at byte 8
 LENGTH_AT: Final = 8
 
 CHECKED_PREFIX: Final = slice(24, 28)
+ATTRIBUTES_SHIFT: Final = 16  # within the checked prefix as one u32
 CRC: Final = struct.Struct("<I")
 CRC_AT: Final = 28
 CHECKED_FROM: Final = 32

@@ -8,6 +8,7 @@ begins, and all else that is known of them are numpy arrays with an element a re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -30,9 +31,6 @@ _HEADER: Final = np.dtype([
     ("producer_id", "<i8"), ("producer_epoch", "<i2"), ("base_sequence", "<i4"),
     ("schema_id", "<u4"), ("padding", "<u2", 3),
 ])  # fmt: skip
-_WORD: Final = 8  # bytes; all record batches are as many of these
-_HEADER_WORDS: Final = np.arange(fmt.HEADER_SIZE // _WORD)
-_ATTRIBUTES_SHIFT: Final = 16  # within checked_prefix: magic, reserved, attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class RecordBatchRun:
 
     @property
     def attributes(self) -> Int64s:
-        return self.headers["checked_prefix"].astype(np.int64) >> _ATTRIBUTES_SHIFT
+        return self.headers["checked_prefix"].astype(np.int64) >> fmt.ATTRIBUTES_SHIFT
 
     @property
     def base_offset(self) -> int:
@@ -106,9 +104,10 @@ def find_run(data: memoryview) -> RecordBatchRun | None:
     if len(bounds) == 2:
         parse_header(data)
         return RecordBatchRun(data, places, np.frombuffer(data, _HEADER, 1))
-    words = np.frombuffer(data[: bounds[-1]], "<i8")
-    headers = words[places[:-1, None] // _WORD + _HEADER_WORDS].view(_HEADER)[:, 0]
-    run = RecordBatchRun(data, places, headers)
+    headers = b"".join([data[start : start + fmt.HEADER_SIZE] for start in bounds[:-1]])
+    run = RecordBatchRun(data, places, np.frombuffer(headers, _HEADER))
+    if _is_plainly_sound(run):
+        return run
     unsound = np.flatnonzero(~_soundness(run)).tolist()
     if unsound and unsound[0] == 0:
         run.header(0)  # raises
@@ -127,6 +126,33 @@ def _walk(data: memoryview) -> list[int]:
             break
         bounds.append(position)
     return bounds
+
+
+def _is_plainly_sound(run: RecordBatchRun) -> bool:
+    """True if all is as in most runs, which takes a third of the time to see."""
+    headers = run.headers
+    base_offsets, counts = headers["base_offset"], headers["record_count"]
+    return bool(
+        all(map(_is_plain, set(headers["checked_prefix"].tolist())))
+        and base_offsets[0] >= 0
+        and base_offsets[-1] <= fmt.MAX_OFFSET
+        and counts.all()
+        and (headers["last_offset_delta"] == counts - 1).all()
+        and (base_offsets[1:] == base_offsets[:-1] + counts[:-1]).all()
+        and (headers["base_timestamp"] <= headers["max_timestamp"]).all()
+    )
+
+
+@lru_cache(maxsize=1 << 10)  # whatever damage may bring
+def _is_plain(prefix: int) -> bool:
+    """True of known attributes, and without gaps between offsets."""
+    attributes = prefix >> fmt.ATTRIBUTES_SHIFT
+    return (
+        prefix & 0xFFFF == fmt.MAGIC_V1
+        and not attributes & ~(fmt.KNOWN_ATTRIBUTES & ~fmt.HAS_OFFSET_DELTA)
+        and attributes & fmt.COMPRESSION_MASK <= Compression.ZSTD
+        and attributes & fmt.LAYOUT_MASK == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
+    )
 
 
 def _soundness(run: RecordBatchRun) -> Bools:

@@ -61,11 +61,12 @@ class FetchedColumns:
         return sum(each.rows for each in self.partitions)
 
     @classmethod
-    def of(cls, fetched: Sequence[FetchedBatch], wanted: Collection[str]) -> FetchedColumns:
+    def of(
+        cls, fetched: Sequence[FetchedBatch], wanted: Collection[str], *, size_bytes: int
+    ) -> FetchedColumns:
         """The ``wanted`` columns of record batches of one partition with the same attributes."""
         first, header = fetched[0], fetched[0].header
         arrow_batches = [one.arrow_batch for one in fetched]
-        is_compressed = header.compression is not Compression.NONE
         return cls(
             [PartitionRows(first.topic_partition, sum(one.num_rows for one in arrow_batches))],
             {
@@ -77,8 +78,7 @@ class FetchedColumns:
             fetched[-1].next_offset,
             _concatenated([one.offsets() for one in fetched]) if header.has_offset_delta else None,
             header.timestamp_type,
-            # To ask Arrow for the bytes of views takes longer than to decode them.
-            sum(one.arrow_batch.nbytes if is_compressed else one.header.size for one in fetched),
+            size_bytes,
         )
 
 
@@ -104,32 +104,39 @@ def take_columns(
     """
     count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
     part = run.part(0, count)
-    if count < _LEAST_TOGETHER or (count := verified(part)) == 0:
-        return _one_by_one(topic_partition, part, wanted, start=start, end=end)
-    part = part.part(0, count)
-    attributes = int(part.attributes[0])
-    if attributes & fmt.CONTROL:
-        return count, None
-    columns = joined(part, wanted)
-    if columns is None:
-        return _one_by_one(topic_partition, part, wanted, start=start, end=end)
-    return count, _cut(topic_partition, part, columns, attributes, start=start, end=end)
+    attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
+    is_compressed = attributes & fmt.COMPRESSION_MASK != Compression.NONE
+    if not is_compressed and count >= _LEAST_TOGETHER and (count := verified(part)):
+        part = part.part(0, count)
+        if attributes & fmt.CONTROL:
+            return count, None
+        columns = joined(part, wanted)
+        if columns is not None:
+            return count, _cut(topic_partition, part, columns, attributes, start=start, end=end)
+    return _one_by_one(
+        topic_partition, part, wanted, start=start, end=end, enough_bytes=enough_bytes
+    )
 
 
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:
     """The number of record batches to decode together, from the first one on; at least 1."""
-    prefixes = run.headers["checked_prefix"]
-    if prefixes[0] >> 16 & fmt.COMPRESSION_MASK:
-        return 1  # what they take is known when they are decoded
-    if len(run) == 1 or run.headers["record_count"][0] >= enough_rows:
-        return 1
+    few = run.part(0, _LEAST_TOGETHER)
+    prefixes, counts = few.headers["checked_prefix"].tolist(), few.headers["record_count"].tolist()
+    sizes, first_offsets = np.diff(few.bounds).tolist(), few.headers["base_offset"].tolist()
+    rows = size = 0
+    for number, prefix in enumerate(prefixes):
+        if number and (prefix != prefixes[0] or first_offsets[number] >= end):
+            return number
+        rows, size = rows + counts[number], size + sizes[number]
+        if rows >= enough_rows or size >= enough_bytes:
+            return number + 1
     enough = min(
         int(np.searchsorted(run.record_counts.cumsum(), enough_rows)) + 1,
         int(np.searchsorted(run.bounds[1:] - run.bounds[0], enough_bytes)) + 1,
         int(np.searchsorted(run.headers["base_offset"], end)),
         len(run),
     )
-    others = np.flatnonzero(prefixes[:enough] != prefixes[0])
+    others = np.flatnonzero(run.headers["checked_prefix"][:enough] != prefixes[0])
     return max(1, int(others[0]) if len(others) else enough)
 
 
@@ -140,10 +147,11 @@ def _one_by_one(
     *,
     start: int,
     end: int,
+    enough_bytes: int,
 ) -> tuple[int, FetchedColumns | None]:
     """As ``take_columns``, of record batches with the same attributes."""
-    found = []
-    count = 0
+    found: list[FetchedBatch] = []
+    count = size = 0
     for number in range(len(run)):
         try:
             raw = encoded_batch(run, number)
@@ -155,7 +163,18 @@ def _one_by_one(
         count += 1
         if fetched is not None:
             found.append(fetched)
-    return count, FetchedColumns.of(found, wanted) if found else None
+            size += _size(fetched)
+            if size >= enough_bytes:
+                break
+    return count, FetchedColumns.of(found, wanted, size_bytes=size) if found else None
+
+
+def _size(fetched: FetchedBatch) -> int:
+    """About the bytes of the arrow batch; to ask Arrow for those of views takes longer than to
+    decode them."""
+    if fetched.header.compression is not Compression.NONE:
+        return int(fetched.arrow_batch.nbytes)
+    return fetched.header.size
 
 
 def _cut(

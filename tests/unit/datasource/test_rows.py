@@ -39,7 +39,7 @@ def fetched(
     header = verify(data)
     first = base_offset + (deltas[0] if deltas else 0)
     one = FetchedBatch(TP, first, decode(header, data), header)
-    return FetchedColumns.of([one], ["key", "value", "timestamp", "headers"])
+    return FetchedColumns.of([one], ["key", "value", "timestamp", "headers"], size_bytes=1)
 
 
 def row(number: int, **more: Any) -> Row:
