@@ -27,7 +27,7 @@ STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "maxPrefetchBytes",
 )  # fmt: skip
-DEFAULT_MAX_PREFETCH_BYTES: Final = 4 << 20
+DEFAULT_MAX_PREFETCH_BYTES: Final = 1 << 20
 KNOWN: Final = (*COMMON, *BATCH_ONLY, *STREAM_ONLY)
 
 # What people who come from Spark's Kafka source write, and what to write here.

@@ -29,6 +29,7 @@ from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.driver_process import spark_driver
 from spark_logbus.spark.options import LARGEST_NUMBER
 from spark_logbus.spark.termination import CleanUp
+from spark_logbus.spark.worker_socket import send_at_once
 
 _ALL = ReadAllAvailable()
 
@@ -87,6 +88,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> StreamDriver:
         if self._driver is None:
+            send_at_once()
             pid, application = spark_driver()
             link = DriverConnections(
                 self._options.zookeeper,

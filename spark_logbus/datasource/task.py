@@ -25,7 +25,7 @@ from spark_logbus.offsets.data_loss import (
     TopicRecreated,
     apply_policy,
 )
-from spark_logbus.spark.worker import freeze_gc, shared_cluster
+from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
 
 def read_partition(
@@ -35,9 +35,9 @@ def read_partition(
     has no input partition at all."""
     if not isinstance(partition, RangesPartition):
         return
-    cluster = shared_cluster(partition.bootstrap)
-    yield from read_ranges(partition, cluster, columns, fail_on_data_loss=fail_on_data_loss)
-    freeze_gc()
+    with task_of_worker():
+        cluster = shared_cluster(partition.bootstrap)
+        yield from read_ranges(partition, cluster, columns, fail_on_data_loss=fail_on_data_loss)
 
 
 def read_ranges(

@@ -26,7 +26,7 @@ from spark_logbus.sink.columns import SinkColumns, check_columns
 from spark_logbus.sink.options import SinkOptions, parse_options
 from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, Delivery
 from spark_logbus.spark.driver import DriverConnections
-from spark_logbus.spark.worker import freeze_gc, shared_cluster
+from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +83,9 @@ def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> Task
         compression=plan.options.compression,
         arrow_piece_bytes=2 * RECORD_BATCH_BYTES,
     )
-    with Producer(shared_cluster(plan.bootstrap), config) as producer:
+    with task_of_worker(), Producer(shared_cluster(plan.bootstrap), config) as producer:
         delivery = Delivery(producer, plan.columns, topic=plan.options.topic)
-        appends = TaskAppends(delivery.deliver(arrow_batches))
-    freeze_gc()
-    return appends
+        return TaskAppends(delivery.deliver(arrow_batches))
 
 
 class LogbusBatchWriter(DataSourceArrowWriter):

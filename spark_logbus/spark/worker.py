@@ -1,4 +1,4 @@
-"""State that a process keeps between Spark's tasks: cluster connections, loaded modules.
+"""What a process keeps and does between Spark's tasks: connections, loaded modules, its socket.
 
 Spark reuses its Python workers, and connecting costs more than planning a small read: so each
 process keeps one Cluster for every set of brokers that it has been sent to. Tasks get their
@@ -11,10 +11,12 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from spark_logbus.client import Bootstrap, ClientConfig, Cluster
+from spark_logbus.spark.worker_socket import acknowledge_next_task, send_at_once
 
 # More than one only while brokers move or when jobs read several clusters.
 MAX_CLUSTERS = 4
@@ -73,8 +75,17 @@ def shared_cluster(bootstrap: Bootstrap) -> Cluster:
     return _of_this_process.get(bootstrap)
 
 
+@contextmanager
+def task_of_worker() -> Iterator[None]:
+    """Around a task's work: what makes this one and the next short."""
+    send_at_once()
+    yield
+    _freeze_gc()
+    acknowledge_next_task()
+
+
 @cache
-def freeze_gc() -> None:
+def _freeze_gc() -> None:
     """Leave everything that this process has loaded so far out of its garbage collections.
 
     A Python worker of Spark collects its garbage after every task. That walks through all objects

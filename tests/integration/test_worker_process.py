@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import pickle
+import socket
 import subprocess
 import sys
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.columns import choose_columns, full_schema
@@ -54,23 +57,53 @@ def run(task: str, *arguments: Any) -> tuple[int, list[int], int, bool]:
     return rows, frozen, walked, pandas
 
 
+def all_of(logbus: Logbus, topic: str, end: int, *, start: int = 0) -> RangesPartition:
+    """An input partition of the topic's first partition."""
+    described = logbus.admin.describe([topic], ends=False)[topic]
+    ranges = (OffsetRange(TopicPartition(topic, 0), start, end),)
+    return RangesPartition(logbus.cluster.bootstrap, ranges, {topic: described.topic_id})
+
+
 def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) -> None:
     assert importlib.util.find_spec("pandas"), "it is not there to be imported"
     topic = logbus.topic()
     logbus.produce(topic, [f"{n}" for n in range(50)], key="k", headers=[("h", b"1")])
     logbus.produce(topic, [None, "without key and headers"])
-    described = logbus.admin.describe([topic], ends=False)[topic]
-    partition = RangesPartition(
-        logbus.cluster.bootstrap,
-        (OffsetRange(TopicPartition(topic, 0), 1, 52),),
-        {topic: described.topic_id},
-    )
+    partition = all_of(logbus, topic, 52, start=1)
     columns = choose_columns(full_schema(include_headers=True), include_headers=True)
     rows, frozen, walked, pandas = run(READS, partition, columns)
     assert (rows, pandas) == (51, False)
     assert frozen[0] > 10_000
     assert frozen[1] <= frozen[0]  # once
     assert walked < 2_000
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
+def test_a_worker_keeps_spark_waiting_no_longer_after_a_task(logbus: Logbus) -> None:
+    """Its socket sends at once, and a thread acknowledges what Spark sends it next."""
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"])
+    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    script = f"""\
+import os, pickle, socket, sys, threading
+own = socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"])))
+frozen = []
+import gc
+{READS}
+at_once = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+print([at_once, "logbus-quick-ack" in [one.name for one in threading.enumerate()]])
+"""
+    with socket.create_server(("127.0.0.1", 0)) as jvm:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            input=pickle.dumps((all_of(logbus, topic, 1), columns)),
+            env={**os.environ, "PYTHON_WORKER_FACTORY_PORT": str(jvm.getsockname()[1])},
+            capture_output=True,
+            cwd=PROJECT,
+            timeout=60,
+            check=False,
+        )
+    assert (done.stdout.decode(), done.stderr.decode()) == ("[1, True]\n", "")
 
 
 def test_a_write_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) -> None:
