@@ -14,6 +14,8 @@ from rich.table import Table
 from bench.harness import console
 from bench.stream.contenders import LOGBUS
 
+_SIDE_BY_SIDE = 4  # contenders, at most
+
 Metrics = dict[str, float]
 """What one contender showed in one round, by the metric's name; smaller is better."""
 
@@ -32,22 +34,32 @@ class Result:
     """The contender that ratios are relative to; above 1, it is faster than the other."""
 
     def show(self) -> None:
-        """A line a metric: the median of each contender, and of the rounds' ratios of the others
-        to ``own``, with the lowest and the highest."""
+        """The medians of each metric of each contender; and of the rounds' ratios of the others to
+        ``own`` with the lowest and the highest, unless there are too many to stand side by side."""
+        title = f"{self.row}: {self.title}, {self.unit}, {len(self.rounds[self.own])} rounds"
+        console.print(title, highlight=False)
+        if len(self.rounds) > _SIDE_BY_SIDE:
+            self._show_contenders_below_each_other()
+        else:
+            self._show_contenders_side_by_side()
+
+    def _show_contenders_below_each_other(self) -> None:
+        metrics = list(self.rounds[self.own][0])
+        table = Table("", *metrics)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for name, rounds in self.rounds.items():
+            table.add_row(name, *(_median(rounds, metric) for metric in metrics))
+        console.print(table)
+
+    def _show_contenders_side_by_side(self) -> None:
         own = self.own
         others = [name for name in self.rounds if name != own]
         table = Table("", *self.rounds, *(f"{name} / {own}" for name in others))
-        title = f"{self.row}: {self.title}, {self.unit}, {len(self.rounds[own])} rounds"
-        console.print(title, highlight=False)
         for column in table.columns[1:]:
             column.justify = "right"
         for metric in self.rounds[own][0]:
-            medians = [
-                _shown(statistics.median(one[metric] for one in rounds if metric in one))
-                if metric in rounds[0]
-                else ""
-                for rounds in self.rounds.values()
-            ]
+            medians = [_median(rounds, metric) for rounds in self.rounds.values()]
             ratios = [
                 _shown_ratios(self.ratios(name, metric))
                 if metric in self.compared and metric in self.rounds[name][0]
@@ -87,6 +99,11 @@ class Csv:
                 for metric, value in metrics.items():
                     self._writer.writerow((result.row, contender, number, metric, round(value, 4)))
         self._file.flush()
+
+
+def _median(rounds: list[Metrics], metric: str) -> str:
+    found = [one[metric] for one in rounds if metric in one]
+    return _shown(statistics.median(found)) if found else ""
 
 
 def _shown(value: float) -> str:

@@ -98,7 +98,13 @@ def _spark_socket(_: int) -> socket.socket | None:
 
 def find_spark_socket(port: int | None) -> int | None:
     """The descriptor of the connection to ``port`` of this machine; without one, of the only one
-    within this machine that the process has more than one descriptor for, as a worker has."""
+    within this machine that the process has more than one descriptor for, as a worker has.
+
+    None with a default timeout, too: a socket object made then has its connection not block, and
+    that goes for all descriptors of it.
+    """
+    if socket.getdefaulttimeout() is not None:
+        return None
     descriptors: dict[int, list[int]] = {}  # of each loopback connection, by its inode
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):

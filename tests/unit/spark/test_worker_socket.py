@@ -37,6 +37,10 @@ def ends() -> Iterator[tuple[Recorded, socket.socket]]:
             yield worker, jvm
 
 
+def wait_until_set(worker: Recorded, times: int) -> None:
+    wait_until(lambda: worker.times_set >= times)
+
+
 def acknowledgers() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "logbus-quick-ack"]
 
@@ -75,20 +79,32 @@ def test_no_other_kind_of_socket_is_taken_for_it() -> None:
 
 
 @linux
+def test_with_a_default_timeout_no_socket_is_touched(ends: tuple[Recorded, socket.socket]) -> None:
+    worker, jvm = ends
+    socket.setdefaulttimeout(5)
+    try:
+        assert find_spark_socket(jvm.getsockname()[1]) is None
+    finally:
+        socket.setdefaulttimeout(None)
+    assert worker.getblocking()
+    assert os.get_blocking(worker.fileno())
+
+
+@linux
 def test_what_comes_is_acknowledged_though_it_is_read_at_once(
     ends: tuple[Recorded, socket.socket],
 ) -> None:
     worker, jvm = ends
     acknowledger = Acknowledger(worker, socket.TCP_QUICKACK)
     acknowledger.begin()
-    wait_until(lambda: worker.times_set >= 1)  # told at once that it can be written to
+    wait_until_set(worker, 1)  # told at once that it can be written to
     for _ in range(3):
         before = worker.times_set
         reader = threading.Thread(target=worker.recv, args=(100,))
         reader.start()
         jvm.sendall(b"a piece of a task")
         reader.join()
-        wait_until(lambda before=before: worker.times_set > before)
+        wait_until_set(worker, before + 1)
     jvm.close()
     wait_until(lambda: not acknowledgers())
 
@@ -106,7 +122,7 @@ def test_a_few_pieces_are_acknowledged_until_the_next_task_ends(
             jvm.sendall(b"x")
             worker.recv(100)
             if number < PIECES - 1:
-                wait_until(lambda least=before + number + 1: worker.times_set >= least)
+                wait_until_set(worker, before + number + 1)
         assert worker.times_set <= before + PIECES
     jvm.close()
     wait_until(lambda: not acknowledgers())
