@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from bench.stream.contenders import Contender, LogbusSource
 from bench.stream.measuring import SLOW, WARM_UP_BATCHES, Bench, filled, in_turn, live
+from bench.stream.parts import parts
 from bench.stream.queries import WARM_UP, WHOLE, phases_of, running
 from bench.stream.results import Metrics, Result
 
@@ -114,4 +115,5 @@ ROWS: Mapping[str, Callable[[Bench, str], Result]] = {
     "partitions": partitions,
     "settings": settings,
     "prefetch": prefetch,
+    "parts": parts,
 }
