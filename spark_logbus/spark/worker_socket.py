@@ -16,7 +16,6 @@ another system than Linux, nothing is done.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import select
 import socket
@@ -34,6 +33,7 @@ _ACKNOWLEDGED: Final = 8
 # Of the environment of a process that has connected to the JVM. Else, the JVM has to the process.
 _PORT: Final = "PYTHON_WORKER_FACTORY_PORT"
 _DESCRIPTORS: Final = "/proc/self/fd"
+_LOOPBACK: Final = ("127.", "::1", "::ffff:127.")
 
 
 def send_at_once() -> None:
@@ -119,5 +119,5 @@ def _leads_to(descriptor: int, port: int | None) -> bool:
     with socket.socket(fileno=os.dup(descriptor)) as one:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
             return False
-        peer = one.getpeername()
-        return ipaddress.ip_address(peer[0]).is_loopback and port in (None, peer[1])
+        address, peer_port = one.getpeername()[:2]
+        return address.startswith(_LOOPBACK) and port in (None, peer_port)
