@@ -82,11 +82,10 @@ def _check_header_fields(arrow_type: pa.DataType) -> None:
 
 
 def _timestamps(arrow_batch: pa.RecordBatch, now_us: int, count: int) -> pa.Array:
-    now = scalar(now_us, TIMESTAMP)
     if "timestamp" not in arrow_batch.schema.names:
-        return pa.repeat(now, count)
+        return pa.repeat(scalar(now_us, TIMESTAMP), count)
     column = _cast("timestamp", arrow_batch.column("timestamp"), TIMESTAMP)
-    return pc.fill_null(column, now) if column.null_count else column
+    return pc.fill_null(column, scalar(now_us, TIMESTAMP)) if column.null_count else column
 
 
 def _cast(name: str, column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
