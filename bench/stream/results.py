@@ -54,7 +54,7 @@ class Result:
 
     def _show_contenders_side_by_side(self) -> None:
         own = self.own
-        others = [name for name in self.rounds if name != own]
+        others = [name for name in self.rounds if name != own and self.compared]
         table = Table("", *self.rounds, *(f"{name} / {own}" for name in others))
         for column in table.columns[1:]:
             column.justify = "right"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import csv
+import os
 import re
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -164,3 +167,22 @@ def test_the_architecture_names_what_is_there() -> None:
     tree = page[page.index("```\n") : page.index("Beside the package")]
     rooms = {path.parent.relative_to(package) for path in sources if path.parent != package}
     assert [str(room) for room in rooms if f"{room.name}/" not in tree] == []
+
+
+def test_the_program_that_starts_pythons_takes_all_of_sparks_zips_from_their_path(
+    tmp_path: Path,
+) -> None:
+    """Spark puts them there twice for a source that it finds by itself."""
+    [program] = re.findall(r"(?s)```sh\n(#!/bin/sh\n.*?)```", (DOCS / "spark.md").read_text())
+    path = tmp_path / "python"
+    path.write_text(program.replace("/opt/venv/bin/python", sys.executable))
+    path.chmod(0o755)
+    zips = "/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10.9.9-src.zip"
+    done = subprocess.run(
+        [path, "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={**os.environ, "PYTHONPATH": f"{zips}:/spark/core.jar:{zips}:/spark/core.jar:/own"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "/spark/core.jar:/own\n"
