@@ -138,7 +138,10 @@ def logbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbus]:
 
 PREFETCHED: Final = "prefetched"
 TASKS: Final = "tasks"
-MODES: Final[Mapping[str, Mapping[str, str]]] = {PREFETCHED: {}, TASKS: {"maxPrefetchBytes": "0"}}
+MODES: Final[Mapping[str, Mapping[str, str]]] = {
+    PREFETCHED: {"maxPrefetchBytes": "64m"},
+    TASKS: {"maxPrefetchBytes": "0"},
+}
 """How the records of a small micro-batch reach Spark, and the options that make them go so."""
 
 in_both_modes = pytest.mark.parametrize("streams", MODES, indirect=True)
