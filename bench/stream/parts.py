@@ -14,6 +14,7 @@ from bench.stream.contenders import Contender, LogbusSource
 from bench.stream.measuring import PARTITIONS, WARM_UP_BATCHES, Bench, check_count, in_turn
 from bench.stream.results import Metrics, Result
 from spark_logbus.client import Cluster, FetchedColumns, Producer, RangeReader
+from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS
 from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import parse_options
@@ -26,7 +27,6 @@ from spark_logbus.spark.driver import DriverConnections
 SIZES = {"idle": (0, 0), "small: 700 records": (700, 25), "large: 10,000 records": (10_000, 250)}
 _COLUMNS = choose_columns(full_schema(include_headers=False), include_headers=False)
 _PAYLOAD = ("key", "value", "timestamp")
-_ARROW_BATCH = {"enough_rows": 10_000, "enough_bytes": 4 << 20}
 
 
 def parts(bench: Bench, row: str) -> Result:
@@ -98,7 +98,9 @@ def _fetched(partition: RangesPartition, cluster: Cluster) -> Iterator[FetchedCo
         topic_id = partition.topic_ids[one.topic_partition.topic]
         with RangeReader(cluster, one, topic_id=topic_id) as reader:
             while True:
-                columns = reader.next_columns(_PAYLOAD, **_ARROW_BATCH)
+                columns = reader.next_columns(
+                    _PAYLOAD, enough_rows=TARGET_ROWS, enough_bytes=TARGET_BYTES
+                )
                 if columns is None:
                     break
                 yield columns

@@ -10,7 +10,7 @@ it whenever something comes.
 
 The socket is Spark's, and is found among the process's own. Both options change when bytes travel,
 and nothing else. Where there is no such socket or no such option, as with UNIX sockets or on
-another system than Linux, nothing is done.
+another system than Linux, or no descriptor left for it, nothing is done: no task fails for this.
 """
 
 from __future__ import annotations
@@ -48,13 +48,19 @@ def acknowledge_next_task() -> None:
     """The task that Spark sends this worker next is acknowledged as it comes."""
     acknowledger = _acknowledger(os.getpid())
     if acknowledger is not None:
-        acknowledger.begin()
+        with contextlib.suppress(OSError):
+            acknowledger.begin()
 
 
 @cache
 def _acknowledger(pid: int) -> Acknowledger | None:
     own = _spark_socket(pid)
-    return None if own is None or _QUICK_ACK is None else Acknowledger(own, _QUICK_ACK)
+    if own is None or _QUICK_ACK is None:
+        return None
+    try:
+        return Acknowledger(own, _QUICK_ACK)
+    except (OSError, RuntimeError):  # of a process that may have no more descriptors or threads
+        return None
 
 
 class Acknowledger:
@@ -92,8 +98,11 @@ class Acknowledger:
 def _spark_socket(_: int) -> socket.socket | None:
     """A copy of the socket to the JVM, which stays open until the process ends, as Spark's does."""
     port = os.environ.get(_PORT, "")
-    found = find_spark_socket(int(port) if port.isdigit() else None)
-    return None if found is None else socket.socket(fileno=os.dup(found))
+    try:
+        found = find_spark_socket(int(port) if port.isdigit() else None)
+        return None if found is None else socket.socket(fileno=os.dup(found))
+    except OSError:
+        return None
 
 
 def find_spark_socket(port: int | None) -> int | None:

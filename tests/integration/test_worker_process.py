@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import os
 import pickle
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.columns import choose_columns, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
+from tests.integration.spark_processes import WORKER, running
 from tests.servers.spark import PROJECT, Logbus
 
 READS = """\
@@ -104,6 +108,47 @@ print([at_once, "logbus-quick-ack" in [one.name for one in threading.enumerate()
             check=False,
         )
     assert (done.stdout.decode(), done.stderr.decode()) == ("[1, True]\n", "")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
+def test_sparks_own_workers_acknowledge_after_a_task(spark: SparkSession, logbus: Logbus) -> None:
+    """The socket of a worker that Spark's daemon has forked is found, and waited for by epoll."""
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"])
+    reader = spark.read.format("logbus").option("zookeeper", logbus.zookeeper)
+    assert [row.value for row in reader.load(topic).collect()] == [b"a"]
+    workers = running(os.getpid(), WORKER)
+    assert [pid for pid in workers if "anon_inode:[eventpoll]" in open_files(pid)] != []
+
+
+def open_files(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):  # it may end meanwhile
+        return [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return []
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
+@pytest.mark.parametrize("lacking", ["os.dup", "select.epoll", "threading.Thread.start"])
+def test_no_task_fails_for_want_of_descriptors_or_threads(logbus: Logbus, lacking: str) -> None:
+    """They are taken away from what the socket's options need, and from nothing else."""
+    topic = logbus.topic()
+    logbus.produce(topic, ["a"])
+    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    error = "RuntimeError" if "Thread" in lacking else "OSError(24, 'Too many open files')"
+    module = lacking.split(".")[0]
+    lacks = f"""\
+import os, socket, unittest.mock
+from spark_logbus.spark import worker_socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    own = socket.create_connection(server.getsockname())
+    os.environ["PYTHON_WORKER_FACTORY_PORT"] = str(server.getsockname()[1])
+import {module}
+unittest.mock.patch.object({lacking.rpartition(".")[0]}, {lacking.rpartition(".")[2]!r},
+                           side_effect={error}).start()
+"""
+    rows, *_ = run(lacks + READS, all_of(logbus, topic, 1), columns)
+    assert rows == 1
 
 
 def test_a_write_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 from typing import cast
+from unittest.mock import patch
 
 import pytest
+from rich.console import Console
 
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.stream import results
 from bench.stream.contenders import Contender, NothingSource
 from bench.stream.measuring import in_turn
 from bench.stream.queries import phases_of
@@ -90,6 +93,17 @@ def test_ratios_are_above_one_where_logbus_is_faster(tmp_path: Path) -> None:
         "row": "noop", "contender": "Kafka", "round": "2", "metric": "ms", "value": "2.0"
     }  # fmt: skip
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize("contenders", [2, 10])
+def test_all_medians_are_shown(contenders: int, capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = {f"c{n}": [{"ms": 100.0 + n}, {"ms": 200.0 + n}] for n in range(contenders)}
+    with patch.object(results, "console", Console(width=120)):
+        Result("row", "title", "ms", rounds, (), own="c0").show()
+    shown = capsys.readouterr().out
+    for n in range(contenders):
+        assert f"c{n} " in shown
+        assert f" {150 + n} " in shown
 
 
 def test_phases_add_up_to_the_whole_micro_batch() -> None:

@@ -37,6 +37,15 @@ def ends() -> Iterator[tuple[Recorded, socket.socket]]:
             yield worker, jvm
 
 
+@pytest.fixture
+def acknowledger(ends: tuple[Recorded, socket.socket]) -> Iterator[Acknowledger]:
+    """Of the worker's end. When the JVM's is closed, its thread ends."""
+    worker, jvm = ends
+    yield Acknowledger(worker, socket.TCP_QUICKACK)
+    jvm.close()
+    wait_until(lambda: not acknowledgers())
+
+
 def wait_until_set(worker: Recorded, times: int) -> None:
     wait_until(lambda: worker.times_set >= times)
 
@@ -92,10 +101,9 @@ def test_with_a_default_timeout_no_socket_is_touched(ends: tuple[Recorded, socke
 
 @linux
 def test_what_comes_is_acknowledged_though_it_is_read_at_once(
-    ends: tuple[Recorded, socket.socket],
+    ends: tuple[Recorded, socket.socket], acknowledger: Acknowledger
 ) -> None:
     worker, jvm = ends
-    acknowledger = Acknowledger(worker, socket.TCP_QUICKACK)
     acknowledger.begin()
     wait_until_set(worker, 1)  # told at once that it can be written to
     for _ in range(3):
@@ -105,16 +113,13 @@ def test_what_comes_is_acknowledged_though_it_is_read_at_once(
         jvm.sendall(b"a piece of a task")
         reader.join()
         wait_until_set(worker, before + 1)
-    jvm.close()
-    wait_until(lambda: not acknowledgers())
 
 
 @linux
 def test_a_few_pieces_are_acknowledged_until_the_next_task_ends(
-    ends: tuple[Recorded, socket.socket],
+    ends: tuple[Recorded, socket.socket], acknowledger: Acknowledger
 ) -> None:
     worker, jvm = ends
-    acknowledger = Acknowledger(worker, socket.TCP_QUICKACK)
     for _ in range(2):
         before = worker.times_set
         acknowledger.begin()
@@ -124,5 +129,3 @@ def test_a_few_pieces_are_acknowledged_until_the_next_task_ends(
             if number < PIECES - 1:
                 wait_until_set(worker, before + number + 1)
         assert worker.times_set <= before + PIECES
-    jvm.close()
-    wait_until(lambda: not acknowledgers())
