@@ -140,9 +140,10 @@ def test_no_task_fails_for_want_of_descriptors_or_threads(logbus: Logbus, lackin
     lacks = f"""\
 import os, socket, unittest.mock
 from spark_logbus.spark import worker_socket
-with socket.create_server(("127.0.0.1", 0)) as server:
-    own = socket.create_connection(server.getsockname())
-    os.environ["PYTHON_WORKER_FACTORY_PORT"] = str(server.getsockname()[1])
+server = socket.create_server(("127.0.0.1", 0))
+own = socket.create_connection(server.getsockname())
+os.environ["PYTHON_WORKER_FACTORY_PORT"] = str(server.getsockname()[1])
+assert worker_socket.find_spark_socket(server.getsockname()[1]) == own.fileno()
 import {module}
 unittest.mock.patch.object({lacking.rpartition(".")[0]}, {lacking.rpartition(".")[2]!r},
                            side_effect={error}).start()
