@@ -152,6 +152,13 @@ class TopicRecreatedError(UnknownTopicError):
     code = 19
 
 
+class WriteFencedError(InvalidRequestError):
+    """A write that may not be decided any more: it was given up, or another run of the same query
+    or job has gone on after it."""
+
+    code = 23
+
+
 # -- damaged or missing data --------------------------------------------------------------
 
 
@@ -166,6 +173,13 @@ class DataLossError(LogbusError):
     """Records that a reader was to get are no longer there (see ``failOnDataLoss``)."""
 
     code = 21
+    fault: ClassVar[Fault] = "data"
+
+
+class StagedDataLostError(LogbusError):
+    """Records that were staged for an atomic write are not there any more."""
+
+    code = 22
     fault: ClassVar[Fault] = "data"
 
 

@@ -13,6 +13,7 @@ from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
+from spark_logbus.log.staging.staging import DecidedShare, Staged
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import Appended
 
@@ -21,6 +22,7 @@ __all__ = [
     "Appended",
     "CompactionGroup",
     "CompactionPlan",
+    "DecidedShare",
     "File",
     "FileSystem",
     "JumpGuardedClock",
@@ -30,5 +32,6 @@ __all__ = [
     "LogSlice",
     "PartitionLog",
     "RecoveryProgress",
+    "Staged",
     "index_cleaned",
 ]

@@ -26,6 +26,7 @@ _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "flush.ms": ("flush_ms", 1, True),
     "max.message.bytes": ("max_record_batch_bytes", 128, False),
     "producer.id.expiration.ms": ("producer_expiration_ms", 1, False),
+    "staging.retention.ms": ("staging_retention_ms", 1000, False),
     "min.compaction.lag.ms": ("min_compaction_lag_ms", 0, False),
     "max.compaction.lag.ms": ("max_compaction_lag_ms", 1, True),
     "delete.retention.ms": ("delete_retention_ms", 0, False),
@@ -75,6 +76,9 @@ class LogConfig:
     #: An idempotent producer that is silent for longer may have to start over: until then the log
     #: remembers it, and can recognise a repeated append.
     producer_expiration_ms: int = _DAY_MS
+    #: What an atomic write has staged and not committed so long after is dropped. A Spark job that
+    #: takes longer than this between its first finished task and its end cannot commit.
+    staging_retention_ms: int = _DAY_MS
     #: What happens to old records: ``delete`` by retention, ``compact`` to the newest of each
     #: key, or ``compact,delete`` for both.
     cleanup_policy: str = "delete"

@@ -42,3 +42,5 @@ class LogStats:
         #: Taken out of logs by retention.
         self.expired_segments = Counter()
         self.expired_bytes = Counter()
+        #: Writes whose staged records were dropped because nobody committed them in time.
+        self.staged_expired = Counter()

@@ -58,6 +58,11 @@ class File(Protocol):
         """Write all of ``data``, or raise; after an error any prefix of it may be there."""
         ...
 
+    def copy_from(self, source: File, source_position: int, length: int, position: int) -> None:
+        """Write ``length`` bytes of ``source``, which has them, as ``pwrite`` does; the kernel
+        copies them if it can."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
@@ -141,6 +146,16 @@ class OSFile:
         while written < length:
             written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
 
+    def copy_from(self, source: File, source_position: int, length: int, position: int) -> None:
+        done = 0
+        while done < length:
+            copied = _copy_range(
+                source.fileno(), self._fd, length - done, source_position + done, position + done
+            )
+            if not copied:
+                raise OSError(errno.EIO, "The file that is copied from ends early", source.path)
+            done += copied
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
@@ -201,6 +216,23 @@ class OSFileSystem:
 OS_FILES: FileSystem = OSFileSystem()
 
 _fdatasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+# Where the kernel does not copy between these two files, through a buffer of so much.
+_COPY_BUFFER_BYTES = 1 << 20
+_NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+
+
+def _copy_range(source: int, target: int, length: int, source_at: int, target_at: int) -> int:
+    """Copy up to ``length`` bytes between descriptors; the number of them, 0 at the end."""
+    if hasattr(os, "copy_file_range"):  # Linux only
+        try:
+            return os.copy_file_range(source, target, length, source_at, target_at)
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY:
+                raise
+    data = os.pread(source, min(length, _COPY_BUFFER_BYTES), source_at)
+    return os.pwrite(target, data, target_at) if data else 0
+
 
 _WANTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDIES = {

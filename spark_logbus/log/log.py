@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,8 @@ from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.segment import SealedSegment, delete_segment
+from spark_logbus.log.staging.staged_file import StagedFile
+from spark_logbus.log.staging.staging import PartitionStaging
 from spark_logbus.log.state import Listener, LogState, OnFlushed
 from spark_logbus.log.view import LogSlice, LogView
 from spark_logbus.log.writer import Appended, AppendTotals, LogWriter
@@ -62,6 +64,7 @@ class PartitionLog:
         producers: ProducerStateManager,
         config: LogConfig,
         environment: LogEnvironment,
+        staged: Collection[StagedFile] = (),
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -71,6 +74,10 @@ class PartitionLog:
         self._state = LogState(topic_partition, view, watermark=environment.watermark)
         self._writer = LogWriter(
             self._state, producers, directory=directory, config=config, environment=environment
+        )
+        #: What atomic writes have staged here.
+        self.staging = PartitionStaging(
+            self._state, self._writer, directory=directory, environment=environment, files=staged
         )
         #: The topic's own configuration as it stands beside the log; the log directory's to set.
         self.kept_config: Mapping[str, str] = {}
@@ -299,6 +306,7 @@ class PartitionLog:
             if self._held:
                 return False
             self._writer.forget_silent_producers(now_us)
+            self.staging.expire(now_us)
             return self._expire(now_us)
 
     def _expire(self, now_us: int) -> bool:
@@ -388,3 +396,4 @@ class PartitionLog:
                 sealed.replace()  # a topic made anew takes over the paths
             self._pending_deletes.clear()  # and its files are not to be deleted in their place
             view.active.retire()
+            self.staging.let_go()

@@ -19,6 +19,7 @@
         00000000000000000000.log.cleaned   being written by compaction, with a .index.cleaned
         <base>-<end>.swap                  compacted: takes the place of all segments in the range
         compaction                         up to where the log was compacted, and when
+        0000000000000000.staged            record batches of one atomic write, not yet in the log
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
       <topic id>-<partition>.stray/        set aside, never deleted by logbus
@@ -56,6 +57,7 @@ _PRODUCERS_SUFFIX: Final = ".producers"
 _OFFSET_DIGITS: Final = 20
 _SWAP_SUFFIX: Final = ".swap"
 _SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.(swap|index)")
+_STAGED = re.compile(r"([0-9]{16})\.staged")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _LOG_DIRECTORY = re.compile(r"([A-Za-z0-9._-]+)-(0|[1-9][0-9]*)")
 _REMOVABLE_DIRECTORY = re.compile(
@@ -104,6 +106,16 @@ def index(base_offset: int) -> str:
 
 def producers(offset: int) -> str:
     return f"{offset:0{_OFFSET_DIGITS}d}{_PRODUCERS_SUFFIX}"
+
+
+def staged(number: int) -> str:
+    return f"{number:016d}.staged"
+
+
+def parse_staged(name: str) -> int | None:
+    """The number of the file of staged record batches ``name``; None for all other names."""
+    match = _STAGED.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def deleted(name: str) -> str:
@@ -166,5 +178,8 @@ def is_of_a_log(name: str) -> bool:
     return (
         name in (PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION)
         or _SWAP.fullmatch(name) is not None
-        or any(parse(name) is not None for parse in (parse_segment, parse_index, parse_producers))
+        or any(
+            parse(name) is not None
+            for parse in (parse_segment, parse_index, parse_producers, parse_staged)
+        )
     )

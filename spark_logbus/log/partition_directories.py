@@ -26,6 +26,7 @@ from spark_logbus.log.producers.snapshots import recover_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.recovery import EndsTooEarlyError, LogRecovery, RecoveryProgress
 from spark_logbus.log.segment.segment import create_segment
+from spark_logbus.log.staging.staging import recover_staged
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -258,6 +259,7 @@ class PartitionDirectories:
             producers = ProducerStateManager(metadata.topic_partition, self._environment.producers)
             try:
                 recover_producers(self._files, directory, producers, view)
+                staged = recover_staged(metadata.topic_partition, directory, self._environment)
             except OSError:
                 for segment in view.segments:
                     segment.retire()
@@ -270,6 +272,7 @@ class PartitionDirectories:
             producers=producers,
             config=config,
             environment=self._environment,
+            staged=staged,
         )
 
 

@@ -36,6 +36,7 @@ class LogState:
         self._watermark = watermark
         # Also just after a roll, when it is the end of a sealed segment.
         self._safe = BatchPosition(view.flushed_end, view.active.contents.size_bytes)
+        self._concealed: dict[int, int] = {}  # by write, where its records begin
         self.offline: LogbusError | None = None
         self._lock = threading.Lock()
         self._waiting: DueHeap[OnFlushed] = DueHeap()  # by the end offset of their append
@@ -70,6 +71,9 @@ class LogState:
         """
         safe = self._safe
         offset = self._watermark(self.topic_partition, safe.offset)
+        if self._concealed:
+            with self._lock:
+                offset = min([offset, *self._concealed.values()])
         if offset >= safe.offset:
             self._publish(safe)
         elif offset > self.view.high_watermark:
@@ -87,6 +91,28 @@ class LogState:
                 self.view = self.view._replace(
                     high_watermark=end.offset, visible_position=end.position
                 )
+
+    def conceal(self, write: int, offset: int) -> None:
+        """Keep the high watermark at ``offset``, where records of an atomic write begin, until
+        ``reveal``. It goes back there if it is beyond, which only a log that nobody reads yet may.
+
+        Raises OSError, and DamageFoundError where the disk does not show that boundary.
+        """
+        with self._lock:
+            self._concealed[write] = min(offset, self._concealed.get(write, offset))
+        view, safe = self.view, self._safe
+        if offset < view.high_watermark:
+            boundary = views.boundary_at(view, offset, safe.position)
+            with self._lock:
+                self.view = self.view._replace(
+                    high_watermark=boundary.offset, visible_position=boundary.position
+                )
+
+    def reveal(self, write: int) -> None:
+        """All records of the write are as safe as they are to be; ``notify`` tells of them."""
+        with self._lock:
+            self._concealed.pop(write, None)
+        self.advance_high_watermark()
 
     def roll(self, sealed: SealedSegment, active: ActiveSegment) -> None:
         """``sealed``, flushed, takes the place of the active segment, and ``active`` follows."""

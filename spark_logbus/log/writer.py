@@ -19,12 +19,13 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -43,9 +44,10 @@ from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.metadata import RollTimer
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, create_segment
+from spark_logbus.log.staging.staged_file import StagedBatches
 from spark_logbus.log.state import LogState, OnFlushed
 from spark_logbus.log.validate import ValidatedBatch, validate_append
-from spark_logbus.record import split, stamp
+from spark_logbus.record import RecordBatchHeader, split, stamp, stamps_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,11 @@ class Appended:
     end_offset: int
     append_time_us: int
     base_offsets: tuple[int, ...] = ()
+
+
+# Of a mean record batch: below this, reading it into memory and writing it stamped takes fewer
+# calls and less time than having the kernel copy it and stamping it in place.
+_COPY_IN_KERNEL_FROM: Final = 64 << 10
 
 
 class AppendTotals(NamedTuple):
@@ -237,20 +244,26 @@ class LogWriter:
             file.pwrite(data, tail.position)
         except OSError as error:
             raise self._withdrawn(tail, file, error) from error
+        self._account(tail, [header for header, _ in batches], append_time_us)
+
+    def _account(
+        self, tail: Tail, headers: Sequence[RecordBatchHeader], append_time_us: int | None
+    ) -> None:
+        """Move the tail over record batches that were written there."""
         if tail.position == 0:
             self._age.begin()
         note, note_producer = tail.segment.contents.note, self._producers.note
         position, offset = tail.position, tail.end_offset
-        for header, _ in batches:
+        for header in headers:
             time_us = header.append_time_us if append_time_us is None else append_time_us
             note(header, offset=offset, position=position, append_time_us=time_us)
             note_producer(header, offset=offset, append_time_us=time_us)
             offset += header.last_offset_delta + 1
             position += header.size
         self.tail = Tail(tail.segment, offset, position)
-        self.record_batches += len(batches)
+        self.record_batches += len(headers)
         self.records += offset - tail.end_offset
-        self.size_bytes += len(data)
+        self.size_bytes += position - tail.position
         if self.config.flush_policy is FlushPolicy.OS:
             self._state.safe(offset, position)
 
@@ -263,6 +276,81 @@ class LogWriter:
         except OSError:
             return self._fail(f"{failure} What was written of the append could not be removed.")
         return failure
+
+    # -- publishing what was staged -----------------------------------------------------
+
+    def publish(self, staged: StagedBatches, leader_epoch: int) -> None:
+        """Append record batches of one staged share, copied from its file: all or none.
+
+        Those at the head that an earlier publishing has appended are passed over.
+        """
+        with self._writing:
+            self._state.raise_if_offline()
+            appended = self._producers.appended_records([staged.producer_id])
+            held = appended.get(staged.producer_id, 0)
+            position, headers = staged.after(held)
+            if not headers:
+                return
+            size = sum(header.size for header in headers)
+            tail = self._tail_for(size)
+            file = tail.segment.file
+            now_us = self._time.stamp_us()
+            try:
+                if size // len(headers) < _COPY_IN_KERNEL_FROM:
+                    file.pwrite(
+                        _stamped(staged, position, headers, tail.end_offset, leader_epoch, now_us),
+                        tail.position,
+                    )
+                else:
+                    file.copy_from(staged.file, position, size, tail.position)
+                    self._stamp_in_place(file, tail, headers, leader_epoch, now_us)
+            except OSError as error:
+                raise self._withdrawn(tail, file, error) from error
+            self._account(tail, headers, now_us)
+            self._last_epoch = leader_epoch
+        self._after_append(self.config)
+
+    @staticmethod
+    def _stamp_in_place(
+        file: File,
+        tail: Tail,
+        headers: Sequence[RecordBatchHeader],
+        leader_epoch: int,
+        now_us: int,
+    ) -> None:
+        position, offset = tail.position, tail.end_offset
+        for header in headers:
+            stamps = stamps_of(
+                header, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us
+            )
+            file.pwrite(stamps, position)
+            position += header.size
+            offset += header.last_offset_delta + 1
+
+    def conceal(self, write: int) -> None:
+        """Keep what is appended from now on from consumers, until the write is all there."""
+        with self._writing:
+            self._state.conceal(write, self.tail.end_offset)
+
+    def appended_records(self, producer_ids: Iterable[int]) -> dict[int, int]:
+        """How many records of each attempt the log has; without those of which it has none."""
+        with self._writing:
+            return self._producers.appended_records(producer_ids)
+
+    def first_offset(self, producer_ids: Iterable[int]) -> int:
+        """The lowest offset of what the log has of these attempts."""
+        with self._writing:
+            return self._producers.first_offset(producer_ids)
+
+    def protect(self, producer_ids: Iterable[int]) -> None:
+        """Do not forget what the log has of these attempts."""
+        with self._writing:
+            self._producers.protect(producer_ids)
+
+    def release(self, producer_ids: Iterable[int]) -> None:
+        """Forget these attempts: none of them comes again."""
+        with self._writing:
+            self._producers.release(producer_ids)
 
     # -- rolling ------------------------------------------------------------------------
 
@@ -422,3 +510,29 @@ class LogWriter:
         failure = self._state.fail(why)
         self.request_flush()
         return failure
+
+
+def _stamped(
+    staged: StagedBatches,
+    position: int,
+    headers: Sequence[RecordBatchHeader],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_us: int,
+) -> bytearray:
+    """The staged record batches at ``position`` as they go into the log. Raises OSError."""
+    size = sum(header.size for header in headers)
+    data = bytearray(staged.file.pread(size, position))
+    if len(data) < size:
+        raise OSError(errno.EIO, "The file of staged records ends early", str(staged.file.path))
+    view, at = memoryview(data), 0
+    for header in headers:
+        stamp(
+            view[at : at + header.size],
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            append_time_us=append_time_us,
+        )
+        at += header.size
+        base_offset += header.last_offset_delta + 1
+    return data

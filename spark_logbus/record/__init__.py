@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         peek_size,
         stamp,
         stamp_producer,
+        stamps_of,
         verify,
         verify_against,
     )
@@ -28,7 +29,7 @@ else:
             "format": "HEADER_SIZE LENGTH_FIELD_END MAGIC_V1",
             "header": (
                 "RecordBatchHeader checksum parse_header peek_size stamp stamp_producer "
-                "verify verify_against"
+                "stamps_of verify verify_against"
             ),
             "walk": "read_headers split",
         },
@@ -46,6 +47,7 @@ __all__ = [
     "split",
     "stamp",
     "stamp_producer",
+    "stamps_of",
     "verify",
     "verify_against",
 ]

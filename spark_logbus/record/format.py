@@ -39,6 +39,7 @@ MAX_HEADER_OVERHEAD: Final = HEADER_SIZE - LENGTH_FIELD_END
 STAMPED_OFFSET: Final = struct.Struct("<q")  # base_offset at byte 0
 STAMPED_EPOCH_TIME: Final = struct.Struct("<iq")  # leader_epoch, append_time at byte 12
 STAMPED_EPOCH_TIME_AT: Final = 12
+STAMPS: Final = struct.Struct("<qIiq")  # all of them, and the length that lies between
 PRODUCER: Final = struct.Struct("<qhi")  # producer_id, producer_epoch, base_sequence at byte 56
 PRODUCER_AT: Final = 56
 SIZE_PREFIX: Final = struct.Struct("<qI")  # base_offset, batch_length: enough to skip a batch

@@ -193,6 +193,14 @@ def stamp(
     )
 
 
+def stamps_of(
+    header: RecordBatchHeader, *, base_offset: int, leader_epoch: int, append_time_us: int
+) -> bytes:
+    """The first 24 bytes of a record batch with the leader's fields in them, for one that is
+    stamped where it lies in a file."""
+    return fmt.STAMPS.pack(base_offset, header.batch_length, leader_epoch, append_time_us)
+
+
 def stamp_producer(
     record_batch: bytearray | memoryview,
     *,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_logbus.log.filesystem import NotOpenedError
+from spark_logbus.log.filesystem import File, NotOpenedError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -356,6 +356,9 @@ class SimulatedFile:
             self._write(position, bytes(data)[: max(0, len(data) - growth + room)])
             raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
         self._write(position, bytes(data))
+
+    def copy_from(self, source: File, source_position: int, length: int, position: int) -> None:
+        self.pwrite(source.pread(length, source_position), position)
 
     def truncate(self, size: int) -> None:
         self._alive()

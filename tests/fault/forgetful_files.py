@@ -91,6 +91,9 @@ class _JournalingFile:
         self._journal.note(Operation.WRITE, handle=self._handle, position=position, data=data)
         self._file.pwrite(data, position)
 
+    def copy_from(self, source: File, source_position: int, length: int, position: int) -> None:
+        self.pwrite(source.pread(length, source_position), position)
+
     def truncate(self, size: int) -> None:
         self._journal.note(Operation.TRUNCATE, handle=self._handle, position=size)
         self._file.truncate(size)

@@ -128,7 +128,9 @@ def _offsets(files: FileSystem, directory: Path) -> list[int]:
 def _line(entry: tuple[int, ProducerState]) -> str:
     producer_id, producer = entry
     runs = ",".join(f"{run.first}:{run.next}:{run.base_offset}" for run in producer.runs)
-    return f"{producer_id} {producer.epoch} {producer.last_append_us} {runs}"
+    return (
+        f"{producer_id} {producer.epoch} {producer.last_append_us} {runs} {producer.first_offset}"
+    )
 
 
 def _restore(files: FileSystem, path: Path, states: ProducerStateManager) -> bool:
@@ -149,6 +151,8 @@ def _restore(files: FileSystem, path: Path, states: ProducerStateManager) -> boo
 
 
 def _parsed(line: str) -> tuple[int, ProducerState]:
-    producer_id, epoch, last_append_us, runs = line.split(" ")
+    producer_id, epoch, last_append_us, runs, *rest = line.split(" ")
     kept = tuple(SequenceRun(*map(int, run.split(":"))) for run in runs.split(","))
-    return int(producer_id), ProducerState(int(epoch), int(last_append_us), kept)
+    # Release 0.1.0 did not say where the producer began.
+    first_offset = int(rest[0]) if rest else kept[0].base_offset
+    return int(producer_id), ProducerState(int(epoch), int(last_append_us), kept, first_offset)

@@ -16,8 +16,9 @@ stop, saves a recovery from reading the headers of the whole log (see ``snapshot
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from spark_logbus.errors import (
@@ -40,6 +41,8 @@ RUNS_KEPT: Final = 5
 MAX_PRODUCERS: Final = 1_000
 # Of all partitions of a broker together; each takes about 0.5 KiB.
 MAX_PRODUCERS_IN_ALL: Final = 100_000
+# While a log is recovered, before it is known which of them must not be forgotten.
+_MAX_RECOVERED: Final = 50_000
 
 
 class SequenceRun(NamedTuple):
@@ -52,11 +55,13 @@ class SequenceRun(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer, as of its last append. ``runs`` has 1 to ``RUNS_KEPT``, the newest last."""
+    """One producer, as of its last append. ``runs`` has 1 to ``RUNS_KEPT``, the newest last;
+    ``first_offset`` is that of its first append in the epoch, as far as that is known."""
 
     epoch: int
     last_append_us: int
     runs: tuple[SequenceRun, ...]
+    first_offset: int
 
     def extend(self, run: SequenceRun) -> None:
         last = self.runs[-1]
@@ -99,6 +104,8 @@ class ProducerStateManager:
         self._topic_partition = topic_partition
         self._count = count if count is not None else ProducerCount()
         self._by_id: dict[int, ProducerState] = {}
+        self._limit = _MAX_RECOVERED
+        self._protected: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -120,6 +127,7 @@ class ProducerStateManager:
         UnknownProducerError, DuplicateSequenceError or InvalidRequestError, and then nothing of
         the append may be taken.
         """
+        self._limit = MAX_PRODUCERS
         found: list[int] = []
         pending: dict[int, tuple[int, int]] = {}  # epoch and next sequence with what comes before
         for number, header in enumerate(headers):
@@ -154,20 +162,25 @@ class ProducerStateManager:
     ) -> None:
         producer = self._by_id.pop(producer_id, None)
         if producer is None:
-            self._add(producer_id, ProducerState(epoch, append_time_us, (run,)))
+            self._add(producer_id, ProducerState(epoch, append_time_us, (run,), run.base_offset))
             return
         if producer.epoch == epoch:
             producer.extend(run)
         else:
             producer.epoch, producer.runs = epoch, (run,)
+            producer.first_offset = run.base_offset
         producer.last_append_us = append_time_us
         self._by_id[producer_id] = producer  # at the end: the last to append
 
     def _add(self, producer_id: int, producer: ProducerState) -> None:
         self._by_id[producer_id] = producer
         too_many_in_all = self._count.add(1)
-        if len(self._by_id) > MAX_PRODUCERS or (too_many_in_all and len(self._by_id) > 1):
-            self._forget(next(iter(self._by_id)))
+        excess = max(len(self._by_id) - self._limit, int(too_many_in_all))
+        if excess > 0:
+            others = (known for known in self._by_id if known not in self._protected)
+            for forgotten in list(islice(others, min(excess, len(self._by_id) - 1))):
+                if forgotten != producer_id:
+                    self._forget(forgotten)
 
     def _forget(self, producer_id: int) -> None:
         del self._by_id[producer_id]
@@ -180,11 +193,41 @@ class ProducerStateManager:
 
     def forget_silent(self, *, since_us: int) -> None:
         """Forget the producers that have appended nothing since the time."""
-        while self._by_id:
-            producer_id, producer = next(iter(self._by_id.items()))
+        silent: list[int] = []
+        for producer_id, producer in self._by_id.items():
             if producer.last_append_us >= since_us:
-                return
-            self._forget(producer_id)
+                break
+            silent.append(producer_id)
+        for producer_id in silent:
+            if producer_id not in self._protected:
+                self._forget(producer_id)
+
+    # -- attempts of atomic writes --------------------------------------------------------
+
+    def appended_records(self, producer_ids: Iterable[int]) -> dict[int, int]:
+        """How many records of each the log has, of those that number them from 0 on in one epoch;
+        without those of which it has none."""
+        return {
+            producer_id: producer.next_sequence
+            for producer_id in producer_ids
+            if (producer := self._by_id.get(producer_id)) is not None
+        }
+
+    def first_offset(self, producer_ids: Iterable[int]) -> int:
+        """The lowest offset that any of them has; at least one must be known."""
+        known = (self._by_id.get(producer_id) for producer_id in producer_ids)
+        return min(producer.first_offset for producer in known if producer is not None)
+
+    def protect(self, producer_ids: Iterable[int]) -> None:
+        """Forget none of them, however silent they are and however many others come."""
+        self._protected.update(producer_ids)
+
+    def release(self, producer_ids: Iterable[int]) -> None:
+        """Forget them: none of them appends again."""
+        for producer_id in producer_ids:
+            self._protected.discard(producer_id)
+            if producer_id in self._by_id:
+                self._forget(producer_id)
 
     # -- checks ---------------------------------------------------------------------------
 

@@ -1,0 +1,339 @@
+"""The file of what one atomic write has staged for one partition.
+
+It holds record batches as a segment does, but they have no offsets yet: their base offset is 0.
+So a copy of one that a crash leaves half-stamped at the end of a log never looks like a record
+batch of that log. They lie in the order in which they came, those of concurrent tasks mixed; each
+says by its producer id which attempt of a task staged it (see ``record.stage_id``).
+
+Appends are flushed by group commit, as a log's. A recovery keeps what is whole, and puts it on
+disk. When the write is over, the file is emptied and serves the next one: making a file costs more
+than emptying one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    OutOfOrderSequenceError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.filesystem import File, remove_if_possible, storage_error
+from spark_logbus.log.flusher import FlushSchedule
+from spark_logbus.log.validate import ValidatedBatch
+from spark_logbus.model import TopicPartition
+from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, stamp, verify_against
+from spark_logbus.record.stage_id import write_of
+from spark_logbus.timers import DueHeap
+
+logger = logging.getLogger(__name__)
+
+OnFlushed = Callable[[LogbusError | None], None]
+
+_PAGE_BYTES: Final = 4096
+
+
+class StagedBatches(NamedTuple):
+    """Record batches of one attempt that follow one another in a file."""
+
+    producer_id: int
+    file: File
+    position: int
+    headers: Sequence[RecordBatchHeader]
+
+    def after(self, records: int) -> tuple[int, Sequence[RecordBatchHeader]]:
+        """The position and headers of those after the attempt's first ``records`` records."""
+        position = self.position
+        for number, header in enumerate(self.headers):
+            if header.base_sequence >= records:
+                return position, self.headers[number:]
+            position += header.size
+        return position, ()
+
+
+@dataclass(slots=True)
+class StagedShare:
+    """All that one attempt has staged for the partition."""
+
+    records: int = 0
+    size_bytes: int = 0
+    staged_at_us: int = 0  # the last of it
+    extents: list[tuple[int, int]] = field(default_factory=list)  # of the file, [start, end)
+
+    def add(self, header: RecordBatchHeader, position: int, staged_at_us: int) -> None:
+        end = position + header.size
+        if self.extents and self.extents[-1][1] == position:
+            self.extents[-1] = (self.extents[-1][0], end)
+        else:
+            self.extents.append((position, end))
+        self.records += header.record_count
+        self.size_bytes += header.size
+        self.staged_at_us = max(self.staged_at_us, staged_at_us)
+
+
+class StagedFile:
+    """Thread-safe: appends one at a time, beside flushes; what ``shares`` holds only grows until
+    ``clear``."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        file: File,
+        *,
+        environment: LogEnvironment,
+    ) -> None:
+        self.path = file.path
+        self.file = file
+        self.write: int | None = None  # the write that it serves; None: free for the next one
+        self.shares: dict[int, StagedShare] = {}  # by producer id
+        self.free_since = environment.clock.monotonic()
+        self._topic_partition = topic_partition
+        self._clock = environment.clock
+        self._stats = environment.stats
+        self._end = 0  # of what is written
+        self._flushed = 0
+        self._failure: StorageError | None = None
+        self._writing = threading.Lock()
+        self._flushing = threading.Lock()
+        self._lock = threading.Lock()  # of _waiting and _flushed; held for assignments only
+        self._waiting: DueHeap[OnFlushed] = DueHeap()
+        self._schedule = FlushSchedule(self, flusher=environment.flusher, clock=environment.clock)
+
+    @classmethod
+    def recover(
+        cls, topic_partition: TopicPartition, path: Path, *, environment: LogEnvironment
+    ) -> StagedFile:
+        """The file as a crash or an orderly stop left it, without its torn end, and on disk.
+
+        Raises OSError.
+        """
+        file = environment.files.open(path)
+        staged = cls(topic_partition, file, environment=environment)
+        size = file.size()
+        for position, header in _whole(file, size):
+            if staged.write is None:
+                staged.write = write_of(header.producer_id)
+            share = staged.shares.setdefault(header.producer_id, StagedShare())
+            if (
+                write_of(header.producer_id) != staged.write
+                or header.base_sequence != share.records
+            ):
+                break
+            share.add(header, position, header.append_time_us)
+            staged._end = position + header.size
+        if staged._end < size:
+            file.truncate(staged._end)
+        if size:
+            file.sync()
+        staged._flushed = staged._end
+        return staged
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
+
+    @property
+    def newest_us(self) -> int:
+        """When the last of it was staged."""
+        return max((share.staged_at_us for share in list(self.shares.values())), default=0)
+
+    # -- staging ------------------------------------------------------------------------
+
+    def append(
+        self, batches: Sequence[ValidatedBatch], data: memoryview, *, now_us: int, epoch: int
+    ) -> tuple[int, int]:
+        """Append an attempt's record batches, but those that it has appended before.
+
+        Returns the number of its records before the first of them, and what ``when_flushed`` is
+        to wait for. Raises OutOfOrderSequenceError, StorageError.
+        """
+        producer_id = batches[0].header.producer_id
+        with self._writing:
+            if self._failure is not None:
+                raise self._failure.again()
+            share = self.shares.get(producer_id) or StagedShare()
+            old = self._already_here(batches, share.records)
+            new = batches[old:]
+            if not new:
+                return batches[0].header.base_sequence, self._end
+            rest = data[sum(len(batch) for _, batch in batches[:old]) :]
+            for _, batch in new:
+                stamp(batch, base_offset=0, leader_epoch=epoch, append_time_us=now_us)
+            position = self._end
+            try:
+                self.file.pwrite(rest, position)
+            except OSError as error:
+                raise self._withdrawn(position, error) from error
+            for header, _ in new:
+                share.add(header, position, now_us)
+                position += header.size
+            self.shares[producer_id] = share
+            self._end = position
+            return batches[0].header.base_sequence, position
+
+    def _already_here(self, batches: Sequence[ValidatedBatch], held: int) -> int:
+        """The number of record batches at the head that were appended before."""
+        old, expected = 0, held
+        for number, (header, _) in enumerate(batches):
+            first, end = header.base_sequence, header.base_sequence + header.record_count
+            if number == old and end <= held:
+                old += 1
+                continue
+            if header.producer_id != batches[0].header.producer_id or header.producer_epoch != 0:
+                raise InvalidRequestError(
+                    f"Record batches staged for {self._topic_partition} have to be of one attempt "
+                    "of a task, in its epoch 0."
+                )
+            if first != expected:
+                raise OutOfOrderSequenceError(
+                    f"What an attempt stages for {self._topic_partition} does not go on: expected "
+                    f"its record {expected}, got {first}. What it staged before was discarded, or "
+                    "is lost; repeat the task."
+                )
+            expected = end
+        return old
+
+    def _withdrawn(self, position: int, error: OSError) -> StorageError:
+        failure = storage_error(f"stage records of {self._topic_partition} in", self.path, error)
+        try:
+            self.file.truncate(position)
+        except OSError:
+            self._failure = failure.again()
+        return failure
+
+    # -- flushing -----------------------------------------------------------------------
+
+    def when_flushed(self, end: int, callback: OnFlushed) -> None:
+        """Ask for a flush; call back when all before position ``end`` is on disk, or cannot be."""
+        with self._lock:
+            known = self._failure is not None or self._flushed >= end
+            if not known:
+                self._waiting.add(end, callback)
+        if known:
+            _call_back(callback, None if self._failure is None else self._failure)
+        else:
+            self._schedule.request()
+
+    def flush(self) -> None:
+        """Flush what is written, then notify those who wait. For the flusher's thread."""
+        self._schedule.begin()
+        with self._flushing:
+            end = self._end
+            if self._failure is None and end > self._flushed:
+                began = self._clock.monotonic()
+                try:
+                    self.file.sync()
+                except OSError as error:
+                    # Never tried again: the kernel may have dropped what it could not write.
+                    self._failure = storage_error("flush", self.path, error)
+                    logger.error("%s What was staged there is lost.", self._failure)
+                else:
+                    self._stats.flushes.observe(self._clock.monotonic() - began)
+                    self._flushed = end
+        done: list[OnFlushed] = []
+        with self._lock:
+            upto = math.inf if self._failure is not None else self._flushed
+            while (entry := self._waiting.pop_due(upto)) is not None:
+                done.append(entry[1])
+        for callback in done:
+            _call_back(callback, self._failure)
+
+    def flush_if_due(self) -> float | None:
+        return None  # it always asks for its flushes at once
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    # -- the end of a write -------------------------------------------------------------
+
+    def batches(self, producer_id: int, *, chunk_bytes: int) -> Iterator[StagedBatches]:
+        """What the attempt has staged, in its order, in runs of about ``chunk_bytes``.
+
+        Raises OSError, CorruptRecordBatchError.
+        """
+        share = self.shares.get(producer_id)
+        for start, end in () if share is None else tuple(share.extents):
+            headers: list[RecordBatchHeader] = []
+            begin = position = start
+            for header in _headers(self.file, start, end):
+                if headers and position + header.size - begin > chunk_bytes:
+                    yield StagedBatches(producer_id, self.file, begin, headers)
+                    headers, begin = [], position
+                headers.append(header)
+                position += header.size
+            if headers:
+                yield StagedBatches(producer_id, self.file, begin, headers)
+
+    def clear(self) -> None:
+        """Forget all of it, and be free for another write. Raises OSError; it is not free then."""
+        with self._writing, self._flushing:
+            self.shares = {}
+            self.file.truncate(0)
+            with self._lock:
+                self._end = self._flushed = 0
+            self.free_since = self._clock.monotonic()
+            self.write = None
+
+
+def create_staged_file(
+    topic_partition: TopicPartition, path: Path, *, environment: LogEnvironment
+) -> StagedFile:
+    """A new, empty file, its name on disk. Raises OSError."""
+    files = environment.files
+    file = files.open(path, create=True)
+    try:
+        files.sync_directory(path.parent)
+    except OSError:
+        remove_if_possible(files, path)
+        raise
+    return StagedFile(topic_partition, file, environment=environment)
+
+
+def _whole(file: File, size: int) -> Iterator[tuple[int, RecordBatchHeader]]:
+    """The record batches from the start on, as long as they are whole."""
+    position = 0
+    while position + HEADER_SIZE <= size:
+        try:
+            header = parse_header(file.pread(HEADER_SIZE, position))
+            if position + header.size > size:
+                return
+            verify_against(header, file.pread(header.size, position))
+        except (CorruptRecordBatchError, UnsupportedVersionError):
+            return
+        yield position, header
+        position += header.size
+
+
+def _headers(file: File, start: int, end: int) -> Iterator[RecordBatchHeader]:
+    """The headers of the record batches in ``[start, end)`` of a file, which is full of them."""
+    position = start
+    page, page_at = b"", 0
+    while position < end:
+        at = position - page_at
+        if not page or at + HEADER_SIZE > len(page):
+            page, page_at, at = file.pread(min(_PAGE_BYTES, end - position), position), position, 0
+            if not page:
+                raise OSError(errno.EIO, "The file ends early", str(file.path))
+        header = parse_header(page, at)
+        yield header
+        position += header.size
+
+
+def _call_back(callback: OnFlushed, error: LogbusError | None) -> None:
+    try:
+        callback(None if error is None else error.again())
+    except Exception:
+        logger.exception("A callback for staged records failed.")

@@ -1,0 +1,310 @@
+"""What is staged for one partition: a file for each atomic write that is under way.
+
+A write stages, and then its decision, which stands in ZooKeeper, has it published: the record
+batches of those attempts of its tasks that count are copied to the end of the log, in the order of
+the tasks. Publishing can be repeated: the log itself knows how much of each attempt it has, as it
+does of any idempotent producer, until the write is settled, which means that nobody will publish
+it again. It is cut into chunks so that other appends go on between them; the first record of the
+write holds the high watermark back until the last one is on disk, so that all become visible at
+once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spark_logbus.errors import (
+    InvalidRequestError,
+    StagedDataLostError,
+)
+from spark_logbus.log import names
+from spark_logbus.log.environment import LogEnvironment
+from spark_logbus.log.filesystem import storage_error
+from spark_logbus.log.segment.lookup import DamageFoundError
+from spark_logbus.log.staging.staged_file import OnFlushed, StagedFile, create_staged_file
+from spark_logbus.log.state import LogState
+from spark_logbus.log.validate import validate_append
+from spark_logbus.log.writer import LogWriter
+from spark_logbus.model import TopicPartition
+from spark_logbus.record.stage_id import write_of
+
+logger = logging.getLogger(__name__)
+
+# Of a publishing between which other appends get their turn: some milliseconds.
+CHUNK_BYTES: Final = 8 << 20
+# A file that no write has used for so long is removed.
+_KEEP_FREE_S: Final = 60.0
+
+
+class StagedTotals(NamedTuple):
+    """What lies staged in one partition."""
+
+    writes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Place of what was staged: after so many records of its attempt, before ``end`` of a file."""
+
+    base_sequence: int
+    file: StagedFile
+    end: int
+
+    def when_flushed(self, callback: OnFlushed) -> None:
+        self.file.when_flushed(self.end, callback)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedShare:
+    """The part of a decided write that is to be published in one partition: what these attempts
+    have staged, in this order, ``records`` of them."""
+
+    write: int
+    producer_ids: tuple[int, ...]
+    records: int
+
+
+class PartitionStaging:
+    """Thread-safe. Writes of one partition are published one after the other."""
+
+    def __init__(
+        self,
+        state: LogState,
+        writer: LogWriter,
+        *,
+        directory: Path,
+        environment: LogEnvironment,
+        files: Collection[StagedFile] = (),
+    ) -> None:
+        self._state = state
+        self._writer = writer
+        self._directory = directory
+        self._environment = environment
+        self._changing = threading.Lock()  # of the set of files
+        self._publishing = threading.Lock()
+        self._files = {file.write: file for file in files if file.write is not None}
+        self._free = [file for file in files if file.write is None]
+        # Published or to be, and not settled: of these the log remembers what it has.
+        self._decided: dict[int, DecidedShare] = {}
+
+    # -- staging ------------------------------------------------------------------------
+
+    def stage(self, data: memoryview, *, leader_epoch: int) -> Staged:
+        """Stage the record batches in ``data``, which is stamped in place: all or none.
+
+        They are of one attempt of one task, and checked as those of an append are. What the
+        attempt has staged before is not staged again. Raises what ``append_as_leader`` raises.
+        """
+        config, state = self._writer.config, self._state
+        batches = validate_append(
+            state.topic_partition,
+            data,
+            max_record_batch_bytes=config.max_record_batch_bytes,
+            needs_keys=config.compacts,
+        )
+        producer_id = batches[0].header.producer_id
+        if producer_id < 0:
+            raise InvalidRequestError(
+                f"Record batches staged for {state.topic_partition} need the producer id of an "
+                "attempt of a task."
+            )
+        state.raise_if_offline()
+        while True:
+            file = self._file_for(write_of(producer_id))
+            base_sequence, end = file.append(
+                batches, data, now_us=self._environment.time.stamp_us(), epoch=leader_epoch
+            )
+            if file.write == write_of(producer_id):  # else it was discarded meanwhile
+                return Staged(base_sequence, file, end)
+
+    def _file_for(self, write: int) -> StagedFile:
+        with self._changing:
+            file = self._files.get(write)
+            if file is None:
+                file = self._free.pop() if self._free else self._create()
+                file.write = write
+                self._files[write] = file
+            return file
+
+    def _create(self) -> StagedFile:
+        taken = {names.parse_staged(file.path.name) for file in self._files.values()}
+        number = next(number for number in range(len(taken) + 1) if number not in taken)
+        path = self._directory / names.staged(number)
+        try:
+            if self._environment.files.exists(path):  # of a write that could not be recovered
+                self._environment.files.remove(path)
+            return create_staged_file(
+                self._state.topic_partition, path, environment=self._environment
+            )
+        except OSError as error:
+            raise storage_error("stage records in", self._directory, error) from error
+
+    # -- the decision -------------------------------------------------------------------
+
+    def check(self, share: DecidedShare) -> None:
+        """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
+
+        It is kept from expiring for another while.
+        """
+        self._missing(share)
+        file = self._files.get(share.write)
+        if file is not None:
+            now_us = self._environment.time.now_us()
+            for staged in list(file.shares.values()):
+                staged.staged_at_us = max(staged.staged_at_us, now_us)
+
+    def _missing(self, share: DecidedShare) -> bool:
+        """True if records of the share are to be copied still. Raises StagedDataLostError."""
+        file = self._files.get(share.write)
+        shares = {} if file is None or file.failed else file.shares
+        appended = self._writer.appended_records(share.producer_ids)
+        there = 0
+        for producer_id in share.producer_ids:
+            staged = shares.get(producer_id)
+            there += max(appended.get(producer_id, 0), staged.records if staged else 0)
+        if there != share.records:
+            raise StagedDataLostError(
+                f"Of {share.records} records that a write has staged for "
+                f"{self._state.topic_partition}, {there} are there. They were discarded, expired "
+                "(staging.retention.ms), or are lost; write them again."
+            )
+        return sum(appended.values()) != share.records
+
+    def expect(self, share: DecidedShare) -> None:
+        """The write is decided: remember how much of it the log has, and keep that from consumers
+        if it is not all. For a log that is about to be served. Raises StorageError."""
+        self._decided[share.write] = share
+        self._writer.protect(share.producer_ids)
+        appended = self._writer.appended_records(share.producer_ids)
+        if 0 < sum(appended.values()) < share.records:
+            first = self._writer.first_offset(share.producer_ids)
+            with suppress(DamageFoundError):
+                try:
+                    self._state.conceal(share.write, first)
+                except OSError as error:
+                    raise storage_error("read from", self._directory, error) from error
+
+    def publish(self, share: DecidedShare, *, leader_epoch: int) -> int:
+        """Append what of the share is not in the log yet; the offset that ``finish`` waits for.
+
+        Raises StagedDataLostError, StorageError, and what ``offline`` says.
+        """
+        with self._publishing:
+            self._decided[share.write] = share
+            self._writer.protect(share.producer_ids)
+            try:
+                if self._missing(share):
+                    self._copy(share, self._files[share.write], leader_epoch)
+            except OSError as error:
+                raise storage_error("publish from", self._directory, error) from error
+            return self._writer.tail.end_offset
+
+    def _copy(self, share: DecidedShare, file: StagedFile, leader_epoch: int) -> None:
+        chunk_bytes = min(CHUNK_BYTES, self._writer.config.segment_bytes)
+        runs = [
+            (producer_id, staged)
+            for producer_id in share.producer_ids
+            if (staged := file.shares.get(producer_id)) is not None
+        ]
+        several = len(runs) > 1 or any(
+            len(staged.extents) > 1 or staged.size_bytes > chunk_bytes for _, staged in runs
+        )
+        if several:
+            self._writer.conceal(share.write)
+        for producer_id, _ in runs:
+            for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
+                self._writer.publish(batches, leader_epoch)
+
+    def when_published(self, end_offset: int, callback: OnFlushed) -> None:
+        """Call back once all that ``publish`` appended is on disk, or cannot be."""
+        self._writer.when_flushed(end_offset, callback)
+
+    def finish(self, write: int) -> None:
+        """All of the write is in the log and on disk: show it, and drop what was staged."""
+        self._state.reveal(write)
+        self._state.notify()
+        self.discard(write)
+
+    def settle(self, writes: Collection[int]) -> None:
+        """All decided writes but these are published everywhere: nobody publishes them again."""
+        for write in [write for write in self._decided if write not in writes]:
+            self._writer.release(self._decided.pop(write).producer_ids)
+
+    @property
+    def decided(self) -> Collection[int]:
+        """Writes that are not settled."""
+        return self._decided.keys()
+
+    # -- dropping -----------------------------------------------------------------------
+
+    def discard(self, write: int) -> bool:
+        """Drop what the write has staged here; False if there is nothing."""
+        with self._changing:
+            file = self._files.pop(write, None)
+            if file is None:
+                return False
+            self._recycle(file)
+            return True
+
+    def _recycle(self, file: StagedFile) -> None:
+        try:
+            if file.failed:
+                raise OSError("its flush failed")
+            file.clear()
+            self._free.append(file)
+        except OSError as error:
+            logger.warning("%s", storage_error("empty", file.path, error))
+            self._remove(file)
+
+    def _remove(self, file: StagedFile) -> None:
+        file.write = None
+        try:
+            self._environment.files.remove(file.path)
+        except OSError as error:
+            logger.warning("%s", storage_error("remove", file.path, error))
+
+    def expire(self, now_us: int) -> None:
+        """Drop what was staged longer ago than it is kept, and files that are free for long."""
+        oldest_us = now_us - self._writer.config.staging_retention_ms * 1000
+        for write, file in list(self._files.items()):
+            if write not in self._decided and file.newest_us < oldest_us:
+                logger.warning(
+                    "%d bytes that a write staged for %s and never committed are dropped.",
+                    file.size_bytes, self._state.topic_partition,
+                )  # fmt: skip
+                self.discard(write)
+                self._environment.stats.staged_expired.add(1)
+        with self._changing:
+            since = self._environment.clock.monotonic() - _KEEP_FREE_S
+            for file in [file for file in self._free if file.free_since < since]:
+                self._free.remove(file)
+                self._remove(file)
+
+    @property
+    def totals(self) -> StagedTotals:
+        files = list(self._files.values())
+        return StagedTotals(len(files), sum(file.size_bytes for file in files))
+
+    def let_go(self) -> None:
+        """Close the files of a log that is stopped or gone."""
+        with self._changing:
+            self._files.clear()
+            self._free.clear()
+
+
+def recover_staged(
+    topic_partition: TopicPartition, directory: Path, environment: LogEnvironment
+) -> list[StagedFile]:
+    """The staged files in the directory of a log. Raises OSError."""
+    return [
+        StagedFile.recover(topic_partition, directory / name, environment=environment)
+        for name in environment.files.names(directory)
+        if names.parse_staged(name) is not None
+    ]

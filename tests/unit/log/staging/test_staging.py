@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_logbus.errors import (
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    StagedDataLostError,
+)
+from spark_logbus.log import LogConfig
+from tests.builders.producers import batch
+from tests.builders.record_batches import record_batch
+from tests.builders.staged import attempt, producers_in, publish, share, stage
+from tests.fakes.log_directory import Broker, offsets_from
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path / "data", config=LogConfig(segment_bytes=4096, index_interval_bytes=256))
+
+
+def test_staged_records_are_seen_when_they_are_published(broker: Broker) -> None:
+    log = broker.log()
+    broker.append(record_batch(2))
+    stage(log, attempt(1), 3, 1)
+    assert offsets_from(log, 0) == [0]
+    assert log.ends().log_end_offset == 2
+    publish(log, share(4, 1))
+    assert offsets_from(log, 0) == [0, 2, 5]
+    assert log.staging.totals == (0, 0)
+    broker.append(record_batch(1))
+    assert offsets_from(log, 0) == [0, 2, 5, 6]
+
+
+def test_attempts_are_published_in_the_order_of_their_tasks(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    stage(log, attempt(2), 1)
+    stage(log, attempt(1), 1, start=1)
+    stage(log, attempt(3), 1)
+    stage(log, attempt(2), 1, start=1)
+    publish(log, share(4, 2, 1))
+    assert producers_in(log) == [(2, 0), (2, 1), (1, 0), (1, 1)]
+
+
+def test_what_was_published_is_not_published_again(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1, 1)
+    publish(log, share(2, 1))
+    publish(log, share(2, 1))
+    broker.restart()
+    log = broker.log()
+    log.staging.expect(share(2, 1))
+    publish(log, share(2, 1))
+    assert offsets_from(log, 0) == [0, 1]
+
+
+def test_a_repeated_staging_stages_nothing_twice(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 2, 1)
+    stage(log, attempt(1), 2, 1)
+    stage(log, attempt(1), 1, 1, start=2)
+    publish(log, share(4, 1))
+    assert offsets_from(log, 0) == [0, 2, 3]
+
+
+def test_a_gap_in_an_attempt_is_refused(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 2)
+    with pytest.raises(OutOfOrderSequenceError, match="expected its record 2, got 3"):
+        stage(log, attempt(1), 1, start=3)
+    with pytest.raises(OutOfOrderSequenceError, match="expected its record 0, got 1"):
+        stage(log, attempt(2), 1, start=1)
+
+
+def test_only_attempts_stage(broker: Broker) -> None:
+    with pytest.raises(InvalidRequestError, match="producer id"):
+        broker.log().staging.stage(record_batch(1), leader_epoch=1)
+    with pytest.raises(InvalidRequestError, match="one attempt"):
+        broker.log().staging.stage(batch(0, producer=attempt(1), epoch=1), leader_epoch=1)
+
+
+def test_a_share_that_is_not_there_is_not_decided(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 2)
+    log.staging.check(share(2, 1))
+    for other in (share(3, 1), share(1, 1), share(2, 2), share(2, 1, write=1)):
+        with pytest.raises(StagedDataLostError):
+            log.staging.check(other)
+        with pytest.raises(StagedDataLostError):
+            log.staging.publish(other, leader_epoch=1)
+    assert offsets_from(log, 0) == []
+
+
+def test_staged_records_outlive_a_restart(broker: Broker) -> None:
+    stage(broker.log(), attempt(1), 2)
+    stage(broker.log(), attempt(2), 1)
+    broker.restart()
+    stage(broker.log(), attempt(2), 1, start=1)
+    publish(broker.log(), share(4, 1, 2))
+    assert producers_in(broker.log()) == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_writes_do_not_meet(broker: Broker) -> None:
+    log = broker.log()
+    for write in (1, 2, 3):
+        stage(log, attempt(1, write=write), write)
+    assert log.staging.discard(2)
+    assert not log.staging.discard(2)
+    publish(log, share(3, 1, write=3))
+    publish(log, share(1, 1, write=1))
+    assert offsets_from(log, 0) == [0, 3]
+    assert log.staging.totals == (0, 0)
+
+
+def test_what_was_discarded_cannot_be_gone_on_with(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    log.staging.discard(attempt(1) >> 20)
+    with pytest.raises(OutOfOrderSequenceError, match="discarded"):
+        stage(log, attempt(1), 1, start=1)
+
+
+def test_what_nobody_commits_expires(broker: Broker) -> None:
+    log = broker.log()
+    log.configure(LogConfig(staging_retention_ms=60_000))
+    stage(log, attempt(1), 1)
+    broker.clock.advance(50)
+    stage(log, attempt(1, write=2), 1)
+    broker.clock.advance(20)
+    broker.directory.maintain()
+    assert log.staging.totals.writes == 1
+    assert broker.directory.stats.staged_expired.value == 1
+    log.staging.check(share(1, 1, write=2))  # which keeps it for another while
+    broker.clock.advance(50)
+    broker.directory.maintain()
+    assert log.staging.totals.writes == 1
+    broker.clock.advance(20)
+    broker.directory.maintain()
+    assert log.staging.totals.writes == 0
+
+
+def test_a_decided_write_does_not_expire(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    log.staging.expect(share(1, 1))
+    broker.clock.advance(10 * 86_400)
+    broker.directory.maintain()
+    publish(log, share(1, 1))
+    assert offsets_from(log, 0) == [0]
+
+
+def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
+    log = broker.log()
+
+    def files() -> list[str]:
+        return [path.name for path in broker.log_path().glob("*.staged")]
+
+    for write in range(5):
+        stage(log, attempt(1, write=write), 1)
+        publish(log, share(1, 1, write=write))
+    assert files() == ["0000000000000000.staged"]
+    broker.clock.advance(61)
+    broker.directory.maintain()
+    assert files() == []
+    stage(log, attempt(1, write=9), 1)
+    assert files() == ["0000000000000000.staged"]
+
+
+def test_a_published_share_may_fill_several_segments(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), *[30] * 60)
+    stage(log, attempt(2), *[30] * 60)
+    before = log.segment_count
+    publish(log, share(3600, 1, 2))
+    assert log.segment_count > before + 1
+    assert offsets_from(log, 0) == list(range(0, 3600, 30))
+
+
+def test_nothing_is_seen_before_all_is(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), *[30] * 60)
+    stage(log, attempt(2), *[30] * 60)
+    log.staging.publish(share(3600, 1, 2), leader_epoch=1)
+    broker.append(record_batch(1))
+    log.flush()
+    assert log.flushed_end == 3601
+    assert log.ends().high_watermark == 0
+    log.staging.finish(share(1).write)
+    assert log.ends().high_watermark == 3601
+
+
+def test_many_later_producers_do_not_make_the_log_forget(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    publish(log, share(1, 1))
+    for producer in range(1, 1500):
+        broker.append(batch(0, producer=producer), flush=False)
+    broker.restart()
+    log = broker.log()
+    log.staging.expect(share(1, 1))
+    for producer in range(2000, 3500):
+        broker.append(batch(0, producer=producer), flush=False)
+    publish(log, share(1, 1))
+    assert log.ends().log_end_offset == 1 + 1499 + 1500
+    log.staging.settle([])
+    with pytest.raises(StagedDataLostError):
+        log.staging.publish(share(1, 1), leader_epoch=1)
