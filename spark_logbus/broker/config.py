@@ -17,6 +17,8 @@ _LOG_FORMATS = ("text", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _SESSION_MS = range(500, _DAY_MS + 1)
 
+_HOUR_MS = 3_600_000
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfig:
@@ -103,6 +105,9 @@ class BrokerConfig:
     #: Over all topics, for each broker that is alive when a topic is created or enlarged: the
     #: broker asks the operating system for 4,096 open files beside its connections.
     max_partitions_per_broker: int = 3_500
+    #: A writer that has committed nothing for so long is forgotten, with the version that it
+    #: committed last: a streaming query that is resumed later may write its last micro-batch twice.
+    writer_retention_ms: int = 180 * 24 * 3600 * 1000
     network: NetworkConfig = NetworkConfig()
     log: LogConfig = LogConfig()
     compaction: CompactionConfig = CompactionConfig()
@@ -116,6 +121,10 @@ class BrokerConfig:
         for name, limit in _TOPIC_LIMITS.items():
             value = getattr(self, name)
             require(0 < value <= limit, f"{name} must be 1 to {limit}, got {value}.")
+        require(
+            self.writer_retention_ms >= _HOUR_MS,
+            f"writer_retention_ms must be at least {_HOUR_MS}, got {self.writer_retention_ms}.",
+        )
         require(
             self.zookeeper_session_ms in _SESSION_MS,
             f"zookeeper_session_ms must be {_SESSION_MS.start} to {_SESSION_MS.stop - 1}, "

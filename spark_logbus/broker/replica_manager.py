@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_logbus.broker.decided_shares import PartitionShare, decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
     LogbusError,
@@ -93,11 +95,13 @@ class ReplicaManager:
         *,
         logs: LogDirectory,
         topics: TopicRegistry,
+        writers: WriterRegistry,
         partition_changed: Callable[[TopicPartition], None],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._topics = topics
+        self._writers = writers
         self._notify = partition_changed
         self._led: dict[TopicPartition, LeaderPartition] = {}
         # Led before the id was lost:
@@ -263,12 +267,14 @@ class ReplicaManager:
         done = self._remove_deleted(image.topics)
         try:
             states = self._states(image.topics.values())
+            decided = decided_shares(self._writers.pending().values()) if states else {}
             for record in image.topics.values():
                 for topic_partition in self._ours(record):
                     if self._stopping or self._resigned:
                         return False
                     state = states.get(topic_partition)
-                    done = self._make_leader(topic_partition, record, state) and done
+                    shares = decided.get(topic_partition, ())
+                    done = self._make_leader(topic_partition, record, state, shares) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
@@ -313,9 +319,14 @@ class ReplicaManager:
         )
 
     def _make_leader(
-        self, topic_partition: TopicPartition, record: TopicRecord, state: _State
+        self,
+        topic_partition: TopicPartition,
+        record: TopicRecord,
+        state: _State,
+        decided: Sequence[PartitionShare],
     ) -> bool:
-        """Lead the partition; False when that failed. Raises CoordinationError."""
+        """Lead the partition; False when that failed. ``decided`` is what of atomic writes is to
+        be published in it, as far as that is not known to be done. Raises CoordinationError."""
         led = self._led.get(topic_partition)
         try:
             if isinstance(state, CorruptNodeError):
@@ -323,6 +334,9 @@ class ReplicaManager:
             partition_log = self._log_of(topic_partition, record, state)
             if led is not None and led.log is partition_log:
                 return True
+            for each in decided:
+                if each.topic_id == record.topic_id:
+                    partition_log.staging.expect(each.share)
             state = self._topics.lead(
                 topic_partition,
                 broker_id=self._broker_id,

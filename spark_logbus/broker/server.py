@@ -16,7 +16,6 @@ from spark_logbus.broker.data_directory import (
 )
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.connection import HandshakeHandler
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.handler import Handler
@@ -24,17 +23,21 @@ from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
+from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.identity import BrokerIdentity
 from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.maintenance import LogMaintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.network import Network, allow_descriptors
+from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
@@ -71,7 +74,7 @@ class Broker:
             connect_timeout_ms=None,
         )
         brokers = BrokerRegistry(session)
-        topics = TopicRegistry(session)
+        topics, writers = TopicRegistry(session), WriterRegistry(session)
         self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=brokers.holds)
         session.set_state_hook(self._lease.session_is)
 
@@ -85,7 +88,21 @@ class Broker:
         )
         delayed_fetches = DelayedFetches()
         self._replica_manager = ReplicaManager(
-            config.id, logs=self._logs, topics=topics, partition_changed=delayed_fetches.wake
+            config.id,
+            logs=self._logs,
+            topics=topics,
+            writers=writers,
+            partition_changed=delayed_fetches.wake,
+        )
+        self._publisher = Publisher(
+            self._replica_manager,
+            logs=self._logs,
+            writers=writers,
+            topics=topics,
+            lease=self._lease,
+            session=session,
+            clock=clock,
+            retention_ms=config.writer_retention_ms,
         )
         self._metadata_cache = MetadataCache(
             session,
@@ -98,7 +115,9 @@ class Broker:
         self._compactor = Compactor(self._logs, config.data_dir, config.compaction, clock=clock)
 
         request_metrics = RequestMetrics(clock)
-        self._executor = CoordinationExecutor(clock=clock, max_wait_ms=config.network.max_wait_ms)
+        max_wait_ms = config.network.max_wait_ms
+        self._executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=max_wait_ms)
+        self._copying = WorkExecutor("the disk", clock=clock, max_wait_ms=max_wait_ms)
         self._fetches = FetchHandler(
             self._replica_manager,
             delayed_fetches,
@@ -107,7 +126,7 @@ class Broker:
             max_fetch_bytes=config.network.max_fetch_bytes,
             metrics=request_metrics,
         )
-        self._requests = self._make_dispatcher(topics, request_metrics)
+        self._requests = self._make_dispatcher(topics, writers, request_metrics)
         self._identity = BrokerIdentity(
             config.id,
             registry=brokers,
@@ -128,7 +147,9 @@ class Broker:
             compaction=self._compactor.stats,
         )
 
-    def _make_dispatcher(self, topics: TopicRegistry, metrics: RequestMetrics) -> RequestDispatcher:
+    def _make_dispatcher(
+        self, topics: TopicRegistry, writers: WriterRegistry, metrics: RequestMetrics
+    ) -> RequestDispatcher:
         config, network = self.config, self.config.network
         appends = AppendHandler(
             self._replica_manager,
@@ -147,6 +168,14 @@ class Broker:
             self._fetches,
             OffsetHandler(self._replica_manager, metrics=metrics),
             topic_changes,
+            WriteHandler(
+                self._publisher,
+                logs=self._logs,
+                writers=writers,
+                copying=self._copying,
+                coordinating=self._executor,
+                metrics=metrics,
+            ),
         ]
         return RequestDispatcher(
             handlers, max_entries=network.max_partitions_per_request, metrics=metrics
@@ -181,6 +210,7 @@ class Broker:
             self._metadata_cache.start()
             self._lease.start()
             self._known_ends.start()
+            self._publisher.start()
             self._network.start(self._requests.dispatch)
             self._maintenance.start()
             self._compactor.start()
@@ -214,8 +244,9 @@ class Broker:
             steps += [self._network.stop_accepting, self._drain, self._network.stop]
         # The session goes before the threads that may be waiting for an answer of ZooKeeper's.
         steps += [
-            self._known_ends.stop, self._session.close, self._lease.join,
+            self._known_ends.stop, self._session.close, self._lease.join, self._publisher.stop,
             self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
+            self._copying.stop,
             self._compactor.stop, self._maintenance.stop, self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
         RecordMetadata,
     )
     from spark_logbus.client.producer.producer import Producer
+    from spark_logbus.client.writes.atomic_write import (
+        AtomicWrites,
+        Commit,
+        StagedTask,
+        WriteIdentity,
+    )
     from spark_logbus.protocol import PartitionEnds
 else:
     __getattr__ = lazy_names(
@@ -45,15 +51,18 @@ else:
             "fetch.records": "ConsumerRecord",
             "producer.acknowledgements": "AppendedRange RecordFuture RecordMetadata",
             "producer.producer": "Producer",
+            "writes.atomic_write": "AtomicWrites Commit StagedTask WriteIdentity",
         },
     )
 
 __all__ = [
     "Admin",
     "AppendedRange",
+    "AtomicWrites",
     "Bootstrap",
     "ClientConfig",
     "Cluster",
+    "Commit",
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
@@ -67,6 +76,8 @@ __all__ = [
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",
+    "StagedTask",
     "TopicAlteration",
     "TopicDescription",
+    "WriteIdentity",
 ]

@@ -6,7 +6,7 @@ that no topic or group can reach outside its own node.
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition, check_name
@@ -16,7 +16,11 @@ TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 SCHEMAS = "/schemas"
 TRANSACTIONS = "/transactions"
+WRITERS = f"{TRANSACTIONS}/writers"
+PENDING_WRITES = f"{TRANSACTIONS}/pending"
 LOCKS = "/locks"
+
+MAX_WRITER_LENGTH = 500
 
 _EPOCH_DIGITS = 10  # so that names sort as numbers do
 
@@ -51,6 +55,28 @@ def partition_state(topic_partition: TopicPartition) -> str:
 def lock(name: str) -> str:
     """Lock names are free text (a warehouse's address), so they are quoted into one node name."""
     return f"{LOCKS}/{quote(name, safe='')}"
+
+
+def writer(writer_id: str) -> str:
+    """Writers' ids are free text (an application's name), so they are quoted."""
+    return f"{WRITERS}/{_quoted_writer(writer_id)}"
+
+
+def pending_write(writer_id: str) -> str:
+    return f"{PENDING_WRITES}/{_quoted_writer(writer_id)}"
+
+
+def writer_of(name: str) -> str:
+    """The writer that a node below ``WRITERS`` or ``PENDING_WRITES`` is of."""
+    return unquote(name)
+
+
+def _quoted_writer(writer_id: str) -> str:
+    if not 0 < len(writer_id) <= MAX_WRITER_LENGTH:
+        raise InvalidRequestError(
+            f"A writer's id has 1 to {MAX_WRITER_LENGTH} characters, got {len(writer_id)}."
+        )
+    return quote(writer_id, safe="").replace(".", "%2E")  # "." and ".." are no names of nodes
 
 
 def group(name: str) -> str:

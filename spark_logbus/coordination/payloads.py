@@ -69,6 +69,29 @@ class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     process: str = ""  # whose session it is, see process_identity; earlier releases did not say
 
 
+class TopicRecordsPayload(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    records: dict[NonNegative, NonNegative]
+
+
+class DecisionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: int
+    write: NonNegative
+    attempts: str
+    topics: dict[str, TopicRecordsPayload] = {}  # what is not known to be published
+
+
+class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of an atomic writer, see ``coordination.decisions``."""
+
+    last: DecisionPayload | None = None
+    run: str = ""
+    ended_runs: list[str] = []
+    aborted: list[NonNegative] = []
+    once: bool = False
+    changed_us: int
+
+
 class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
 

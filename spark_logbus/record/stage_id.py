@@ -11,6 +11,7 @@ idempotent producer::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from spark_logbus.errors import InvalidRequestError
@@ -34,3 +35,30 @@ def stage_id(write: int, attempt: int) -> int:
 def write_of(producer_id: int) -> int:
     """The number of the write that a staged record batch is of."""
     return producer_id >> ATTEMPT_BITS
+
+
+def attempts_text(attempts: Iterable[int]) -> str:
+    """Numbers in their order, short where they follow one another: ``"5,7-9"``."""
+    runs: list[list[int]] = []
+    for number in attempts:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_attempts(text: str) -> tuple[int, ...]:
+    """The numbers that ``attempts_text`` wrote. InvalidRequestError for anything else."""
+    numbers: list[int] = []
+    for run in text.split(",") if text else ():
+        first, _, last = run.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise InvalidRequestError(f"{run[:40]!r} is not the number of an attempt, or a range.")
+        begin, end = int(first), int(last or first)
+        if not begin <= end <= MAX_ATTEMPT:
+            raise InvalidRequestError(f"{run[:40]!r} is not a range of attempts.")
+        numbers.extend(range(begin, end + 1))
+        if len(numbers) > MAX_ATTEMPT:
+            raise InvalidRequestError(f"A write has at most {MAX_ATTEMPT} tasks.")
+    return tuple(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +11,11 @@ from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
 from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
-KNOWN: Final = ("zookeeper", "topic", "path", "acks", "compression")
+KNOWN: Final = (
+    "zookeeper", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
+)  # fmt: skip
+
+MAX_APP_ID_LENGTH: Final = 150
 
 # Spark hands these of its own streaming options over with the user's.
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname")
@@ -26,6 +31,23 @@ _FOREIGN: Final = {
 }
 
 
+class Delivery(enum.Enum):
+    """What becomes of a write that fails, or is done again."""
+
+    #: Nothing of a write that fails is ever seen; a micro-batch that is done again is there once.
+    EXACTLY_ONCE = "exactly-once"
+    #: Records are seen as they are written, those of a task that fails and is repeated twice.
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Names a write, so that it happens once however often it is done. Versions rise."""
+
+    app_id: str
+    version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """The options of one write."""
@@ -34,13 +56,18 @@ class SinkOptions:
     zookeeper: str
     #: Topic of every row, whatever the column ``topic`` says; None leaves it to the column.
     topic: str | None = None
-    #: A task ends when this is done with its appends.
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    #: A task ends when this is done with its appends; always flushed where it is exactly once.
     acks: Acks = Acks.FLUSHED
     #: Compression of the record batches.
     compression: Compression = Compression.NONE
+    #: Of a batch write that may be done again.
+    transaction: Transaction | None = None
 
 
-def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions:
+def parse_options(
+    options: Mapping[str, str], *, overwrite: bool, streaming: bool = False
+) -> SinkOptions:
     """All options of a write; InvalidOptionError names the one that is wrong, and the remedy."""
     given = SparkOptions(options)
     given.refuse_unknown(KNOWN, foreign=_FOREIGN, of="sink", pass_over=_SPARKS_OWN)
@@ -52,15 +79,51 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SinkOptions
         )
     topic = _topic(given)
     zookeeper = zookeeper_address(given.text("zookeeper"))
-    acks = given.choice("acks", [acks.value for acks in Acks], default=Acks.FLUSHED.value)
+    ways = [way.value for way in Delivery]
+    delivery = Delivery(given.choice("delivery", ways, default=Delivery.EXACTLY_ONCE.value))
+    acks = Acks(given.choice("acks", [acks.value for acks in Acks], default=Acks.FLUSHED.value))
+    if delivery is Delivery.EXACTLY_ONCE and acks is not Acks.FLUSHED:
+        raise InvalidOptionError(
+            f"Option acks is {acks.value}, which may lose records, and a write is "
+            f"{delivery.value} unless it says otherwise; leave acks out, or set delivery to "
+            f"{Delivery.AT_LEAST_ONCE.value}."
+        )
     kinds = [kind.name.lower() for kind in Compression]
     compression = given.choice("compression", kinds, default=Compression.NONE.name.lower())
     return SinkOptions(
         zookeeper=zookeeper,
         topic=topic,
-        acks=Acks(acks),
+        delivery=delivery,
+        acks=acks,
         compression=Compression[compression.upper()],
+        transaction=_transaction(given, delivery, streaming=streaming),
     )
+
+
+def _transaction(
+    given: SparkOptions, delivery: Delivery, *, streaming: bool
+) -> Transaction | None:
+    app_id, version = given.text("txnAppId"), given.number("txnVersion", least=0)
+    if app_id is None and version is None:
+        return None
+    if app_id is None or version is None:
+        there, absent = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidOptionError(f"Option {there} is set and {absent} is not; set both or none.")
+    if streaming:
+        raise InvalidOptionError(
+            "Options txnAppId and txnVersion are for batch writes, also those in foreachBatch; "
+            "writeStream has its query and micro-batch for them."
+        )
+    if delivery is not Delivery.EXACTLY_ONCE:
+        raise InvalidOptionError(
+            f"Options txnAppId and txnVersion need delivery {Delivery.EXACTLY_ONCE.value}, "
+            f"got {delivery.value}; leave one or the other out."
+        )
+    if not 0 < len(app_id) <= MAX_APP_ID_LENGTH:
+        raise InvalidOptionError(
+            f"Option txnAppId has {len(app_id)} characters, it takes 1 to {MAX_APP_ID_LENGTH}."
+        )
+    return Transaction(app_id, version)
 
 
 def _topic(given: SparkOptions) -> str | None:

@@ -54,8 +54,8 @@ class _Waiting:
     size_bytes: int = 0
 
 
-class Delivery:
-    """Delivers the rows of one task. Used once, by one thread."""
+class TaskWriter:
+    """Sends the rows of one task. Used once, by one thread."""
 
     def __init__(self, producer: Producer, columns: SinkColumns, *, topic: str | None) -> None:
         self._producer = producer
@@ -63,10 +63,11 @@ class Delivery:
         self._topic = topic
         self._waiting: dict[Destination, _Waiting] = {}
         self._waiting_bytes = 0
+        self.size_bytes = 0
         self._unacknowledged: deque[Future[AppendedRange]] = deque()
         self._appended: dict[TopicPartition, Appended] = {}
 
-    def deliver(self, arrow_batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, Appended]:
+    def write(self, arrow_batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, Appended]:
         """Send all rows; return when the brokers have acknowledged them.
 
         Raises the first error of a record batch, as soon as it is known: Spark then repeats the
@@ -90,6 +91,7 @@ class Delivery:
         waiting = self._waiting.setdefault(destination, _Waiting())
         waiting.arrow_batches.append(records)
         waiting.size_bytes += records.nbytes
+        self.size_bytes += records.nbytes
         self._waiting_bytes += records.nbytes
         if waiting.size_bytes >= RECORD_BATCH_BYTES:
             self._send(destination)

@@ -1,7 +1,8 @@
 """``df.write.format("logbus")`` and ``df.writeStream.format("logbus")``.
 
-At least once: a task appends as it goes, and a task that fails or is repeated leaves what it had
-appended. The commit messages say what each task appended where.
+Exactly once: tasks stage, and the driver's commit decides (see ``commit``). Or at least once: a
+task appends as it goes, and one that fails or is repeated leaves what it had appended. The commit
+messages say what each task wrote where.
 """
 
 from __future__ import annotations
@@ -18,15 +19,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_logbus.client import Admin, Bootstrap, Producer, ProducerConfig
+from spark_logbus.client import (
+    Admin,
+    Bootstrap,
+    Cluster,
+    Producer,
+    ProducerConfig,
+    StagedTask,
+)
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import TopicPartition
+from spark_logbus.record.stage_id import stage_id
 from spark_logbus.retry import RetryPolicy
+from spark_logbus.sink import commit as commits
 from spark_logbus.sink.columns import SinkColumns, check_columns
-from spark_logbus.sink.options import SinkOptions, parse_options
-from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, Delivery
-from spark_logbus.spark.driver import DriverConnections
-from spark_logbus.spark.worker import shared_cluster, task_of_worker
+from spark_logbus.sink.commit import AtomicWrite, StagedMessage
+from spark_logbus.sink.options import Delivery, SinkOptions, parse_options
+from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, TaskWriter
+from spark_logbus.spark.worker import driver_cluster, shared_cluster, task_of_worker
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +57,20 @@ class WritePlan:
     bootstrap: Bootstrap
 
 
-def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WritePlan:
+def plan_write(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
+) -> WritePlan:
     """Check options, columns and topic on the driver, before any task runs."""
-    parsed = parse_options(options, overwrite=overwrite)
+    parsed = parse_options(options, overwrite=overwrite, streaming=streaming)
     columns = check_columns(schema, topic_given=parsed.topic is not None)
-    link = DriverConnections(parsed.zookeeper)
 
     def look_up() -> Bootstrap:
+        cluster = driver_cluster(parsed.zookeeper)
         if parsed.topic is not None:
-            _require_topic(link.admin(), parsed.topic)
-        return link.bootstrap()
+            _require_topic(Admin(cluster), parsed.topic)
+        return cluster.bootstrap
 
-    try:
-        bootstrap = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
-    finally:
-        link.close()
+    bootstrap = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
     return WritePlan(parsed, columns, bootstrap)
 
 
@@ -76,16 +85,38 @@ def _require_topic(admin: Admin, topic: str) -> None:
         ) from error
 
 
-def write_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> TaskAppends:
-    """Run one task."""
+def append_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> TaskAppends:
+    """Run one task of a write at least once."""
+    with task_of_worker(), _producer(plan, shared_cluster(plan.bootstrap)) as producer:
+        writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
+        return TaskAppends(writer.write(arrow_batches))
+
+
+def stage_task(
+    plan: WritePlan, write: AtomicWrite, arrow_batches: Iterator[pa.RecordBatch]
+) -> StagedMessage:
+    """Run one task of an atomic write."""
+    attempt = commits.attempt_number()
+    cluster = shared_cluster(plan.bootstrap)
+    with task_of_worker():
+        try:
+            with _producer(plan, cluster, stage_id(write.number, attempt)) as producer:
+                writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
+                written = writer.write(arrow_batches)
+        except BaseException:
+            commits.discard_attempt(cluster, write, attempt)
+            raise
+        records = {topic_partition: one.records for topic_partition, one in written.items()}
+        return StagedMessage(write, StagedTask(attempt, records, writer.size_bytes))
+
+
+def _producer(plan: WritePlan, cluster: Cluster, stage_as: int | None = None) -> Producer:
     config = ProducerConfig(
         acks=plan.options.acks,
         compression=plan.options.compression,
         arrow_piece_bytes=2 * RECORD_BATCH_BYTES,
     )
-    with task_of_worker(), Producer(shared_cluster(plan.bootstrap), config) as producer:
-        delivery = Delivery(producer, plan.columns, topic=plan.options.topic)
-        return TaskAppends(delivery.deliver(arrow_batches))
+    return Producer(cluster, config, stage_id=stage_as)
 
 
 class LogbusBatchWriter(DataSourceArrowWriter):
@@ -93,16 +124,25 @@ class LogbusBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
+        exactly_once = plan.options.delivery is Delivery.EXACTLY_ONCE
+        self._write = commits.batch_write(plan.options) if exactly_once else None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends:
-        return write_task(self._plan, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends | StagedMessage:
+        if self._write is not None:
+            return stage_task(self._plan, self._write, iterator)
+        return append_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        records, partitions = _totals(messages)
-        logger.info("The write appended %d records to %d partitions.", records, partitions)
+        if self._write is not None:
+            commits.commit(driver_cluster(self._plan.options.zookeeper), messages)
+        else:
+            _log_appended("The write", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _warn_of_leftovers("write", messages)
+        if self._write is not None:
+            commits.abort(driver_cluster(self._plan.options.zookeeper), self._write)
+        else:
+            _warn_of_leftovers("write", messages)
 
 
 class LogbusStreamWriter(DataSourceStreamArrowWriter):
@@ -111,18 +151,27 @@ class LogbusStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
+        self._exactly_once = plan.options.delivery is Delivery.EXACTLY_ONCE
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends:
-        return write_task(self._plan, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskAppends | StagedMessage:
+        if self._exactly_once:
+            return stage_task(self._plan, commits.micro_batch_write(), iterator)
+        return append_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        records, partitions = _totals(messages)
-        logger.info(
-            "Micro-batch %d appended %d records to %d partitions.", batchId, records, partitions
-        )
+        if self._exactly_once:
+            commits.commit(driver_cluster(self._plan.options.zookeeper), messages)
+        else:
+            _log_appended(f"Micro-batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _warn_of_leftovers(f"micro-batch {batchId}", messages)
+        if not self._exactly_once:
+            _warn_of_leftovers(f"micro-batch {batchId}", messages)
+            return
+        # Tasks that failed have dropped what they had staged, and said nothing.
+        writes = {message.write for message in messages if isinstance(message, StagedMessage)}
+        for write in writes:
+            commits.abort(driver_cluster(self._plan.options.zookeeper), write)
 
 
 def _totals(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
@@ -132,6 +181,11 @@ def _totals(messages: Sequence[WriterCommitMessage | None]) -> tuple[int, int]:
     return records, len(
         {topic_partition for report in reports for topic_partition in report.appended}
     )
+
+
+def _log_appended(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    records, partitions = _totals(messages)
+    logger.info("%s appended %d records to %d partitions.", what, records, partitions)
 
 
 def _warn_of_leftovers(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -152,10 +206,10 @@ def _warn_of_leftovers(what: str, messages: Sequence[WriterCommitMessage | None]
 def batch_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> LogbusBatchWriter:
-    return LogbusBatchWriter(plan_write(options, schema, overwrite=overwrite))
+    return LogbusBatchWriter(plan_write(options, schema, overwrite=overwrite, streaming=False))
 
 
 def stream_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> LogbusStreamWriter:
-    return LogbusStreamWriter(plan_write(options, schema, overwrite=overwrite))
+    return LogbusStreamWriter(plan_write(options, schema, overwrite=overwrite, streaming=True))

@@ -80,14 +80,14 @@ class SparkOptions:
             raise InvalidOptionError(f"Option {name}: expected {one_of}, got {value!r}.")
         return value.strip().lower()
 
-    def number(self, name: str, *, maximum: int = LARGEST_NUMBER) -> int | None:
+    def number(self, name: str, *, least: int = 1, maximum: int = LARGEST_NUMBER) -> int | None:
         value = self.text(name)
         if value is None:
             return None
         word = value.strip()
-        if not (word.isascii() and word.isdigit()) or not 1 <= int(word) <= maximum:
+        if not (word.isascii() and word.isdigit()) or not least <= int(word) <= maximum:
             raise InvalidOptionError(
-                f"Option {name}: expected a whole number from 1 to {maximum}, got {value!r}."
+                f"Option {name}: expected a whole number from {least} to {maximum}, got {value!r}."
             )
         return int(word)
 

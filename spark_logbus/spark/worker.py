@@ -11,46 +11,58 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Generic, TypeVar
 
 from spark_logbus.client import Bootstrap, ClientConfig, Cluster
 from spark_logbus.spark.worker_socket import acknowledge_next_task, send_at_once
 
 # More than one only while brokers move or when jobs read several clusters.
 MAX_CLUSTERS = 4
+# Short, because whoever plans or commits repeats calls itself, and says so in the log.
+_DRIVER_DEADLINE_MS = 15_000
+
+
+K = TypeVar("K", bound=Hashable)
 
 
 def connect_task(bootstrap: Bootstrap) -> Cluster:
     return Cluster.connect(bootstrap, ClientConfig(client_id="spark-task"))
 
 
-class ClusterPool:
-    """One Cluster per Bootstrap, the least recently used closed first. Thread-safe.
+def connect_driver(zookeeper: str) -> Cluster:
+    config = ClientConfig(client_id="spark-driver", retry_deadline_ms=_DRIVER_DEADLINE_MS)
+    return Cluster.from_zookeeper(zookeeper, config)
+
+
+class ClusterPool(Generic[K]):
+    """One Cluster for each key that says where it is, the least recently used closed first.
+    Thread-safe.
 
     A Cluster that falls out is closed although another thread may hold it: with more than
     ``MAX_CLUSTERS`` clusters in use at once by one process, requests fail and are retried.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], Cluster] = connect_task) -> None:
+    def __init__(self, connect: Callable[[K], Cluster]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._clusters: OrderedDict[Bootstrap, Cluster] = OrderedDict()
+        self._clusters: OrderedDict[K, Cluster] = OrderedDict()
         self._process = os.getpid()
 
-    def get(self, bootstrap: Bootstrap) -> Cluster:
-        """The process's Cluster for ``bootstrap``, connected if there is none yet."""
+    def get(self, key: K) -> Cluster:
+        """The process's Cluster for ``key``, connected if there is none yet."""
         with self._lock:
             self._forget_inherited()
-            cluster = self._clusters.get(bootstrap)
+            cluster = self._clusters.get(key)
             if cluster is None:
-                cluster = self._connect(bootstrap)
-                self._clusters[bootstrap] = cluster
+                cluster = self._connect(key)
+                self._clusters[key] = cluster
                 while len(self._clusters) > MAX_CLUSTERS:
                     _, oldest = self._clusters.popitem(last=False)
                     oldest.close()
-            self._clusters.move_to_end(bootstrap)
+            self._clusters.move_to_end(key)
             return cluster
 
     def close(self) -> None:
@@ -67,12 +79,22 @@ class ClusterPool:
             self._clusters = OrderedDict()
 
 
-_of_this_process = ClusterPool()
+_of_tasks = ClusterPool(connect_task)
+_of_the_driver = ClusterPool(connect_driver)
 
 
 def shared_cluster(bootstrap: Bootstrap) -> Cluster:
     """This process's Cluster for ``bootstrap``; do not close it."""
-    return _of_this_process.get(bootstrap)
+    return _of_tasks.get(bootstrap)
+
+
+def driver_cluster(zookeeper: str) -> Cluster:
+    """This process's Cluster for the brokers that are registered there; do not close it.
+
+    For the processes in which Spark plans and commits writes: it uses them again and again, for
+    every micro-batch of a stream, and a look in ZooKeeper takes longer than the rest.
+    """
+    return _of_the_driver.get(zookeeper)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import cast
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.connection import HandshakeHandler
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.handlers.fetch import DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.handler import RequestContext
@@ -17,6 +16,7 @@ from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Connection
 from spark_logbus.coordination.topics import TopicRegistry
@@ -44,7 +44,7 @@ def context(payload: memoryview | None = None) -> RequestContext:
 
 def dispatcher_over(
     logs: Logs,
-    executor: CoordinationExecutor,
+    executor: WorkExecutor,
     *,
     metadata_cache: object,
     topics: object = None,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.coordination.topic_records import TopicRecord
@@ -58,7 +58,7 @@ class Target:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._log = logs.lead(TopicPartition(TOPIC, 0))
-        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
         network = NetworkConfig()
         self._limits = FrameLimits(network.max_frame_bytes, network.max_header_bytes)
         self._peer = Peer(handshaken=True).as_connection()

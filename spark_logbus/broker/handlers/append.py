@@ -1,4 +1,4 @@
-"""The append request, which is answered when the durability that it asks for is reached.
+"""Appends, and what atomic writes stage: answered when the durability that is asked for is reached.
 
 A broker writes and answers only while it is certain that it still has its id (see
 ``coordination.lease``): an append that comes later is not begun, and one that was written meanwhile
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
@@ -23,7 +24,7 @@ from spark_logbus.errors import (
     LogbusError,
     RequestTimeoutError,
 )
-from spark_logbus.log import Appended, PartitionLog
+from spark_logbus.log import Appended
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -31,6 +32,7 @@ from spark_logbus.protocol import (
     AppendRequest,
     AppendResponse,
     AppendResult,
+    StageRequest,
     encode_response,
     error_info,
 )
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class AppendHandler:
-    """Answers appends. Thread-safe, keeps nothing between requests."""
+    """Answers appends and stagings. Thread-safe, keeps nothing between requests."""
 
     def __init__(
         self,
@@ -57,16 +59,36 @@ class AppendHandler:
         self._max_wait_ms = max_wait_ms
 
     def handlers(self) -> Mapping[Api, Handle]:
-        return {Api.APPEND: self.handle}
+        return {Api.APPEND: self.append, Api.STAGE: self.stage}
 
-    def handle(self, request: AppendRequest, context: RequestContext) -> Answer:
+    def append(self, request: AppendRequest, context: RequestContext) -> Answer:
+        acks = _checked_acks(request)
+        pending = self._begin(Api.APPEND, request, context, partial(self._append, acks))
+        if isinstance(pending, NotYet):
+            return pending
+        if acks is Acks.NONE:
+            return NoResponse.CLOSE_CONNECTION if pending.failures else NoResponse.NOT_WANTED
+        return pending.poll() or pending
+
+    def stage(self, request: StageRequest, context: RequestContext) -> Answer:
+        pending = self._begin(Api.STAGE, request, context, self._stage)
+        return pending if isinstance(pending, NotYet) else pending.poll() or pending
+
+    def _begin(
+        self,
+        api: Api,
+        request: AppendRequest | StageRequest,
+        context: RequestContext,
+        write: Callable[[_PendingAppend, int, LeaderPartition, memoryview], None],
+    ) -> NotYet | _PendingAppend:
         payload = context.payload
-        acks = _checked_acks(request, len(payload))
+        _check_lengths(request.partitions, len(payload))
         if not self._lease.current():
             if (refusal := self._lease.refusal) is not None:
                 raise refusal
             return NotYet(self._lease.when_decided)
         pending = _PendingAppend(
+            api,
             request,
             lease=self._lease,
             clock=self._clock,
@@ -77,49 +99,56 @@ class AppendHandler:
         for number, partition in enumerate(request.partitions):
             data = payload[position : position + partition.length]
             position += partition.length
-            self._append(pending, number, partition, data, acks)
-        if acks is Acks.NONE:
-            return NoResponse.CLOSE_CONNECTION if pending.failures else NoResponse.NOT_WANTED
-        return pending.poll() or pending
+            try:
+                led = self._replica_manager.leader_of(
+                    TopicPartition(partition.topic, partition.partition)
+                )
+                write(pending, number, led, data)
+            except LogbusError as error:
+                logger.debug("An append was refused: %s", error)
+                pending.failed(number, error.again())
+        return pending
 
+    @staticmethod
     def _append(
-        self,
-        pending: _PendingAppend,
-        number: int,
-        partition: AppendPartition,
-        data: memoryview,
-        acks: Acks,
+        acks: Acks, pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
     ) -> None:
-        try:
-            led = self._replica_manager.leader_of(
-                TopicPartition(partition.topic, partition.partition)
-            )
-            appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
-        except LogbusError as error:
-            logger.debug("An append was refused: %s", error)
-            pending.failed(number, error.again())
-            return
+        appended = led.log.append_as_leader(data, leader_epoch=led.leader_epoch)
         if acks is Acks.FLUSHED:
-            pending.wait_for_flush(number, led.log, appended)
+            pending.wait_for_flush(
+                number, appended, partial(led.log.when_flushed, appended.end_offset)
+            )
         else:
             pending.succeeded(number, appended)
 
+    @staticmethod
+    def _stage(
+        pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
+    ) -> None:
+        staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch)
+        first = staged.base_sequence
+        pending.wait_for_flush(
+            number, Appended(first, first, staged.staged_at_us), staged.when_flushed
+        )
 
-def _checked_acks(request: AppendRequest, payload_bytes: int) -> Acks:
+
+def _checked_acks(request: AppendRequest) -> Acks:
     try:
-        acks = Acks(request.acks)
+        return Acks(request.acks)
     except ValueError as error:
         raise InvalidRequestError(
             f"acks is {request.acks!r}; use one of none, written, flushed."
         ) from error
-    if any(partition.length < 0 for partition in request.partitions):
+
+
+def _check_lengths(partitions: Sequence[AppendPartition], payload_bytes: int) -> None:
+    if any(partition.length < 0 for partition in partitions):
         raise InvalidRequestError("An append announces less than 0 bytes for a partition.")
-    announced = sum(partition.length for partition in request.partitions)
+    announced = sum(partition.length for partition in partitions)
     if announced != payload_bytes:
         raise InvalidRequestError(
             f"The append announces {announced} bytes of record batches, got {payload_bytes}."
         )
-    return acks
 
 
 class _PendingAppend(DelayedResponse):
@@ -127,7 +156,8 @@ class _PendingAppend(DelayedResponse):
 
     def __init__(
         self,
-        request: AppendRequest,
+        api: Api,
+        request: AppendRequest | StageRequest,
         *,
         lease: Lease,
         clock: Clock,
@@ -136,6 +166,7 @@ class _PendingAppend(DelayedResponse):
     ) -> None:
         wait_ms = max(0, min(request.timeout_ms, max_wait_ms))
         super().__init__(deadline=clock.monotonic() + wait_ms / 1000)
+        self._api = api
         self._partitions = request.partitions
         self._outcomes: list[Appended | LogbusError | None] = [None] * len(request.partitions)
         self._missing = len(request.partitions)
@@ -148,11 +179,16 @@ class _PendingAppend(DelayedResponse):
     def failures(self) -> bool:
         return any(isinstance(outcome, LogbusError) for outcome in self._outcomes)
 
-    def wait_for_flush(self, number: int, partition_log: PartitionLog, appended: Appended) -> None:
+    def wait_for_flush(
+        self,
+        number: int,
+        appended: Appended,
+        when_flushed: Callable[[Callable[[LogbusError | None], None]], None],
+    ) -> None:
         def flushed(error: LogbusError | None) -> None:
             self._set(number, appended if error is None else error)
 
-        partition_log.when_flushed(appended.end_offset, flushed)
+        when_flushed(flushed)
 
     def succeeded(self, number: int, appended: Appended) -> None:
         self._set(number, appended)
@@ -162,7 +198,7 @@ class _PendingAppend(DelayedResponse):
 
     def _set(self, number: int, outcome: Appended | LogbusError) -> None:
         if isinstance(outcome, LogbusError):
-            self._metrics.failed(Api.APPEND, outcome)
+            self._metrics.failed(self._api, outcome)
         with self._lock:
             self._outcomes[number] = outcome
             self._missing -= 1
@@ -193,7 +229,7 @@ class _PendingAppend(DelayedResponse):
             for number, outcome in enumerate(self._outcomes):
                 if isinstance(outcome, Appended):
                     self._outcomes[number] = doubt
-                    self._metrics.failed(Api.APPEND, doubt)
+                    self._metrics.failed(self._api, doubt)
 
     def _result(
         self, partition: AppendPartition, outcome: Appended | LogbusError | None
@@ -211,5 +247,5 @@ class _PendingAppend(DelayedResponse):
                 "The record batch was written but not flushed within the request's timeout; "
                 "it may still become visible."
             )
-            self._metrics.failed(Api.APPEND, outcome)
+            self._metrics.failed(self._api, outcome)
         return AppendResult(partition.topic, partition.partition, error=error_info(outcome))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.broker.replica_manager import ReplicaManager
@@ -30,7 +30,7 @@ class MetadataHandler:
         self,
         metadata_cache: MetadataCache,
         replica_manager: ReplicaManager,
-        executor: CoordinationExecutor,
+        executor: WorkExecutor,
     ) -> None:
         self._metadata_cache = metadata_cache
         self._replica_manager = replica_manager

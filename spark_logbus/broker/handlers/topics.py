@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from spark_logbus.broker.config import BrokerConfig
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.coordination.topic_records import TopicRecord, enlarge
@@ -35,7 +35,7 @@ class TopicHandler:
         *,
         metadata_cache: MetadataCache,
         topics: TopicRegistry,
-        executor: CoordinationExecutor,
+        executor: WorkExecutor,
     ) -> None:
         self._config = config
         self._metadata_cache = metadata_cache

@@ -65,8 +65,11 @@ class LeaderCall(Generic[P, R, M]):
         self._tp = topic_partition
         self._topic_id = topic_id
 
-    def ask_all(self, action: str, questions: Sequence[P]) -> list[R]:
-        """The answers in the order of the questions; retries those that can succeed."""
+    def ask_all(
+        self, action: str, questions: Sequence[P], *, deadline: Deadline | None = None
+    ) -> list[R]:
+        """The answers in the order of the questions; retries those that can succeed, until the
+        usual deadline for retries or the one that is given."""
         answers: dict[int, R] = {}
         topics = sorted({self._tp(question).topic for question in questions})
 
@@ -74,7 +77,7 @@ class LeaderCall(Generic[P, R, M]):
             left = [number for number in range(len(questions)) if number not in answers]
             _raise_worst(self._round(questions, left, answers, deadline))
 
-        self._cluster.retrying(action, attempt, topics=topics)
+        self._cluster.retrying(action, attempt, topics=topics, deadline=deadline)
         return [answers[number] for number in range(len(questions))]
 
     def ask_once(self, questions: Sequence[P], deadline: Deadline) -> None:

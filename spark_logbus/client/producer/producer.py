@@ -50,9 +50,18 @@ class Producer:
     may be there all the same: to send it once more can make a second copy.
 
     The cluster is shared, not owned: ``close`` leaves it open.
+
+    With a ``stage_id`` (see ``record.stage_id``) it is an attempt of an atomic write's task: what
+    it appends is staged, flushed and unseen, and offsets count the records of this attempt.
     """
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ProducerConfig | None = None,
+        *,
+        stage_id: int | None = None,
+    ) -> None:
         self._cluster = cluster
         self._config = config or ProducerConfig()
         self._clock = cluster.clock
@@ -60,9 +69,11 @@ class Producer:
         self._accumulator = Accumulator(
             self._config, clock=self._clock, backoff=cluster.backoff, wake=poller.wake
         )
-        self._topics = ProducerTopics(cluster, self._config)
+        self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id)
         self._closed = False
-        self._sender = Sender(cluster, self._config, self._accumulator, poller)
+        self._sender = Sender(
+            cluster, self._config, self._accumulator, poller, staging=stage_id is not None
+        )
         self._sender.start()
 
     # -- sending --------------------------------------------------------------------------

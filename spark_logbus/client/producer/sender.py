@@ -21,7 +21,13 @@ from spark_logbus.client.producer.leader_connections import InFlight, LeaderConn
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.model import Acks, TopicPartition
-from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
+from spark_logbus.protocol import (
+    Api,
+    AppendPartition,
+    AppendRequest,
+    AppendResponse,
+    StageRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +50,10 @@ class Sender:
         config: ProducerConfig,
         accumulator: Accumulator,
         poller: Poller[Link],
+        *,
+        staging: bool = False,
     ) -> None:
+        """With ``staging`` record batches are staged, not appended."""
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
@@ -52,6 +61,8 @@ class Sender:
         self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
         self._look_around_at = 0.0
+        self._api = Api.STAGE if staging else Api.APPEND
+        self._acknowledged = staging or config.acks is not Acks.NONE
         self._stopping = False
         self.stopped = False
         self._thread = threading.Thread(target=self._run, name="logbus-producer", daemon=True)
@@ -185,14 +196,14 @@ class Sender:
                 payload.extend(data.values())
         if not parts:
             return
-        request = AppendRequest(
-            acks=self._config.acks.value,
-            timeout_ms=self._cluster.config.request_timeout_ms,
-            partitions=partitions,
-        )
-        answered = self._config.acks is not Acks.NONE
+        timeout_ms = self._cluster.config.request_timeout_ms
+        request: AppendRequest | StageRequest
+        if self._api is Api.STAGE:
+            request = StageRequest(timeout_ms, partitions)
+        else:
+            request = AppendRequest(self._config.acks.value, timeout_ms, partitions)
         try:
-            pending = link.connection.send(Api.APPEND, request, payload, answered=answered)
+            pending = link.connection.send(self._api, request, payload, answered=self._acknowledged)
         except LogbusError as error:
             self._complete(parts, [error] * len(parts), now)
             if link.connection.failure is not None:
@@ -262,7 +273,7 @@ class Sender:
         outcomes: Sequence[Appended | LogbusError]
         if done.pending.error is not None:
             outcomes = [done.pending.error] * len(done.parts)
-        elif self._config.acks is Acks.NONE:
+        elif not self._acknowledged:
             outcomes = [Appended([None] * len(batches)) for _, batches in done.parts]
         else:
             try:

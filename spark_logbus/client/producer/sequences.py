@@ -54,8 +54,9 @@ class Sequences:
 
     __slots__ = ("_epoch", "_next", "_producer_id", "_unknown")
 
-    def __init__(self) -> None:
-        self._producer_id = secrets.randbits(63)
+    def __init__(self, producer_id: int | None = None) -> None:
+        """``producer_id`` is random unless it is given."""
+        self._producer_id = secrets.randbits(63) if producer_id is None else producer_id
         self._epoch = 0
         self._next = 0  # after all that is acknowledged
         self._unknown: int | None = None  # of the last one in doubt that was given up

@@ -40,7 +40,10 @@ class Route:
 class ProducerTopics:
     """The topics that one producer has met. Thread-safe."""
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ProducerConfig, *, stage_id: int | None = None
+    ) -> None:
+        self._stage_id = stage_id
         self._cluster = cluster
         self._config = config
         self._lock = threading.Lock()
@@ -76,7 +79,8 @@ class ProducerTopics:
         siblings: list[PartitionQueue],
     ) -> PartitionQueue:
         numbered = self._config.idempotent and self._config.acks is not Acks.NONE
-        sequences = Sequences() if numbered else None
+        numbered = numbered or self._stage_id is not None
+        sequences = Sequences(self._stage_id) if numbered else None
         return PartitionQueue(
             topic_partition,
             keyless,

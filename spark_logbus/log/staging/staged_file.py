@@ -144,6 +144,11 @@ class StagedFile:
     def size_bytes(self) -> int:
         return self._end
 
+    def flushed_records(self, producer_id: int) -> int:
+        """The attempt's records, if all of them are on disk; else 0."""
+        share = self.shares.get(producer_id)
+        return share.records if share is not None and share.extents[-1][1] <= self._flushed else 0
+
     @property
     def newest_us(self) -> int:
         """When the last of it was staged."""
@@ -153,21 +158,23 @@ class StagedFile:
 
     def append(
         self, batches: Sequence[ValidatedBatch], data: memoryview, *, now_us: int, epoch: int
-    ) -> tuple[int, int]:
+    ) -> int | None:
         """Append an attempt's record batches, but those that it has appended before.
 
-        Returns the number of its records before the first of them, and what ``when_flushed`` is
-        to wait for. Raises OutOfOrderSequenceError, StorageError.
+        Returns what ``when_flushed`` is to wait for; None if the file serves that write no longer.
+        Raises OutOfOrderSequenceError, InvalidRequestError, StorageError.
         """
         producer_id = batches[0].header.producer_id
         with self._writing:
+            if self.write != write_of(producer_id):
+                return None
             if self._failure is not None:
                 raise self._failure.again()
             share = self.shares.get(producer_id) or StagedShare()
             old = self._already_here(batches, share.records)
             new = batches[old:]
             if not new:
-                return batches[0].header.base_sequence, self._end
+                return self._end
             rest = data[sum(len(batch) for _, batch in batches[:old]) :]
             for _, batch in new:
                 stamp(batch, base_offset=0, leader_epoch=epoch, append_time_us=now_us)
@@ -181,7 +188,7 @@ class StagedFile:
                 position += header.size
             self.shares[producer_id] = share
             self._end = position
-            return batches[0].header.base_sequence, position
+            return position
 
     def _already_here(self, batches: Sequence[ValidatedBatch], held: int) -> int:
         """The number of record batches at the head that were appended before."""
@@ -276,6 +283,12 @@ class StagedFile:
                 position += header.size
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
+
+    def drop(self, producer_id: int) -> bool:
+        """Forget what an attempt has staged; True if there is no other's."""
+        with self._writing:
+            self.shares.pop(producer_id, None)
+            return not self.shares
 
     def clear(self) -> None:
         """Forget all of it, and be free for another write. Raises OSError; it is not free then."""

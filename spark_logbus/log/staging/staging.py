@@ -54,6 +54,7 @@ class Staged:
     """Place of what was staged: after so many records of its attempt, before ``end`` of a file."""
 
     base_sequence: int
+    staged_at_us: int
     file: StagedFile
     end: int
 
@@ -118,11 +119,10 @@ class PartitionStaging:
         state.raise_if_offline()
         while True:
             file = self._file_for(write_of(producer_id))
-            base_sequence, end = file.append(
-                batches, data, now_us=self._environment.time.stamp_us(), epoch=leader_epoch
-            )
-            if file.write == write_of(producer_id):  # else it was discarded meanwhile
-                return Staged(base_sequence, file, end)
+            now_us = self._environment.time.stamp_us()
+            end = file.append(batches, data, now_us=now_us, epoch=leader_epoch)
+            if end is not None:  # else the write was discarded meanwhile
+                return Staged(batches[0].header.base_sequence, now_us, file, end)
 
     def _file_for(self, write: int) -> StagedFile:
         with self._changing:
@@ -163,12 +163,11 @@ class PartitionStaging:
     def _missing(self, share: DecidedShare) -> bool:
         """True if records of the share are to be copied still. Raises StagedDataLostError."""
         file = self._files.get(share.write)
-        shares = {} if file is None or file.failed else file.shares
         appended = self._writer.appended_records(share.producer_ids)
         there = 0
         for producer_id in share.producer_ids:
-            staged = shares.get(producer_id)
-            there += max(appended.get(producer_id, 0), staged.records if staged else 0)
+            staged = 0 if file is None else file.flushed_records(producer_id)
+            there += max(appended.get(producer_id, 0), staged)
         if there != share.records:
             raise StagedDataLostError(
                 f"Of {share.records} records that a write has staged for "
@@ -233,9 +232,13 @@ class PartitionStaging:
         self.discard(write)
 
     def settle(self, writes: Collection[int]) -> None:
-        """All decided writes but these are published everywhere: nobody publishes them again."""
-        for write in [write for write in self._decided if write not in writes]:
-            self._writer.release(self._decided.pop(write).producer_ids)
+        """These writes are published everywhere: nobody publishes them again. What attempts that
+        did not count have staged of them goes too."""
+        for write in writes:
+            share = self._decided.pop(write, None)
+            if share is not None:
+                self._writer.release(share.producer_ids)
+            self.discard(write)
 
     @property
     def decided(self) -> Collection[int]:
@@ -252,6 +255,12 @@ class PartitionStaging:
                 return False
             self._recycle(file)
             return True
+
+    def discard_attempt(self, producer_id: int) -> None:
+        """Drop what an attempt has staged here; the space is free when the write is over."""
+        file = self._files.get(write_of(producer_id))
+        if file is not None and file.drop(producer_id):
+            self.discard(write_of(producer_id))
 
     def _recycle(self, file: StagedFile) -> None:
         try:

@@ -16,3 +16,4 @@ from spark_logbus.protocol.messages.fetch import *
 from spark_logbus.protocol.messages.metadata import *
 from spark_logbus.protocol.messages.offsets import *
 from spark_logbus.protocol.messages.topics import *
+from spark_logbus.protocol.messages.writes import *

@@ -37,6 +37,11 @@ class Api(enum.IntEnum):
     DELETE_TOPIC = 7
     SPLIT_RANGE = 8
     ALTER_TOPIC = 9
+    STAGE = 10
+    PREPARE = 11
+    DECIDE = 12
+    PUBLISH = 13
+    DISCARD = 14
 
 
 class Message(msgspec.Struct, omit_defaults=True):

@@ -16,8 +16,10 @@ import pytest
 from spark_logbus.broker import replica_manager as module
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.coordination.decisions import WriterState
 from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
     LogbusError,
@@ -91,16 +93,28 @@ class Topics:
         self.known[topic_partition] = replace(now, refused=why, end=max(end, now.end or 0))
 
 
+class Writers:
+    """Decided writes that are not published everywhere."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, WriterState] = {}
+
+    def pending(self) -> dict[str, WriterState]:
+        return self.states
+
+
 class Following:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
         self.topics = Topics()
+        self.writers = Writers()
         self.session_id = 1
         self.moved: list[TopicPartition] = []
         self.replica_manager = ReplicaManager(
             1,
             logs=logs.directory,
             topics=cast(TopicRegistry, self.topics),
+            writers=cast(WriterRegistry, self.writers),
             partition_changed=self.moved.append,
         )
         self.replica_manager.start()

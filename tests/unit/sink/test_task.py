@@ -13,7 +13,7 @@ from spark_logbus.errors import PartitionOfflineError
 from spark_logbus.model import TopicPartition
 from spark_logbus.sink import task as delivery
 from spark_logbus.sink.columns import SinkColumns
-from spark_logbus.sink.task import Appended, Delivery
+from spark_logbus.sink.task import Appended, TaskWriter
 
 VALUES = SinkColumns(record=("value",), has_topic=False, has_partition=True)
 
@@ -56,8 +56,8 @@ def rows(count: int, *, partition: int = 0) -> pa.RecordBatch:
 def deliver(
     producer: FakeProducer, *arrow_batches: pa.RecordBatch
 ) -> dict[TopicPartition, Appended]:
-    made = Delivery(cast(Producer, producer), VALUES, topic="t")
-    return made.deliver(arrow_batches)
+    made = TaskWriter(cast(Producer, producer), VALUES, topic="t")
+    return made.write(arrow_batches)
 
 
 def test_small_arrow_batches_are_collected_to_one_record_batch() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
@@ -24,7 +24,7 @@ class Asking:
         self.logs = logs
         self.metadata_cache = SimpleNamespace(brokers=[], topics={})
         self.peer = Peer()
-        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
         self.dispatcher = dispatcher_over(logs, self.executor, metadata_cache=self.metadata_cache)
 
     def frame(self, frame: Frame) -> Answer:

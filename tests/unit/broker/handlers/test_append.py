@@ -64,7 +64,7 @@ def append(
         AppendPartition(topic_partition.topic, topic_partition.partition, length)
         for (topic_partition, _), length in zip(parts, lengths, strict=True)
     ]
-    return handler.handle(AppendRequest(acks, timeout_ms, partitions), context(payload))
+    return handler.append(AppendRequest(acks, timeout_ms, partitions), context(payload))
 
 
 def results(answer: Answer) -> list[AppendResult]:

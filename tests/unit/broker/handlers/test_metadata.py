@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
 from spark_logbus.broker.handlers.metadata import MetadataHandler
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache
 from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.coordination.topic_records import TopicRecord
@@ -52,7 +52,7 @@ class Asking:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
         self.cache = Cache()
-        self.executor = CoordinationExecutor(clock=logs.clock, max_wait_ms=60_000)
+        self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
         self.handler = MetadataHandler(
             cast(MetadataCache, self.cache), logs.here.as_replica_manager(), self.executor
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.broker.handlers.coordination_executor import CoordinationExecutor
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.errors import CoordinationError, LimitExceededError, RequestTimeoutError
 from spark_logbus.protocol import Api, DeleteTopicResponse, decode_response, encode_response
@@ -21,8 +21,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def executor(clock: ManualClock) -> Iterator[CoordinationExecutor]:
-    executor = CoordinationExecutor(clock=clock, max_wait_ms=60_000)
+def executor(clock: ManualClock) -> Iterator[WorkExecutor]:
+    executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=60_000)
     yield executor
     executor.stop()
 
@@ -33,7 +33,7 @@ def answered(job: DelayedResponse) -> Response:
     return response
 
 
-def test_the_answer_is_what_the_work_returns_and_it_wakes(executor: CoordinationExecutor) -> None:
+def test_the_answer_is_what_the_work_returns_and_it_wakes(executor: WorkExecutor) -> None:
     go_on, woken = threading.Event(), threading.Event()
 
     def work() -> Response:
@@ -48,7 +48,7 @@ def test_the_answer_is_what_the_work_returns_and_it_wakes(executor: Coordination
     assert job.poll() == OK
 
 
-def test_an_error_of_the_work_is_the_answer(executor: CoordinationExecutor) -> None:
+def test_an_error_of_the_work_is_the_answer(executor: WorkExecutor) -> None:
     def work() -> Response:
         raise CoordinationError("ZooKeeper is away.")
 
@@ -56,7 +56,7 @@ def test_an_error_of_the_work_is_the_answer(executor: CoordinationExecutor) -> N
         decode_response(Api.DELETE_TOPIC, answered(executor.run(work)).header)
 
 
-def test_a_bug_comes_out_where_the_answer_is_asked_for(executor: CoordinationExecutor) -> None:
+def test_a_bug_comes_out_where_the_answer_is_asked_for(executor: WorkExecutor) -> None:
     def work() -> Response:
         raise KeyError("a bug")
 
@@ -65,7 +65,7 @@ def test_a_bug_comes_out_where_the_answer_is_asked_for(executor: CoordinationExe
         answered(job)
 
 
-def test_there_is_a_deadline(executor: CoordinationExecutor, clock: ManualClock) -> None:
+def test_there_is_a_deadline(executor: WorkExecutor, clock: ManualClock) -> None:
     go_on = threading.Event()
 
     def work() -> Response:
@@ -82,7 +82,7 @@ def test_there_is_a_deadline(executor: CoordinationExecutor, clock: ManualClock)
     go_on.set()
 
 
-def test_too_many_are_refused_until_some_are_done(executor: CoordinationExecutor) -> None:
+def test_too_many_are_refused_until_some_are_done(executor: WorkExecutor) -> None:
     go_on = threading.Event()
 
     def work() -> Response:

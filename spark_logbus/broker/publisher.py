@@ -1,0 +1,246 @@
+"""Publishes what atomic writes have staged in partitions that are led here, once it is decided.
+
+The one who writes asks for it. If it does not, because it died, the broker finds the decision by
+itself: a thread looks at the list of decided writes every few seconds, publishes its part, and
+notes in ZooKeeper what is published. When nothing of a write is left, all brokers forget it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from spark_logbus.broker.decided_shares import PartitionShare, shares_of
+from spark_logbus.broker.replica_manager import ReplicaManager, require_id
+from spark_logbus.clock import Clock
+from spark_logbus.coordination.decisions import WriterState
+from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    CoordinationError,
+    LogbusError,
+    NotLeaderError,
+    RequestTimeoutError,
+    StagedDataLostError,
+)
+from spark_logbus.log import LogDirectory
+from spark_logbus.metrics import Counter
+from spark_logbus.model import TopicPartition
+from spark_logbus.times import US_PER_MS
+from spark_logbus.zookeeper import Session, SessionState
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 2.0
+# The one who wrote is usually there to have its write published.
+_LEAVE_TO_WRITER_S: Final = 3.0
+_FLUSH_WAIT_S: Final = 60.0
+_FORGET_EVERY_S: Final = 600.0
+# A writer that writes once is remembered for as long as a request of its may be under way.
+_REMEMBER_ONCE_MS: Final = 3_600_000
+
+
+class Publisher:
+    """``publish`` is thread-safe; ``start`` and ``stop`` are called once each."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        *,
+        logs: LogDirectory,
+        writers: WriterRegistry,
+        topics: TopicRegistry,
+        lease: Lease,
+        session: Session,
+        clock: Clock,
+        retention_ms: int,
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._logs = logs
+        self._writers = writers
+        self._topics = topics
+        self._lease = lease
+        self._session = session
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._seen: dict[int, float] = {}  # decided writes, and when they were met first
+        self._forgot_at = clock.monotonic()
+        #: Writes that are decided and not published everywhere, as of the last look.
+        self.pending = 0
+        #: Shares that were decided and are not on the disk any more.
+        self.lost = Counter()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    # -- publishing -----------------------------------------------------------------------
+
+    def check(self, shares: Sequence[PartitionShare]) -> list[LogbusError | None]:
+        """For each None if all of it is staged, or published, and on disk; else the reason."""
+
+        def check(each: PartitionShare) -> None:
+            led = self._replica_manager.leader_of(each.topic_partition)
+            require_id(each.topic_partition.topic, each.topic_id, led)
+            led.log.staging.check(each.share)
+
+        self._require_lease()
+        return [_attempt(check, each) for each in shares]
+
+    def publish(self, shares: Sequence[PartitionShare]) -> list[LogbusError | None]:
+        """Append and flush what of them is not in the logs yet, and make it visible; for each None
+        or the reason why not. Takes as long as copying them does."""
+        self._require_lease()
+        flushes = _Flushes()
+
+        def append(each: PartitionShare) -> None:
+            led = self._replica_manager.leader_of(each.topic_partition)
+            require_id(each.topic_partition.topic, each.topic_id, led)
+            staging = led.log.staging
+            end = staging.publish(each.share, leader_epoch=led.leader_epoch)
+            staging.when_published(end, flushes.expect(each.topic_partition))
+
+        outcomes = [_attempt(append, each) for each in shares]
+        flushed = flushes.wait(_FLUSH_WAIT_S)
+        for number, each in enumerate(shares):
+            if outcomes[number] is None:
+                outcomes[number] = flushed[each.topic_partition]
+                led = self._replica_manager.find(each.topic_partition)
+                if outcomes[number] is None and led is not None:
+                    led.log.staging.finish(each.share.write)
+        self._require_lease()  # or another broker may have the id by now, and not this log
+        return outcomes
+
+    def _require_lease(self) -> None:
+        if not self._lease.current():
+            raise self._lease.refusal or BrokerUnavailableError(
+                "ZooKeeper has not said yet that this broker has its id still; try again."
+            )
+
+    # -- decisions that nobody follows up -------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            if self._session.state is not SessionState.CONNECTED:
+                continue  # an attempt would only wait
+            try:
+                self.look()
+            except CoordinationError as error:
+                logger.info("Decided writes are looked after later: %s", error)
+            except Exception:
+                logger.exception("Decided writes could not be looked after.")
+
+    def look(self) -> None:
+        """One look at the list. Raises CoordinationError."""
+        logs = self._logs.logs()
+        known = {log: set(log.staging.decided) for log in logs}
+        states = self._writers.pending()
+        pending = {state.last.write for state in states.values() if state.last is not None}
+        self.pending = len(states)
+        now = self._clock.monotonic()
+        self._seen = {write: self._seen.get(write, now) for write in pending}
+        # Only what was known before the list was read: what came since may be missing in it.
+        settled = set().union(*known.values()) - pending
+        for log in logs if settled else ():
+            log.staging.settle(settled)
+        for writer, state in states.items():
+            if self._stopping.is_set():
+                return
+            if state.last is None or now - self._seen[state.last.write] >= _LEAVE_TO_WRITER_S:
+                self._follow_up(writer, state)
+        if now - self._forgot_at >= _FORGET_EVERY_S:
+            self._forgot_at = now
+            self._forget()
+
+    def _follow_up(self, writer: str, state: WriterState) -> None:
+        decision = state.last
+        if decision is None:
+            self._writers.published(writer, 0, {})
+            return
+        done: defaultdict[str, list[int]] = defaultdict(list)
+        records = self._topics.some(list(decision.topics))
+        ours: list[PartitionShare] = []
+        for each in shares_of(decision):
+            topic, partition = each.topic_partition.topic, each.topic_partition.partition
+            record = records.get(topic)
+            if record is None or record.topic_id != each.topic_id:
+                done[topic].append(partition)  # deleted, and what was staged with it
+            elif self._replica_manager.find(each.topic_partition) is not None:
+                ours.append(each)
+        for each, outcome in zip(ours, self.publish(ours) if ours else (), strict=True):
+            topic, partition = each.topic_partition.topic, each.topic_partition.partition
+            if outcome is None:
+                done[topic].append(partition)
+            elif isinstance(outcome, StagedDataLostError):
+                self.lost.add(1)
+                done[topic].append(partition)
+                logger.critical(
+                    "The write %d of %s was committed, and cannot be published in %s: %s",
+                    decision.write, writer, each.topic_partition, outcome,
+                )  # fmt: skip
+            elif not isinstance(outcome, NotLeaderError):
+                logger.warning("A decided write is published later: %s", outcome)
+        if done or not decision.topics:
+            self._writers.published(writer, decision.write, done)
+        if done:
+            logger.info(
+                "Followed up on the write %d of %s: %d partitions.",
+                decision.write, writer, sum(map(len, done.values())),
+            )  # fmt: skip
+
+    def _forget(self) -> None:
+        now_us = self._clock.now_us()
+        removed = self._writers.forget(
+            before_us=now_us - self._retention_ms * US_PER_MS,
+            once_before_us=now_us - _REMEMBER_ONCE_MS * US_PER_MS,
+        )
+        if removed:
+            logger.debug("Forgot %d writers that have not written for long.", removed)
+
+
+def _attempt(action: Callable[[PartitionShare], None], each: PartitionShare) -> LogbusError | None:
+    try:
+        action(each)
+    except LogbusError as error:
+        return error.again()
+    return None
+
+
+class _Flushes:
+    """Waits for the flushes of several logs. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._missing: set[TopicPartition] = set()
+        self._outcomes: dict[TopicPartition, LogbusError | None] = {}
+
+    def expect(self, of: TopicPartition) -> Callable[[LogbusError | None], None]:
+        with self._condition:
+            self._missing.add(of)
+
+        def flushed(error: LogbusError | None) -> None:
+            with self._condition:
+                self._missing.discard(of)
+                self._outcomes[of] = error
+                self._condition.notify_all()
+
+        return flushed
+
+    def wait(self, timeout_s: float) -> dict[TopicPartition, LogbusError | None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._missing, timeout_s)
+            late = RequestTimeoutError(
+                "What was published was written but not flushed in time; it will become visible."
+            )
+            return {**self._outcomes, **dict.fromkeys(self._missing, late)}

@@ -1,0 +1,1 @@
+"""Atomic writes: committed, or nothing of them is ever seen."""

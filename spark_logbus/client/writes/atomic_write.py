@@ -1,0 +1,265 @@
+"""Commits atomic writes whose tasks have staged their records.
+
+Three steps. *Prepare*: the leaders say that all of it is on disk. *Decide*: a broker writes the
+decision to ZooKeeper; from then on the write is committed. *Publish*: the leaders append what was
+staged, and it becomes visible. Whoever dies in between leaves either nothing that was decided, and
+what is staged expires; or a decision, which the brokers find and follow up by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.leaders import LeaderCall
+from spark_logbus.errors import LogbusError, StagedDataLostError, UnknownTopicError
+from spark_logbus.model import TopicPartition
+from spark_logbus.protocol import (
+    Api,
+    DecideRequest,
+    DecideResponse,
+    Decision,
+    DiscardRequest,
+    DiscardResponse,
+    PrepareRequest,
+    PublishRequest,
+    ShareResponse,
+    ShareResult,
+    TopicShares,
+    WriteShare,
+)
+from spark_logbus.record.stage_id import attempts_text
+from spark_logbus.retry import Deadline
+
+logger = logging.getLogger(__name__)
+
+# What brokers certainly copy and flush in a second. A publishing is waited for that long, beyond
+# the usual time for retries; it goes on if it takes longer.
+_PUBLISHED_BYTES_A_SECOND: Final = 20_000_000
+_DISCARD_MS: Final = 5_000
+_REMEMBERED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteIdentity:
+    """What makes a write the same write when it is tried again.
+
+    ``writer`` writes ``version`` after version, which rise; each is committed once. ``run`` tells
+    a run of a query from those before it, which must not write any more. ``once``: the writer
+    writes nothing else.
+    """
+
+    writer: str
+    version: int
+    run: str = ""
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTask:
+    """The attempt of a task that counts, and the number of records that it has staged in each
+    partition, ``size_bytes`` in all."""
+
+    attempt: int
+    records: Mapping[TopicPartition, int]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The outcome. ``committed`` is False when that version was committed before, by another
+    attempt to write it; then nothing of this one is kept. ``visible``: all of what is committed
+    can be read; otherwise it will be, as soon as the brokers that are away are back."""
+
+    committed: bool
+    visible: bool = True
+
+
+class AtomicWrites:
+    """Commits and aborts writes. Thread-safe; the cluster is shared, not owned."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._prepare_call = _share_call(cluster, Api.PREPARE, PrepareRequest)
+        self._publish_call = _share_call(cluster, Api.PUBLISH, PublishRequest)
+        # The last write of each writer that was seen to be published everywhere.
+        self._published: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def commit(self, identity: WriteIdentity, write: int, tasks: Sequence[StagedTask]) -> Commit:
+        """Commit what ``tasks``, in this order, have staged under the number ``write``.
+
+        When it returns, the write is committed for good, or one of the same version was before.
+        Raises StagedDataLostError, WriteFencedError, and what the cluster meets; if that is not
+        retriable, nothing was committed.
+        """
+        tasks = [task for task in tasks if task.records]
+        decision = self._decision(identity, write, tasks)
+        size_bytes = sum(task.size_bytes for task in tasks)
+        try:
+            self._prepare_call.ask_all("Preparing a write", list(_shares(decision)))
+        except StagedDataLostError:
+            # It may have been dropped because this version is committed already.
+            answer = self._decide(identity, decision, only_look=True)
+            if answer is None or answer.outcome != "already":
+                raise
+        else:
+            answer = self._decide(identity, decision)
+            assert answer is not None
+        if answer.outcome == "already":
+            standing = answer.decision
+            assert standing is not None, "a decision that stands comes with the answer"
+            visible = self._publish(identity.writer, standing, required=False)
+            self.discard(write)
+            return Commit(committed=False, visible=visible)
+        visible = self._publish(identity.writer, decision, required=False, size_bytes=size_bytes)
+        return Commit(committed=True, visible=visible)
+
+    def abort(self, identity: WriteIdentity, write: int) -> bool:
+        """Let the write never be committed, and drop what it has staged; False if it is committed
+        already."""
+        decision = Decision(identity.version, write, "")
+        request = DecideRequest(
+            identity.writer, identity.run, decision, once=identity.once, abort=True
+        )
+        if self._ask("Aborting a write", request).outcome != "aborted":
+            return False
+        self.discard(write)
+        return True
+
+    def discard(self, write: int, attempt: int | None = None) -> None:
+        """Drop what the write, or an attempt of a task in it, has staged, on brokers that answer;
+        elsewhere it expires."""
+        deadline = self._cluster.deadline_ms(_DISCARD_MS)
+        request = DiscardRequest(write, attempt)
+        for address in self._cluster.brokers:
+            with suppress(LogbusError):
+                self._cluster.call(
+                    address, Api.DISCARD, request, DiscardResponse, deadline=deadline
+                )
+
+    # -- the steps ------------------------------------------------------------------------
+
+    def _decision(
+        self, identity: WriteIdentity, write: int, tasks: Sequence[StagedTask]
+    ) -> Decision:
+        records: Counter[TopicPartition] = Counter()
+        for task in tasks:
+            records.update(task.records)
+        deadline = self._cluster.retry_deadline()
+        topics: dict[str, TopicShares] = {}
+        for topic_partition, count in records.items():
+            topic = topic_partition.topic
+            if topic not in topics:
+                topics[topic] = TopicShares(self._cluster.topic(topic, deadline).topic_id, {})
+            topics[topic].records[topic_partition.partition] = count
+        attempts = attempts_text(task.attempt for task in tasks)
+        return Decision(identity.version, write, attempts, topics)
+
+    def _decide(
+        self, identity: WriteIdentity, decision: Decision, *, only_look: bool = False
+    ) -> DecideResponse | None:
+        """The broker's answer: "decided" or "already"; None when it was only to look, and nothing
+        is decided."""
+        if only_look:
+            decision = Decision(decision.version, decision.write, decision.attempts)
+        settled = self._published.get(identity.writer)
+        while True:
+            request = DecideRequest(
+                identity.writer, identity.run, decision, settled=settled, once=identity.once,
+                look=only_look,
+            )  # fmt: skip
+            answer = self._ask("Committing a write", request)
+            if answer.outcome != "unsettled":
+                return answer
+            assert answer.decision is not None, "a decision that stands comes with the answer"
+            if only_look:
+                return None
+            # The order of a writer's writes is that of its versions, in every partition.
+            self._publish(identity.writer, answer.decision, required=True)
+            settled = answer.decision.write
+
+    def _ask(self, action: str, request: DecideRequest) -> DecideResponse:
+        return self._cluster.retrying(
+            action,
+            lambda deadline: self._cluster.ask_any(
+                Api.DECIDE, request, DecideResponse, deadline=deadline
+            ),
+        )
+
+    def _publish(
+        self, writer: str, decision: Decision, *, required: bool, size_bytes: int = 0
+    ) -> bool:
+        """Have it published; False if that is not done in time. With ``required`` that raises."""
+        wait_ms = self._cluster.config.retry_deadline_ms
+        wait_ms += size_bytes * 1000 // _PUBLISHED_BYTES_A_SECOND
+        deadline = self._cluster.deadline_ms(wait_ms)
+        try:
+            self._publish_all(decision, deadline)
+        except LogbusError as error:
+            if required:
+                raise
+            logger.warning(
+                "The write is committed, but not all of it is visible yet: %s The brokers go on "
+                "by themselves.", error,
+            )  # fmt: skip
+            return False
+        with self._lock:
+            self._published[writer] = decision.write
+            self._published.move_to_end(writer)
+            while len(self._published) > _REMEMBERED:
+                self._published.popitem(last=False)
+        return True
+
+    def _publish_all(self, decision: Decision, deadline: Deadline) -> None:
+        action = "Publishing a write"
+        try:
+            self._publish_call.ask_all(action, list(_shares(decision)), deadline=deadline)
+            return
+        except UnknownTopicError as error:
+            logger.warning("A topic of a committed write is gone: %s", error)
+        for topic in decision.topics:
+            with suppress(UnknownTopicError):
+                shares = [share for share in _shares(decision) if share.share.topic == topic]
+                self._publish_call.ask_all(action, shares, deadline=deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A question to the leader of a partition."""
+
+    decision: Decision
+    share: WriteShare
+
+
+def _shares(decision: Decision) -> Iterator[_Share]:
+    for topic, part in decision.topics.items():
+        for partition, records in part.records.items():
+            yield _Share(decision, WriteShare(topic, part.topic_id, partition, records))
+
+
+def _share_call(
+    cluster: Cluster, api: Api, kind: type[PrepareRequest]
+) -> LeaderCall[_Share, ShareResult, ShareResponse]:
+    def request(shares: list[_Share]) -> PrepareRequest:
+        decision = shares[0].decision
+        return kind(decision.write, decision.attempts, [each.share for each in shares])
+
+    def results(response: ShareResponse) -> Sequence[ShareResult]:
+        return response.results
+
+    return LeaderCall(
+        cluster,
+        api,
+        request=request,
+        response=ShareResponse,
+        results=results,
+        topic_partition=lambda each: TopicPartition(each.share.topic, each.share.partition),
+        topic_id=lambda each: each.share.topic_id,
+    )

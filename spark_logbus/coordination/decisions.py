@@ -1,0 +1,156 @@
+"""The state of a writer: the last of its atomic writes that was decided. Pure.
+
+A writer is whoever writes version after version: a streaming query, whose versions are its
+micro-batches; an application that names its transactions; or a single batch write. Its versions
+rise. Each attempt to write a version is a *write* with a number of its own, of which one at most is
+decided.
+
+A decision stands until the next one of its writer, which has to wait until this one is published
+everywhere. So what a writer needs is one node, however long it writes.
+
+==============================================  ====================================
+the writer's state, when a write is proposed    outcome
+==============================================  ====================================
+this very write is decided                      decided (a repeated request)
+this write was aborted                          refused
+its version or a later one is decided           already: the decision that stands
+its run has been succeeded by another           refused
+the last decision is not published everywhere   unsettled: that decision
+none of these                                   decided
+==============================================  ====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spark_logbus.errors import WriteFencedError
+
+# Of runs that were succeeded, and of aborted writes, a writer remembers so many. A zombie older
+# than a hundred restarts of its query, or than twenty failed attempts, is not expected.
+MAX_ENDED_RUNS: Final = 100
+MAX_ABORTED: Final = 20
+NO_VERSION: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecords:
+    """A topic's part of a write: records by partition."""
+
+    topic_id: str
+    records: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedWrite:
+    """A write as it was decided. ``attempts`` are those that count, in the order of their tasks,
+    as ``record.stage_id`` writes them; ``topics`` what is not known to be published."""
+
+    version: int
+    write: int
+    attempts: str
+    topics: Mapping[str, TopicRecords]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """``last`` is None as long as nothing was decided. ``once``: there will be no other write."""
+
+    last: DecidedWrite | None = None
+    run: str = ""
+    ended_runs: Sequence[str] = ()
+    aborted: Sequence[int] = ()
+    once: bool = False
+    changed_us: int = 0
+
+    @property
+    def unpublished(self) -> bool:
+        return self.last is not None and bool(self.last.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """``settled`` is the write that its writer knows to be published everywhere."""
+
+    decision: DecidedWrite
+    run: str = ""
+    settled: int | None = None
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``state`` is the new one, None where nothing changes. ``standing`` is the decision that is
+    in the proposal's way, published or not, as ``already`` says."""
+
+    state: WriterState | None = None
+    standing: DecidedWrite | None = None
+    already: bool = field(default=False)
+
+
+NOTHING: Final = WriterState()
+
+
+def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
+    """The outcome of a proposal. Raises WriteFencedError."""
+    wanted, last = proposal.decision, now.last
+    if last is not None and last.write == wanted.write:
+        return Outcome()
+    if wanted.write in now.aborted:
+        raise WriteFencedError(
+            f"The write was aborted, so it cannot be committed any more (version {wanted.version})."
+        )
+    if last is not None and wanted.version <= last.version:
+        return Outcome(standing=last, already=True)
+    if proposal.run and proposal.run in now.ended_runs:
+        raise WriteFencedError(
+            f"Another run of the same query has written since (run {now.run}); this one, "
+            f"{proposal.run}, must not write any more. Stop it."
+        )
+    if last is not None and last.topics and last.write != proposal.settled:
+        return Outcome(standing=last)
+    ended = tuple(now.ended_runs)
+    if now.run and now.run != proposal.run:
+        ended = (*ended, now.run)[-MAX_ENDED_RUNS:]
+    return Outcome(
+        replace(
+            now, last=wanted, run=proposal.run, ended_runs=ended, once=proposal.once,
+            changed_us=now_us,
+        )
+    )  # fmt: skip
+
+
+def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
+    """Let the proposed write never be decided; ``standing`` is that decision, if it is."""
+    write = proposal.decision.write
+    if now.last is not None and now.last.write == write:
+        return Outcome(standing=now.last)
+    if write in now.aborted:
+        return Outcome()
+    aborted = (*now.aborted, write)[-MAX_ABORTED:]
+    once = proposal.once and now.last is None
+    return Outcome(replace(now, aborted=aborted, once=once, changed_us=now_us))
+
+
+def published(
+    now: WriterState, write: int, done: Mapping[str, Sequence[int]]
+) -> WriterState | None:
+    """The state once these partitions of the write, by topic, are published; None if it is the
+    same."""
+    last = now.last
+    if last is None or last.write != write or not last.topics:
+        return None
+    left: dict[str, TopicRecords] = {}
+    for topic, part in last.topics.items():
+        records = {
+            partition: count
+            for partition, count in part.records.items()
+            if partition not in done.get(topic, ())
+        }
+        if records:
+            left[topic] = TopicRecords(part.topic_id, records)
+    if left == last.topics:
+        return None
+    return replace(now, last=replace(last, topics=left))

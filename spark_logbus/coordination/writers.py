@@ -1,0 +1,210 @@
+"""Atomic writers' decisions in ZooKeeper: one node a writer, and a list of those to look after.
+
+A decision and its entry in the list are one transaction. Brokers find what is not published yet in
+the list, publish their part, and take it out when nothing is left; the writer's node stays, for it
+says what was decided last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from spark_logbus.coordination import decisions, paths
+from spark_logbus.coordination.decisions import (
+    DecidedWrite,
+    Outcome,
+    Proposal,
+    TopicRecords,
+    WriterState,
+)
+from spark_logbus.coordination.payloads import (
+    DecisionPayload,
+    TopicRecordsPayload,
+    WriterPayload,
+    decode,
+    encode,
+)
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.retry import Deadline
+from spark_logbus.zookeeper.nodes import Node, Nodes
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import (
+    MAX_TRANSACTION_BYTES,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+)
+from spark_logbus.zookeeper.unreadable import CorruptNodeError
+
+logger = logging.getLogger(__name__)
+
+
+class WriterRegistry:
+    """Decides writes and lists those to look after. Thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        self._tree = Nodes(session)
+        self._clock = session.clock
+
+    def decide(self, writer: str, proposal: Proposal) -> Outcome:
+        """Raises WriteFencedError, CoordinationError, and InvalidRequestError for a decision that
+        does not fit into a node."""
+        return self._change(writer, proposal, aborting=False)
+
+    def abort(self, writer: str, proposal: Proposal) -> Outcome:
+        return self._change(writer, proposal, aborting=True)
+
+    def look(self, writer: str, proposal: Proposal) -> Outcome:
+        """What ``decide`` would say; changes nothing."""
+        deadline = self._tree.session.deadline()
+        path = paths.writer(writer)
+        self._tree.sync(deadline=deadline)
+        node = self._tree.get(path, deadline=deadline)
+        now = decisions.NOTHING if node is None else _state(node, path)
+        return decisions.decide(now, proposal, now_us=self._clock.now_us())
+
+    def _change(self, writer: str, proposal: Proposal, *, aborting: bool) -> Outcome:
+        path, entry = paths.writer(writer), paths.pending_write(writer)
+        what = f"{'abort' if aborting else 'decide'} a write of {writer}"
+        change = decisions.abort if aborting else decisions.decide
+
+        def step(deadline: Deadline) -> Outcome:
+            nodes = self._tree.get_many([path, entry, paths.PENDING_WRITES], deadline=deadline)
+            if nodes[paths.PENDING_WRITES] is None:
+                self._tree.ensure(paths.WRITERS, deadline=deadline)
+                self._tree.ensure(paths.PENDING_WRITES, deadline=deadline)
+            node = nodes[path]
+            now = decisions.NOTHING if node is None else _state(node, path)
+            outcome = change(now, proposal, now_us=self._clock.now_us())
+            if outcome.state is None:
+                return outcome
+            operations = [_write(path, node, outcome.state)]
+            if nodes[entry] is None and not aborting:
+                operations.append(Create(entry))
+            self._tree.transact(what, operations, deadline=deadline)
+            return outcome
+
+        return self._tree.repeat(what, step)
+
+    def pending(self) -> dict[str, WriterState]:
+        """The writers to look after, and their states."""
+        deadline = self._tree.session.deadline()
+        self._tree.sync(deadline=deadline)
+        names = self._tree.children(paths.PENDING_WRITES, deadline=deadline) or []
+        writers = {paths.writer(paths.writer_of(name)): paths.writer_of(name) for name in names}
+        found: dict[str, WriterState] = {}
+        for path, node in self._tree.get_many(writers, deadline=deadline).items():
+            try:
+                found[writers[path]] = decisions.NOTHING if node is None else _state(node, path)
+            except CorruptNodeError as error:
+                logger.error("A decided write cannot be published: %s", error)
+        return found
+
+    def published(
+        self, writer: str, write: int, done: Mapping[str, Sequence[int]]
+    ) -> WriterState | None:
+        """Note that these partitions of the write are published, by topic; the state then, None
+        if the writer is not to be looked after any more."""
+        path, entry = paths.writer(writer), paths.pending_write(writer)
+        what = f"note what is published of a write of {writer}"
+
+        def step(deadline: Deadline) -> WriterState | None:
+            nodes = self._tree.get_many([path, entry], deadline=deadline)
+            node = nodes[path]
+            now = decisions.NOTHING if node is None else _state(node, path)
+            new = decisions.published(now, write, done)
+            state = new or now
+            operations: list[Operation] = []
+            if new is not None:
+                operations.append(_write(path, node, new))
+            elif node is not None:
+                operations.append(Check(path, node.version))
+            if nodes[entry] is not None and not state.unpublished:
+                operations.append(Delete(entry))
+            if new is not None or len(operations) > 1:
+                self._tree.transact(what, operations, deadline=deadline)
+            return state if state.unpublished else None
+
+        return self._tree.repeat(what, step)
+
+    def forget(self, *, before_us: int, once_before_us: int) -> int:
+        """Remove the states of writers that have nothing pending, and decided nothing since the
+        one time, or, of those that write once, the other; the number of them."""
+        deadline = self._tree.session.deadline()
+        pending = set(self._tree.children(paths.PENDING_WRITES, deadline=deadline) or [])
+        names = self._tree.children(paths.WRITERS, deadline=deadline) or []
+        by_path = {
+            paths.writer(paths.writer_of(name)): name for name in names if name not in pending
+        }
+        removed = 0
+        for path, node in self._tree.get_many(by_path, deadline=deadline).items():
+            try:
+                if node is None:
+                    continue
+                state = _state(node, path)
+                if state.changed_us >= (once_before_us if state.once else before_us):
+                    continue
+                self._tree.transact(
+                    f"forget {path}", [Delete(path, node.version)], deadline=deadline
+                )
+                removed += 1
+            except CorruptNodeError as error:
+                logger.error("A writer's state is left as it is: %s", error)
+        return removed
+
+
+def _write(path: str, node: Node | None, state: WriterState) -> Operation:
+    data = encode(_payload(state))
+    if len(data) > MAX_TRANSACTION_BYTES - 10_000:
+        raise InvalidRequestError(
+            f"The decision about a write takes {len(data)} bytes, more than one node of ZooKeeper "
+            "holds: it has too many tasks and partitions. Write with fewer tasks (coalesce)."
+        )
+    return Create(path, data) if node is None else SetData(path, data, node.version)
+
+
+def _state(node: Node, path: str) -> WriterState:
+    payload = decode(WriterPayload, node.data, path=path)
+    last = payload.last
+    return WriterState(
+        last=None
+        if last is None
+        else DecidedWrite(
+            version=last.version,
+            write=last.write,
+            attempts=last.attempts,
+            topics={
+                topic: TopicRecords(part.id, part.records) for topic, part in last.topics.items()
+            },
+        ),
+        run=payload.run,
+        ended_runs=payload.ended_runs,
+        aborted=payload.aborted,
+        once=payload.once,
+        changed_us=payload.changed_us,
+    )
+
+
+def _payload(state: WriterState) -> WriterPayload:
+    last = state.last
+    return WriterPayload(
+        last=None
+        if last is None
+        else DecisionPayload(
+            version=last.version,
+            write=last.write,
+            attempts=last.attempts,
+            topics={
+                topic: TopicRecordsPayload(id=part.topic_id, records=dict(part.records))
+                for topic, part in last.topics.items()
+            },
+        ),
+        run=state.run,
+        ended_runs=list(state.ended_runs),
+        aborted=list(state.aborted),
+        once=state.once,
+        changed_us=state.changed_us,
+    )

@@ -1,0 +1,153 @@
+"""Atomic writes: record batches staged, decided on, published and discarded.
+
+Who writes sends ``stage`` to the leaders, as tasks go; then, once, ``prepare`` to the leaders,
+``decide`` to any broker, and ``publish`` to the leaders. See docs/transactions.md.
+"""
+
+from __future__ import annotations
+
+from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource, declare
+from spark_logbus.protocol.messages.append import AppendPartition, AppendResponse
+from spark_logbus.protocol.messages.error import ErrorInfo
+
+__all__ = [
+    "DecideRequest",
+    "DecideResponse",
+    "Decision",
+    "DiscardRequest",
+    "DiscardResponse",
+    "PrepareRequest",
+    "PublishRequest",
+    "ShareResponse",
+    "ShareResult",
+    "StageRequest",
+    "TopicShares",
+    "WriteShare",
+]
+
+
+class StageRequest(Message):
+    """Like an append with acks flushed, of record batches that nobody is to see yet. Each
+    partition's are of one attempt of a task, whose number is their producer id; the base offsets
+    in the response count that attempt's records."""
+
+    timeout_ms: int
+    partitions: list[AppendPartition]
+
+
+declare(
+    Api.STAGE, StageRequest, AppendResponse,
+    operation=Operation.WRITE, resource=Resource.TOPIC,
+    entries=lambda request: request.partitions,
+)  # fmt: skip
+
+
+class WriteShare(Message):
+    """``records`` of the write are for this partition, over all attempts that count."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    records: int
+
+
+class PrepareRequest(Message):
+    """Are these shares on disk, staged? ``attempts`` are those that count, in the order of their
+    tasks, as in ``"5,7-9"``."""
+
+    write: int
+    attempts: str
+    partitions: list[WriteShare]
+
+
+class PublishRequest(PrepareRequest):
+    """The write is decided: make these shares visible, if that is not done."""
+
+
+class ShareResult(Message):
+    topic: str
+    partition: int
+    error: ErrorInfo | None = None
+
+
+class ShareResponse(Message):
+    results: list[ShareResult]
+
+
+declare(
+    Api.PREPARE, PrepareRequest, ShareResponse,
+    operation=Operation.WRITE, resource=Resource.TOPIC,
+    entries=lambda request: request.partitions,
+)  # fmt: skip
+declare(
+    Api.PUBLISH, PublishRequest, ShareResponse,
+    operation=Operation.WRITE, resource=Resource.TOPIC,
+    entries=lambda request: request.partitions,
+)  # fmt: skip
+
+
+class TopicShares(Message):
+    """Records by partition."""
+
+    topic_id: str
+    records: dict[int, int]
+
+
+class Decision(Message):
+    """A decided write, and what of it is not known to be published."""
+
+    version: int
+    write: int
+    attempts: str
+    topics: dict[str, TopicShares] = {}
+
+
+class DecideRequest(Message):
+    """Decide the ``decision`` of a writer, unless one of that version or a later one stands.
+
+    ``run``: of the query that writes; no run before it decides anything any more. ``settled``:
+    the write whose decision was published everywhere, as this writer knows. ``once``: the writer
+    never writes again. ``abort``: let the write never be decided, which holds unless it is.
+    ``look``: change nothing, only say what would become of it.
+    """
+
+    writer: str
+    run: str
+    decision: Decision
+    settled: int | None = None
+    once: bool = False
+    abort: bool = False
+    look: bool = False
+
+
+class DecideResponse(Message):
+    """``outcome``: "decided"; "already", and ``decision`` stands in its place; "unsettled", and
+    ``decision``, the last one, has to be published everywhere first; "aborted"."""
+
+    outcome: str
+    decision: Decision | None = None
+
+
+declare(
+    Api.DECIDE, DecideRequest, DecideResponse,
+    operation=Operation.WRITE, resource=Resource.TOPIC,
+    entries=lambda request: request.decision.topics,
+)  # fmt: skip
+
+
+class DiscardRequest(Message):
+    """Drop all that the write has staged on this broker, for it is aborted; or what one attempt
+    of a task has, for it failed."""
+
+    write: int
+    attempt: int | None = None
+
+
+class DiscardResponse(Message):
+    pass
+
+
+declare(
+    Api.DISCARD, DiscardRequest, DiscardResponse,
+    operation=Operation.WRITE, resource=Resource.TOPIC,
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""Atomic writes of Spark: who writes what, what tasks tell the driver, and what it then does."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_logbus.client import AtomicWrites, Cluster, Commit, StagedTask, WriteIdentity
+from spark_logbus.errors import LogbusError
+from spark_logbus.record.stage_id import MAX_ATTEMPT, WRITE_BITS
+from spark_logbus.sink.options import SinkOptions
+
+logger = logging.getLogger(__name__)
+
+# What Spark sets for the tasks of a micro-batch. The job group of a streaming query is its run.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicWrite:
+    """One attempt to write one version of something. Picklable."""
+
+    identity: WriteIdentity
+    number: int
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """A task's report to the driver. Picklable."""
+
+    write: AtomicWrite
+    staged: StagedTask
+
+
+def batch_write(options: SinkOptions) -> AtomicWrite:
+    """A batch write, made on the driver once."""
+    number = secrets.randbits(WRITE_BITS)
+    transaction = options.transaction
+    if transaction is None:
+        once = WriteIdentity(writer=f"write:{uuid.uuid4()}", version=0, once=True)
+        return AtomicWrite(once, number)
+    # Of each table, as Delta Lake has it: one application may write several topics in one version.
+    writer = f"application:{transaction.app_id}:{options.topic or ''}"
+    return AtomicWrite(WriteIdentity(writer=writer, version=transaction.version), number)
+
+
+def micro_batch_write() -> AtomicWrite:
+    """The write of the micro-batch that this task is of: the same in all of its tasks, and another
+    one when another run of the query does the micro-batch again."""
+    context = TaskContext.get()
+    assert context is not None, "a task has a context"
+    query, batch, run = (
+        context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID)
+    )
+    if query is None or batch is None:
+        raise LogbusError(
+            "Spark does not say which query and micro-batch this task is of "
+            f"({_QUERY_ID}, {_BATCH_ID}), so it cannot be written exactly once; set the option "
+            "delivery to at-least-once."
+        )
+    identity = WriteIdentity(writer=f"query:{query}", version=int(batch), run=run or "")
+    digest = hashlib.blake2b(f"{query} {batch} {run}".encode(), digest_size=8).digest()
+    return AtomicWrite(identity, int.from_bytes(digest, "big") >> (64 - WRITE_BITS))
+
+
+def attempt_number() -> int:
+    """A number of this attempt of its task, which no other attempt in the write has."""
+    context = TaskContext.get()
+    assert context is not None, "a task has a context"
+    return context.taskAttemptId() & MAX_ATTEMPT
+
+
+def commit(cluster: Cluster, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
+    """Commit what the tasks have staged, in their order; None if that is nothing."""
+    staged = [message for message in messages if isinstance(message, StagedMessage)]
+    if not any(message.staged.records for message in staged):
+        return None
+    write = staged[0].write
+    outcome = _writes(cluster).commit(
+        write.identity, write.number, [message.staged for message in staged]
+    )
+    if not outcome.committed:
+        logger.warning(
+            "Version %d of %s was committed before; what was written this time is dropped.",
+            write.identity.version, write.identity.writer,
+        )  # fmt: skip
+    return outcome
+
+
+def abort(cluster: Cluster, write: AtomicWrite) -> None:
+    """Drop all that the write has staged; a warning if it cannot be, for it expires by itself."""
+    try:
+        if _writes(cluster).abort(write.identity, write.number):
+            logger.info("The write failed; nothing of it is kept.")
+        else:
+            logger.warning("The write was reported as failed, but it was committed before that.")
+    except LogbusError as error:
+        logger.warning("What a failed write has staged goes when it expires: %s", error)
+
+
+def discard_attempt(cluster: Cluster, write: AtomicWrite, attempt: int) -> None:
+    """Drop what an attempt that failed has staged."""
+    _writes(cluster).discard(write.number, attempt)
+
+
+@cache
+def _writes(cluster: Cluster) -> AtomicWrites:
+    return AtomicWrites(cluster)

@@ -1,0 +1,171 @@
+"""Atomic writes through the client, against real brokers and a real ZooKeeper."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from spark_logbus.client import (
+    Admin,
+    AtomicWrites,
+    ClientConfig,
+    Cluster,
+    Commit,
+    Producer,
+    RangeReader,
+    StagedTask,
+    WriteIdentity,
+)
+from spark_logbus.errors import WriteFencedError
+from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.record.stage_id import WRITE_BITS, stage_id
+
+CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def cluster(brokers: EmbeddedCluster) -> Iterator[Cluster]:
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    Admin(cluster).create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def writes(cluster: Cluster) -> AtomicWrites:
+    return AtomicWrites(cluster)
+
+
+def stage(cluster: Cluster, topic: str, write: int, attempt: int, values: list[str]) -> StagedTask:
+    """Stage the values, in turn, in all partitions."""
+    records: Counter[TopicPartition] = Counter()
+    with Producer(cluster, stage_id=stage_id(write, attempt)) as producer:
+        futures = [
+            producer.send(topic, value.encode(), partition=number % 2)
+            for number, value in enumerate(values)
+        ]
+    for future in futures:
+        placed = future.result(0)
+        records[TopicPartition(placed.topic, placed.partition)] += 1
+    return StagedTask(attempt, records, 1000)
+
+
+def read(cluster: Cluster, topic: str) -> list[list[str]]:
+    """The values in each partition."""
+    found = []
+    for number, ends in Admin(cluster).describe([topic])[topic].partitions.items():
+        assert ends.ends is not None
+        at = TopicPartition(topic, number)
+        values: list[str] = []
+        reader = RangeReader(cluster, OffsetRange(at, 0, ends.ends.high_watermark))
+        for batch in reader:
+            column = batch.arrow_batch.column("value")
+            values.extend(value.decode() for value in column.to_pylist())
+        found.append(values)
+    return found
+
+
+def write_number() -> int:
+    return secrets.randbits(WRITE_BITS)
+
+
+def test_a_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
+    write = write_number()
+    tasks = [
+        stage(cluster, topic, write, 7, ["c", "d"]),
+        stage(cluster, topic, write, 3, ["a", "b"]),
+    ]
+    stage(cluster, topic, write, 9, ["x", "x"])
+    assert read(cluster, topic) == [[], []]
+    outcome = writes.commit(WriteIdentity(writer="me", version=1), write, tasks)
+    assert (outcome.committed, outcome.visible) == (True, True)
+    assert read(cluster, topic) == [["c", "a"], ["d", "b"]]
+
+
+def committed(
+    cluster: Cluster, topic: str, writes: AtomicWrites, identity: WriteIdentity, values: list[str]
+) -> Commit:
+    write = write_number()
+    return writes.commit(identity, write, [stage(cluster, topic, write, 0, values)])
+
+
+def test_a_version_is_committed_once(cluster: Cluster, topic: str) -> None:
+    writer = uuid.uuid4().hex
+    for version, values in [(1, ["a", "b"]), (1, ["x", "y"]), (0, ["x"]), (2, ["c"]), (2, ["x"])]:
+        identity = WriteIdentity(writer=writer, version=version)
+        # Each from a process of its own, which remembers nothing.
+        outcome = committed(cluster, topic, AtomicWrites(cluster), identity, values)
+        assert outcome.committed is ("x" not in values)
+    assert read(cluster, topic) == [["a", "c"], ["b"]]
+
+
+def test_writers_do_not_meet(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
+    for number in range(3):
+        identity = WriteIdentity(writer=f"{uuid.uuid4()} ../€{number}", version=1)
+        assert committed(cluster, topic, writes, identity, [str(number)]).committed
+    assert read(cluster, topic) == [["0", "1", "2"], []]
+
+
+def test_a_run_that_was_succeeded_is_fenced(cluster: Cluster, topic: str) -> None:
+    writer = uuid.uuid4().hex
+
+    def commit(run: str, version: int) -> bool:
+        identity = WriteIdentity(writer=writer, version=version, run=run)
+        return committed(cluster, topic, AtomicWrites(cluster), identity, [run]).committed
+
+    assert commit("a", 1)
+    assert commit("b", 2)
+    assert not commit("a", 2)  # nothing to fence: it is committed
+    with pytest.raises(WriteFencedError, match="run b"):
+        commit("a", 3)
+    assert commit("b", 3)
+    assert read(cluster, topic) == [["a", "b", "b"], []]
+
+
+def test_an_aborted_write_cannot_be_committed(
+    cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
+    write = write_number()
+    tasks = [stage(cluster, topic, write, 0, ["a", "b"])]
+    assert writes.abort(identity, write)
+    with pytest.raises(WriteFencedError, match="aborted"):
+        writes.commit(identity, write, tasks)
+    tasks = [stage(cluster, topic, write, 1, ["a", "b"])]
+    with pytest.raises(WriteFencedError):
+        writes.commit(identity, write, tasks)
+    assert committed(cluster, topic, writes, identity, ["c"]).committed
+    assert read(cluster, topic) == [["c"], []]
+
+
+def test_a_committed_write_is_not_aborted(
+    cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1, once=True)
+    write = write_number()
+    writes.commit(identity, write, [stage(cluster, topic, write, 0, ["a"])])
+    assert not writes.abort(identity, write)
+    assert read(cluster, topic) == [["a"], []]
+
+
+def test_an_empty_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
+    assert writes.commit(identity, write_number(), []).committed
+    assert not committed(cluster, topic, writes, identity, ["x"]).committed
+    assert read(cluster, topic) == [[], []]
