@@ -59,9 +59,7 @@ def micro_batch_write() -> AtomicWrite:
     one when another run of the query does the micro-batch again."""
     context = TaskContext.get()
     assert context is not None, "a task has a context"
-    query, batch, run = (
-        context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID)
-    )
+    query, batch, run = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
     if query is None or batch is None:
         raise LogbusError(
             "Spark does not say which query and micro-batch this task is of "

@@ -100,14 +100,14 @@ def parse_options(
     )
 
 
-def _transaction(
-    given: SparkOptions, delivery: Delivery, *, streaming: bool
-) -> Transaction | None:
+def _transaction(given: SparkOptions, delivery: Delivery, *, streaming: bool) -> Transaction | None:
     app_id, version = given.text("txnAppId"), given.number("txnVersion", least=0)
     if app_id is None and version is None:
         return None
     if app_id is None or version is None:
-        there, absent = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        there, absent = (
+            ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        )
         raise InvalidOptionError(f"Option {there} is set and {absent} is not; set both or none.")
     if streaming:
         raise InvalidOptionError(

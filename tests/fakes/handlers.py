@@ -17,9 +17,13 @@ from spark_logbus.broker.handlers.offsets import OffsetHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
+from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Connection
+from spark_logbus.broker.publisher import Publisher
 from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.zookeeper import Session
 from tests.fakes.broker_parts import Logs, held_lease
 
 
@@ -48,6 +52,7 @@ def dispatcher_over(
     *,
     metadata_cache: object,
     topics: object = None,
+    writers: object = None,
     max_wait_ms: int = 1,
 ) -> RequestDispatcher:
     """All handlers, of a broker with the id 5."""
@@ -57,6 +62,16 @@ def dispatcher_over(
         RequestMetrics(logs.clock),
     )
     config = BrokerConfig(id=5, data_dir=Path("d"))
+    publisher = Publisher(
+        partitions,
+        logs=logs.directory,
+        writers=cast(WriterRegistry, writers),
+        topics=cast(TopicRegistry, topics),
+        lease=held_lease(),
+        session=cast(Session, None),  # for what it looks after by itself
+        clock=clock,
+        retention_ms=1,
+    )
     cache = cast(MetadataCache, metadata_cache)
     return RequestDispatcher(
         [
@@ -80,6 +95,14 @@ def dispatcher_over(
             OffsetHandler(partitions, metrics=metrics),
             TopicHandler(
                 config, metadata_cache=cache, topics=cast(TopicRegistry, topics), executor=executor
+            ),
+            WriteHandler(
+                publisher,
+                logs=logs.directory,
+                writers=cast(WriterRegistry, writers),
+                copying=executor,
+                coordinating=executor,
+                metrics=metrics,
             ),
         ],
         max_entries=config.network.max_partitions_per_request,

@@ -49,7 +49,7 @@ class NoZooKeeper:
     def away(self, *_: object, **__: object) -> None:
         raise CoordinationError("ZooKeeper is away.")
 
-    look_up = create = delete = alter = away
+    look_up = create = delete = alter = decide = abort = look = away
 
 
 class Target:
@@ -67,6 +67,7 @@ class Target:
             self.executor,
             metadata_cache=NoZooKeeper(),
             topics=NoZooKeeper(),
+            writers=NoZooKeeper(),
             max_wait_ms=60_000,
         )
 
@@ -93,9 +94,13 @@ class Target:
         if isinstance(answer, NoResponse):
             return "no reply"
         if isinstance(answer, DelayedResponse):
-            self._logs.flush()
             self._logs.clock.advance(61.0)
-            reply = wait_until(answer.poll, deadline_s=HANG_S)
+
+            def poll() -> object:
+                self._logs.flush()
+                return answer.poll()
+
+            reply = wait_until(poll, deadline_s=HANG_S)
             assert reply is not None
         else:
             reply = answer

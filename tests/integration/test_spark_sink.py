@@ -80,7 +80,14 @@ def test_the_column_topic_and_the_option(spark: SparkSession, logbus: Logbus) ->
 def test_many_rows_arrive_once_each(spark: SparkSession, logbus: Logbus, compression: str) -> None:
     topic = logbus.topic(partitions=2)
     frame = spark.range(60_000).selectExpr("repeat(cast(id as string), 60) AS value")
-    write(frame, logbus, topic=topic, compression=compression, acks="written")
+    write(
+        frame,
+        logbus,
+        topic=topic,
+        compression=compression,
+        acks="written",
+        delivery="at-least-once",
+    )
     got = read(spark, logbus, topic)
     assert got.selectExpr("count(*)", "count(distinct value)").first() == (60_000, 60_000)
     assert all(logbus.ends(topic).values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,
     CreateTopicRequest,
+    Decision,
     DeleteTopicRequest,
     DeleteTopicResponse,
     FetchPartition,
@@ -29,6 +30,7 @@ from spark_logbus.protocol import (
     MetadataResponse,
     Operation,
     Resource,
+    TopicShares,
     check_api,
     decode_request,
     decode_response,
@@ -54,6 +56,11 @@ def test_api_numbers_never_change() -> None:
         "DELETE_TOPIC": 7,
         "SPLIT_RANGE": 8,
         "ALTER_TOPIC": 9,
+        "STAGE": 10,
+        "PREPARE": 11,
+        "DECIDE": 12,
+        "PUBLISH": 13,
+        "DISCARD": 14,
     }
     assert set(APIS) == set(Api)
 
@@ -70,6 +77,10 @@ def test_every_api_but_the_handshake_needs_a_right() -> None:
         Api.DELETE_TOPIC: (Operation.DELETE, Resource.TOPIC),
         Api.SPLIT_RANGE: (Operation.DESCRIBE, Resource.TOPIC),
         Api.ALTER_TOPIC: (Operation.ALTER, Resource.TOPIC),
+        **dict.fromkeys(
+            (Api.STAGE, Api.PREPARE, Api.DECIDE, Api.PUBLISH, Api.DISCARD),
+            (Operation.WRITE, Resource.TOPIC),
+        ),
     }
 
 
@@ -77,13 +88,15 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
     listing = {}
     for api, declared in APIS.items():
         fields = msgspec.structs.fields(declared.request)
-        listing[api] = declared.entries(
-            declared.request(**{field.name: field.name for field in fields})
-        )
+        names = {field.name: field.name for field in fields}
+        if api is Api.DECIDE:
+            names["decision"] = Decision(0, 0, "", cast(dict[str, TopicShares], "topics"))
+        listing[api] = declared.entries(declared.request(**names))
     assert listing == {
         **dict.fromkeys(Api),
-        Api.METADATA: "topics",
+        **dict.fromkeys((Api.METADATA, Api.DECIDE), "topics"),
         **dict.fromkeys((Api.APPEND, Api.FETCH, Api.LIST_OFFSETS, Api.SPLIT_RANGE), "partitions"),
+        **dict.fromkeys((Api.STAGE, Api.PREPARE, Api.PUBLISH), "partitions"),
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import Acks, Compression
-from spark_logbus.sink.options import SinkOptions, parse_options
+from spark_logbus.sink.options import Delivery, SinkOptions, Transaction, parse_options
 
 
 def parse(**options: str) -> SinkOptions:
@@ -26,7 +26,9 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"TOPIC": "t"}, {"topic": "t"}),
         ({"path": "t"}, {"topic": "t"}),
         ({"path": "t", "topic": "t"}, {"topic": "t"}),
-        ({"acks": "Written"}, {"acks": Acks.WRITTEN}),
+        ({"acks": "Written", "delivery": "at-least-once"}, {"acks": Acks.WRITTEN}),
+        ({}, {"delivery": Delivery.EXACTLY_ONCE, "transaction": None}),
+        ({"txnAppId": "a b", "txnVersion": "0"}, {"transaction": Transaction("a b", 0)}),
         ({"compression": "zstd"}, {"compression": Compression.ZSTD}),
         ({"checkpointLocation": "/x", "queryName": "q"}, {"topic": None}),
     ],
@@ -48,12 +50,28 @@ def test_values(options: dict[str, str], expected: dict[str, object]) -> None:
         ({"topic": " "}, "Option topic is empty"),
         ({"zookeeper": "z:0"}, "Option zookeeper: 'z:0' in .* is not a server; use"),
         ({"acks": "all"}, "Option acks: expected one of none, written, flushed, got 'all'"),
+        ({"acks": "none"}, "Option acks is none, which may lose records.*at-least-once"),
+        ({"delivery": "exactly_once"}, "expected exactly-once or at-least-once"),
+        ({"txnAppId": "a"}, "Option txnAppId is set and txnVersion is not"),
+        ({"txnVersion": "1"}, "Option txnVersion is set and txnAppId is not"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "a whole number from 0"),
+        ({"txnAppId": "a" * 151, "txnVersion": "1"}, "has 151 characters"),
+        (
+            {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
+            "need delivery exactly-once",
+        ),
         ({"compression": "gzip"}, "Option compression: expected one of none, lz4, zstd"),
     ],
 )
 def test_refusals_name_the_option(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         parse(**options)
+
+
+def test_a_stream_is_its_own_transaction() -> None:
+    given = {"zookeeper": "z:1", "txnAppId": "a", "txnVersion": "1"}
+    with pytest.raises(InvalidOptionError, match="writeStream has its query"):
+        parse_options(given, overwrite=False, streaming=True)
 
 
 def test_overwriting_is_refused() -> None:

@@ -16,7 +16,8 @@ from spark_logbus.sink.writer import LogbusBatchWriter, LogbusStreamWriter, Task
 
 @pytest.fixture
 def plan() -> WritePlan:
-    options = parse_options({"topic": "t", "zookeeper": "h:1"}, overwrite=False)
+    given = {"topic": "t", "zookeeper": "h:1", "delivery": "at-least-once"}
+    options = parse_options(given, overwrite=False)
     return WritePlan(
         options, SinkColumns(("value",), has_topic=False, has_partition=False), Bootstrap.of("h:1")
     )

@@ -205,6 +205,6 @@ def test_many_later_producers_do_not_make_the_log_forget(broker: Broker) -> None
         broker.append(batch(0, producer=producer), flush=False)
     publish(log, share(1, 1))
     assert log.ends().log_end_offset == 1 + 1499 + 1500
-    log.staging.settle([])
+    log.staging.settle([share(1).write])
     with pytest.raises(StagedDataLostError):
         log.staging.publish(share(1, 1), leader_epoch=1)
