@@ -10,6 +10,7 @@ import sys
 BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
+    "sink": "micro-batches from topic to topic: what exactly once adds to at least once",
     "network": "the broker's threads, against a thread for each connection and asyncio",
     "stream": "micro-batches, starts and reads of streams, against Kafka's and a source of nothing",
     "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",

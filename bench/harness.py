@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -127,8 +128,12 @@ def print_ratios(
     baseline: str,
     records: int,
     target: float | None = None,
+    targets: Mapping[str, float] = MappingProxyType({}),
 ) -> float:
-    """A row for each contender; the lowest median ratio among those that are not the baseline."""
+    """A row for each contender; the lowest median ratio among those that are not the baseline.
+
+    ``target`` is for the lowest of them, ``targets`` are for single contenders.
+    """
     headings = ("records/s", "seconds: min", "median", "max", "CPU s", "of baseline")
     table = Table("", *headings, title=title)
     for column in table.columns[1:]:
@@ -144,6 +149,8 @@ def print_ratios(
         )
         if name != baseline:
             lowest = min(lowest, ratio)
+        if name in targets:
+            shown += f", target {targets[name]:.2f}"
         median = statistics.median(times)
         table.add_row(
             name,
