@@ -152,8 +152,10 @@ class Publisher:
         self._seen = {write: self._seen.get(write, now) for write in pending}
         # Only what was known before the list was read: what came since may be missing in it.
         settled = set().union(*known.values()) - pending
-        for log in logs if settled else ():
+        now_us = self._logs.clock.time.now_us()
+        for log in logs:
             log.staging.settle(settled)
+            log.staging.expire(now_us, pending=pending)
         for writer, state in states.items():
             if self._stopping.is_set():
                 return

@@ -142,6 +142,7 @@ class Broker:
             logs=self._logs,
             replica_manager=self._replica_manager,
             metadata_cache=self._metadata_cache,
+            publisher=self._publisher,
             requests=self._requests,
             request_metrics=request_metrics,
             compaction=self._compactor.stats,

@@ -19,7 +19,7 @@ from spark_logbus.cli.output import console, human_bytes, plural, table, utc
 
 if TYPE_CHECKING:
     from spark_logbus.log import File
-    from spark_logbus.log.inspect import Damage, LogListing, SegmentReport
+    from spark_logbus.log.inspect import Damage, LogListing, SegmentReport, StagedReport
     from spark_logbus.record import RecordBatchHeader
 
 Segment = Annotated[Path, typer.Argument(help="A .log file of a partition's directory.")]
@@ -139,12 +139,21 @@ def _segment_cells(found: SegmentReport) -> list[str]:
 def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
     """A file beside the segments, with its lines if it is one of the small text files."""
     from spark_logbus.log import OS_FILES
-    from spark_logbus.log.inspect import is_text_file, read_text_file
+    from spark_logbus.log.inspect import (
+        inspect_staged,
+        is_staged,
+        is_text_file,
+        read_text_file,
+    )
 
+    problem: str | None
+    lines: list[str]
     try:
         size = path.stat().st_size
         if path.is_dir():
             lines, problem = [], "a directory that is no log"
+        elif is_staged(path.name):
+            lines, problem = _staged_lines(inspect_staged(OS_FILES, path))
         elif not is_text_file(path.name):
             lines, problem = _first_line(path, size), None
         else:
@@ -161,6 +170,16 @@ def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
         out.print(f"    {line}")
     if len(lines) > _TEXT_LINES_SHOWN:
         out.print(f"    ... {len(lines) - _TEXT_LINES_SHOWN:,} more lines")
+
+
+def _staged_lines(found: StagedReport) -> tuple[list[str], str | None]:
+    torn = f"the last {found.torn_bytes:,} bytes are torn" if found.torn_bytes else None
+    if found.write is None:
+        return ["nothing is staged"], torn
+    records = plural(sum(found.records.values()), "record")
+    attempts = plural(len(found.records), "attempt")
+    at = utc(found.newest_us)
+    return [f"write {found.write}: {records} of {attempts} of tasks, the last at {at}"], torn
 
 
 def _first_line(path: Path, size: int) -> list[str]:

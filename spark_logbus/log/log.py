@@ -306,7 +306,6 @@ class PartitionLog:
             if self._held:
                 return False
             self._writer.forget_silent_producers(now_us)
-            self.staging.expire(now_us)
             return self._expire(now_us)
 
     def _expire(self, now_us: int) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
+from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.errors import CoordinationError, LogbusError
@@ -96,7 +96,7 @@ class Target:
         if isinstance(answer, DelayedResponse):
             self._logs.clock.advance(61.0)
 
-            def poll() -> object:
+            def poll() -> Response | None:
                 self._logs.flush()
                 return answer.poll()
 

@@ -24,6 +24,7 @@ from spark_logbus.broker.handlers.request_metrics import RequestMetrics, name_of
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.network import Network
+from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
@@ -39,6 +40,7 @@ class MetricSources:
     logs: LogDirectory
     replica_manager: ReplicaManager
     metadata_cache: MetadataCache
+    publisher: Publisher
     requests: RequestMetrics
     network: Network | None = None  # until the port is bound
     session: Session
@@ -224,6 +226,21 @@ METRICS: tuple[Metric, ...] = (
            _one(lambda s: s.compaction.bytes_before)),
     Metric("compaction_written_bytes", _COUNTER, "Bytes of the segments they became.", (),
            _one(lambda s: s.compaction.bytes_after)),
+    # -- atomic writes
+    Metric("staged_bytes", _GAUGE, "What atomic writes have staged and nobody can read yet.", (),
+           _one(lambda s: sum(log.staging.totals.size_bytes for log in s.logs.logs()))),
+    Metric("staged_shares", _GAUGE, "Partitions' parts of such writes.", (),
+           _one(lambda s: sum(log.staging.totals.writes for log in s.logs.logs()))),
+    Metric("staged_expired", _COUNTER,
+           "Partitions' parts of writes that nobody committed in time, and that were dropped.", (),
+           _one(lambda s: s.logs.stats.staged_expired.value)),
+    Metric("writes_pending", _GAUGE,
+           "Writes in the cluster that are committed and not known to be visible everywhere.", (),
+           _one(lambda s: s.publisher.pending)),
+    Metric("writes_lost", _COUNTER,
+           "Partitions' parts of committed writes that are not on the disk any more.", (),
+           _one(lambda s: s.publisher.lost.value)),
+    # -- compaction and the disk
     Metric("log_dirty_ratio", _GAUGE, "The share of a compacted log that is not compacted yet.",
            ("topic", "partition"), _dirty_ratios, per_partition=True),
     Metric("disk_free_bytes", _GAUGE, "What the data directory's file system has left.", (),

@@ -13,6 +13,7 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
+from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
@@ -37,6 +38,7 @@ class Monitoring:
         logs: LogDirectory,
         replica_manager: ReplicaManager,
         metadata_cache: MetadataCache,
+        publisher: Publisher,
         requests: RequestDispatcher,
         request_metrics: RequestMetrics,
         compaction: CompactionStats,
@@ -55,6 +57,7 @@ class Monitoring:
             logs=logs,
             replica_manager=replica_manager,
             metadata_cache=metadata_cache,
+            publisher=publisher,
             requests=request_metrics,
             session=session,
             session_watch=session_watch,

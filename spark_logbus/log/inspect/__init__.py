@@ -22,6 +22,7 @@ from spark_logbus.log.inspect.segment_report import (
     inspect_segment,
     read_segment,
 )
+from spark_logbus.log.inspect.staged_report import StagedReport, inspect_staged, is_staged
 from spark_logbus.log.inspect.verify import (
     Finding,
     Severity,
@@ -38,11 +39,14 @@ __all__ = [
     "LogListing",
     "SegmentReport",
     "Severity",
+    "StagedReport",
     "TextFile",
     "Verification",
     "in_use",
     "inspect_index",
     "inspect_segment",
+    "inspect_staged",
+    "is_staged",
     "is_text_file",
     "list_directory",
     "planned_bytes",

@@ -26,6 +26,7 @@ from spark_logbus.log.inspect.listing import (
     read_text_file,
 )
 from spark_logbus.log.inspect.segment_report import Damage, SegmentReport, inspect_segment
+from spark_logbus.log.inspect.staged_report import inspect_staged, is_staged
 from spark_logbus.log.segment.index_file import index_path
 from spark_logbus.log.segment.scan import OnProgress, ignore_progress
 from spark_logbus.model import TopicPartition
@@ -270,6 +271,8 @@ class LogCheck:
                 self._note_at_rest(path, message)
             elif names.is_leftover(name):
                 self._note_at_rest(path, _LEFTOVER)
+            elif is_staged(name):
+                self._check_staged(path)
             else:
                 self._check_other(path, names.parse_index(name))
         if names.PARTITION_METADATA not in self._log.others:
@@ -281,6 +284,15 @@ class LogCheck:
             self._find(Severity.NOTE, path, "Not a file that this release knows.")
         elif index_of not in self._log.base_offsets:
             self._note_at_rest(path, _LEFTOVER)
+
+    def _check_staged(self, path: Path) -> None:
+        try:
+            found = inspect_staged(self._files, path)
+        except FileNotFoundError:
+            return
+        if found.write is not None:
+            message = f"Staged by the write {found.write}, which is not committed or not published."
+            self._note_at_rest(path, message)
 
     def _note_at_rest(self, path: Path, message: str) -> None:
         """While a broker is at work, such a file is being written or on its way out."""

@@ -122,7 +122,7 @@ class StagedFile:
         file = environment.files.open(path)
         staged = cls(topic_partition, file, environment=environment)
         size = file.size()
-        for position, header in _whole(file, size):
+        for position, header in whole_batches(file, size):
             if staged.write is None:
                 staged.write = write_of(header.producer_id)
             share = staged.shares.setdefault(header.producer_id, StagedShare())
@@ -315,8 +315,8 @@ def create_staged_file(
     return StagedFile(topic_partition, file, environment=environment)
 
 
-def _whole(file: File, size: int) -> Iterator[tuple[int, RecordBatchHeader]]:
-    """The record batches from the start on, as long as they are whole."""
+def whole_batches(file: File, size: int) -> Iterator[tuple[int, RecordBatchHeader]]:
+    """The record batches of a staged file from its start on, as long as they are whole."""
     position = 0
     while position + HEADER_SIZE <= size:
         try:

@@ -279,11 +279,16 @@ class PartitionStaging:
         except OSError as error:
             logger.warning("%s", storage_error("remove", file.path, error))
 
-    def expire(self, now_us: int) -> None:
-        """Drop what was staged longer ago than it is kept, and files that are free for long."""
+    def expire(self, now_us: int, *, pending: Collection[int]) -> None:
+        """Drop what was staged longer ago than it is kept, and files that are free for long.
+
+        ``pending`` are the writes that are decided and not published, as of just now: without
+        them nobody knows what may be dropped.
+        """
         oldest_us = now_us - self._writer.config.staging_retention_ms * 1000
         for write, file in list(self._files.items()):
-            if write not in self._decided and file.newest_us < oldest_us:
+            over = write not in pending and write not in self._decided
+            if over and file.newest_us < oldest_us:
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped.",
                     file.size_bytes, self._state.topic_partition,

@@ -88,7 +88,7 @@ def test_what_a_request_lists_is_declared_as_its_entries() -> None:
     listing = {}
     for api, declared in APIS.items():
         fields = msgspec.structs.fields(declared.request)
-        names = {field.name: field.name for field in fields}
+        names: dict[str, object] = {field.name: field.name for field in fields}
         if api is Api.DECIDE:
             names["decision"] = Decision(0, 0, "", cast(dict[str, TopicShares], "topics"))
         listing[api] = declared.entries(declared.request(**names))

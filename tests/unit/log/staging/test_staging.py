@@ -21,6 +21,10 @@ def broker(tmp_path: Path) -> Broker:
     return Broker(tmp_path / "data", config=LogConfig(segment_bytes=4096, index_interval_bytes=256))
 
 
+def expire(broker: Broker, *pending: int) -> None:
+    broker.log().staging.expire(broker.clock.now_us(), pending=pending)
+
+
 def test_staged_records_are_seen_when_they_are_published(broker: Broker) -> None:
     log = broker.log()
     broker.append(record_batch(2))
@@ -130,26 +134,28 @@ def test_what_nobody_commits_expires(broker: Broker) -> None:
     broker.clock.advance(50)
     stage(log, attempt(1, write=2), 1)
     broker.clock.advance(20)
-    broker.directory.maintain()
+    expire(broker)
     assert log.staging.totals.writes == 1
     assert broker.directory.stats.staged_expired.value == 1
     log.staging.check(share(1, 1, write=2))  # which keeps it for another while
     broker.clock.advance(50)
-    broker.directory.maintain()
+    expire(broker)
     assert log.staging.totals.writes == 1
     broker.clock.advance(20)
-    broker.directory.maintain()
+    expire(broker)
     assert log.staging.totals.writes == 0
 
 
 def test_a_decided_write_does_not_expire(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
+    stage(log, attempt(1, write=2), 1)
     log.staging.expect(share(1, 1))
     broker.clock.advance(10 * 86_400)
-    broker.directory.maintain()
+    expire(broker, share(1, write=2).write)
+    publish(log, share(1, 1, write=2))
     publish(log, share(1, 1))
-    assert offsets_from(log, 0) == [0]
+    assert offsets_from(log, 0) == [0, 1]
 
 
 def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
@@ -163,7 +169,7 @@ def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
         publish(log, share(1, 1, write=write))
     assert files() == ["0000000000000000.staged"]
     broker.clock.advance(61)
-    broker.directory.maintain()
+    expire(broker)
     assert files() == []
     stage(log, attempt(1, write=9), 1)
     assert files() == ["0000000000000000.staged"]
