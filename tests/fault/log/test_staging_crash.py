@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 
 import pytest
 
-from spark_logbus.errors import CorruptRecordBatchError, LogbusError
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    LogbusError,
+    StagedDataLostError,
+    StorageError,
+)
 from spark_logbus.log import LogConfig, PartitionLog
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record.stage_id import MAX_ATTEMPT
+from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
 from tests.builders.staged import attempt, publish, share, stage
 from tests.fakes.disk import (
@@ -128,3 +135,39 @@ def test_a_disk_that_is_full_while_publishing_shows_nothing_until_all_is_there()
         publish(log, DECIDED)
         check(log)
         assert len(list(batches_from(log, 0))) == 5
+
+
+def test_what_a_recovery_found_in_memory_is_put_on_disk() -> None:
+    disk = SimulatedDisk()
+    stage(Broker(files=disk, config=CONFIG).log(), attempt(1), 10, flush=False)
+    disk.kill()
+    Broker(files=disk, config=CONFIG).log().staging.check(share(10, 1))
+    disk.crash()
+    Broker(files=disk, config=CONFIG).log().staging.check(share(10, 1))
+
+
+def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk, config=CONFIG)
+    log = broker.log()
+    stage(log, attempt(1), 10)
+    stage(log, attempt(2), 10, flush=False)
+    disk.refuse = lambda operation, path: (
+        errno.EIO if operation == "sync" and path.suffix == ".staged" else None
+    )
+    broker.flusher.run()
+    staged = log.staging.stage(batch(0, 1, producer=attempt(3)), leader_epoch=1)
+    told: list[LogbusError | None] = []
+    staged.when_flushed(told.append)
+    broker.flusher.run()
+    disk.refuse = lambda _operation, _path: None
+    assert isinstance(told[0], StorageError)
+    log.staging.check(share(10, 1))
+    for lost in (share(10, 2), share(20, 1, 2)):
+        with pytest.raises(StagedDataLostError):
+            log.staging.check(lost)
+    with pytest.raises(StorageError):
+        stage(log, attempt(2), 10, start=10)
+    log.staging.discard(share(1).write)
+    stage(log, attempt(4), 10)
+    log.staging.check(share(10, 4))

@@ -73,6 +73,9 @@ class AtomicWrites(RuleBasedStateMachine):
 
     @rule(target=writes, run=st.sampled_from(["a", "b"]), again=st.booleans())
     def begin(self, run: str, again: bool) -> Write:
+        return self.new_write(run, again)
+
+    def new_write(self, run: str, again: bool) -> Write:
         last = self.committed[-1].version if self.committed else 0
         self.numbers += 1
         write = Write(last if again else last + 1, self.numbers, run)
@@ -114,11 +117,9 @@ class AtomicWrites(RuleBasedStateMachine):
         ),
         until=st.sampled_from(["staged", "prepared", "decided", "flushed", "shown", "published"]),
     )
-    def write(
-        self, run: str, again: bool, parts: list[tuple[int, int, int]], until: str
-    ) -> Write:
+    def write(self, run: str, again: bool, parts: list[tuple[int, int, int]], until: str) -> Write:
         """A driver that dies at some point, or does not."""
-        write = self.begin(run, again)
+        write = self.new_write(run, again)
         for attempt, partition, count in parts:
             self.stage(write, attempt, partition, count, counts=True)
         if until == "staged":

@@ -15,6 +15,7 @@ from spark_logbus.record import stamp
 from spark_logbus.record.arrow import encode
 from spark_logbus.record.builder import ArrowBatchBuilder
 from tests.builders import record_batches
+from tests.builders.staged import WRITE, attempt, stage
 from tests.fakes.log_directory import Broker
 
 Run = Callable[..., tuple[int, str]]
@@ -274,3 +275,17 @@ def test_a_file_that_is_not_there(tmp_path: Path, what: str) -> None:
 
     with pytest.raises(InvalidRequestError, match=r"Cannot read|There is no file"):
         app(["dump", what, str(tmp_path / "missing.log")])
+
+
+def test_staged_records(run: Run, tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data")
+    stage(broker.log(), attempt(1), 3)
+    stage(broker.log(), attempt(2), 1, 1)
+    broker.directory.close()
+    staged = broker.log_path() / "0000000000000000.staged"
+    with staged.open("ab") as file:
+        file.write(b"torn")
+    code, shown = run("segments", broker.path)
+    assert code == 0
+    assert "the last 4 bytes are torn" in shown
+    assert f"write {WRITE}: 5 records of 2 attempts of tasks, the last at" in shown

@@ -97,3 +97,22 @@ def test_too_many_are_refused_until_some_are_done(executor: WorkExecutor) -> Non
         answered(job)
     wait_until(lambda: executor._unfinished == 0)
     answered(executor.run(work))
+
+
+def test_work_of_one_key_is_done_once_for_all_who_ask_meanwhile(executor: WorkExecutor) -> None:
+    go_on, done = threading.Event(), []
+
+    def work() -> Response:
+        done.append(1)
+        go_on.wait(20)
+        return OK
+
+    jobs = [executor.run(work, key="a") for _ in range(5)]
+    other = executor.run(work, key="b")
+    wait_until(lambda: len(done) == 2)
+    assert [job.poll() for job in (*jobs, other)] == [None] * 6
+    go_on.set()
+    assert [answered(job) for job in (*jobs, other)] == [OK] * 6
+    wait_until(lambda: executor._unfinished == 0)
+    answered(executor.run(work, key="a"))
+    assert len(done) == 3

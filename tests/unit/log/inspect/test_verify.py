@@ -23,6 +23,7 @@ from spark_logbus.log.segment.scan import ignore_progress
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import stamp
 from tests.builders.record_batches import record_batch
+from tests.builders.staged import WRITE, attempt, stage
 from tests.fakes.log_directory import Broker
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=128)
@@ -369,6 +370,18 @@ def test_a_renamed_log(clean: Path) -> None:
 def test_other_files_are_notes(clean: Path, name: str, message: str) -> None:
     (clean / name).write_bytes(b"?")
     assert message in the_one(verify(clean), Severity.NOTE, clean / name)
+
+
+def test_staged_records_are_a_note(tmp_path: Path) -> None:
+    broker = fill(tmp_path / "data")
+    stage(broker.log(), attempt(1), 3)
+    broker.directory.close()
+    path = broker.log_path() / "0000000000000000.staged"
+    assert "not committed" in the_one(verify(broker.path), Severity.NOTE, path)
+    broker.start()
+    broker.log().staging.discard(WRITE)
+    broker.directory.close()
+    assert verify(broker.path).findings == []
 
 
 @pytest.mark.parametrize("name", ["t.creating", "t.deleted", "t.stray"])
