@@ -1,7 +1,7 @@
 """Atomic writes: record batches staged, decided on, published and discarded.
 
 Who writes sends ``stage`` to the leaders, as tasks go; then, once, ``prepare`` to the leaders,
-``decide`` to any broker, and ``publish`` to the leaders. See docs/transactions.md.
+``decide`` to any broker, and ``publish`` to the leaders. See docs/atomic-writes.md.
 """
 
 from __future__ import annotations

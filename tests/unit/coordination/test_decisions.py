@@ -1,4 +1,4 @@
-"""The outcomes of proposals, as the table in the module and in docs/transactions.md has them."""
+"""The outcomes of proposals, as the table in the module and in docs/atomic-writes.md has them."""
 
 from __future__ import annotations
 
