@@ -5,11 +5,13 @@ All listen on loopback at ports that they choose, and die with the tests.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from tests.servers.spark import PROJECT
 # On the command lines of Spark's Python processes: the one that plans a stream, those of tasks.
 PLANNER = "python_streaming_source_runner"
 WORKER = "pyspark.daemon\0pyspark.worker"
+PYTHON = "-m\0pyspark."  # all of them, also those that commit
+EXECUTOR = "CoarseGrainedExecutorBackend"
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -73,6 +77,53 @@ def bundled_java_home(directory: Path) -> str:
     return done.stdout.strip()
 
 
+class Driver:
+    """A driver program, with the processes that it starts, to be killed."""
+
+    def __init__(
+        self, module: str, *arguments: str, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        base = environment()
+        paths = [*filter(None, [(env or {}).get("PYTHONPATH")]), base["PYTHONPATH"]]
+        self.log = log
+        self.process = spawn(
+            [sys.executable, "-m", module, *arguments],
+            output=log,
+            cwd=PROJECT,
+            env={**base, **(env or {}), "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def alive(self) -> bool:
+        """True; fails with the end of its log if it has ended."""
+        assert not self.ended, self.said()[-5000:]
+        return True
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def below(self, program: str) -> list[int]:
+        """The processes below it that have ``program`` on their command line."""
+        return running(self.process.pid, program)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to the program, its JVM, executors and Python workers."""
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            send(pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+        os.kill(pid, number)
+
+
 @dataclass
 class Server:
     """One JVM, known by what it writes to its log."""
@@ -113,23 +164,25 @@ def server(name: str, *arguments: str, directory: Path, env: Mapping[str, str]) 
 
 
 @contextmanager
-def standalone(directory: Path, env: Mapping[str, str], *, workers: int = 2) -> Iterator[Spark]:
-    """A master and workers of one core each."""
-    loopback = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+def standalone(
+    directory: Path, env: Mapping[str, str], *, hosts: Sequence[str] = ("127.0.0.1",) * 2
+) -> Iterator[Spark]:
+    """A master, and a worker of one core on each of the hosts."""
+    ports = ("--port", "0", "--webui-port", "0")
     with ExitStack() as running:
         master = running.enter_context(
-            server("master", "org.apache.spark.deploy.master.Master", *loopback,
-                   directory=directory, env=env)
+            server("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1",
+                   *ports, directory=directory, env=env)
         )  # fmt: skip
         url = master.told(r"Starting Spark master at (spark://\S+)")
         made = Spark(url, [master])
-        for number in range(workers):
+        for number, host in enumerate(hosts):
             size = ("--cores", "1", "--memory", "1g")
             work = ("--work-dir", str(directory / f"work-{number}"))
             made.servers.append(
                 running.enter_context(
-                    server(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *loopback,
-                           *size, *work, url, directory=directory, env=env)
+                    server(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--host",
+                           host, *ports, *size, *work, url, directory=directory, env=env)
                 )
             )  # fmt: skip
         for worker in made.servers[1:]:

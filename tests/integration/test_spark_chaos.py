@@ -13,8 +13,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -23,12 +21,10 @@ import pytest
 
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.local.cluster import EmbeddedCluster
-from spark_logbus.local.processes import spawn
 from spark_logbus.model import TopicPartition
 from tests.helpers import paths_below, wait_until
-from tests.integration.hanging import descendants
-from tests.integration.spark_processes import PLANNER, WORKER, environment, running
-from tests.servers.spark import MODES, PREFETCHED, PROJECT, TASKS, Logbus
+from tests.integration.spark_processes import EXECUTOR, PLANNER, WORKER, Driver, send
+from tests.servers.spark import MODES, PREFETCHED, TASKS, Logbus
 
 ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "5"))
 SEED = int(os.environ.get("LOGBUS_KILL_SEED", "20130909"))
@@ -36,7 +32,6 @@ TOPIC = "t"
 GROUP = f"killed-{TOPIC}"
 PARTITIONS = 2
 RECORDS_PER_ROUND = 100
-EXECUTOR = "CoarseGrainedExecutorBackend"
 READERS = {PREFETCHED: PLANNER, TASKS: WORKER}
 
 logger = logging.getLogger(__name__)
@@ -56,37 +51,22 @@ class Chaos:
         self.directory = directory
         self.expected: list[str] = []
         self.kills: list[str] = []
-        self.driver: subprocess.Popen[bytes] | None = None
+        self.driver: Driver | None = None
 
     # -- the query ------------------------------------------------------------------------
 
     def start_driver(self) -> None:
-        program = [sys.executable, "-m", "tests.integration.spark_driver_program"]
-        arguments = [self.embedded.zookeeper, TOPIC, str(self.directory), self.mode]
-        self.driver = spawn(
-            [*program, *arguments, "local-cluster[1,1,640]"],
-            output=self.log, cwd=PROJECT, env=environment(),
+        self.driver = Driver(
+            "tests.integration.spark_driver_program",
+            self.embedded.zookeeper, TOPIC, str(self.directory), self.mode,
+            "local-cluster[1,1,640]",
+            log=self.directory / "driver.log",
         )  # fmt: skip
 
     @property
-    def log(self) -> Path:
-        return self.directory / "driver.log"
-
-    def running(self, program: str) -> list[int]:
+    def running(self) -> Driver:
         assert self.driver is not None
-        return running(self.driver.pid, program)
-
-    def alive(self) -> bool:
-        assert self.driver is not None
-        assert self.driver.poll() is None, self.log.read_text(errors="replace")[-5000:]
-        return True
-
-    def kill_driver(self) -> None:
-        if self.driver is None:
-            return
-        for pid in (self.driver.pid, *descendants(self.driver.pid)):
-            _kill(pid)
-        self.driver.wait()
+        return self.driver
 
     # -- the records ----------------------------------------------------------------------
 
@@ -137,7 +117,8 @@ def chaos(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Chaos]:
         Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS)
         made = Chaos(embedded, cluster, tmp_path, mode=request.param)
         yield made
-        made.kill_driver()
+        if made.driver is not None:
+            made.driver.kill()
 
 
 def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
@@ -145,10 +126,12 @@ def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
     chaos.produce()
     chaos.start_driver()
     wait_until(
-        lambda: chaos.alive() and chaos.in_sink(), deadline_s=300, message="the first records"
+        lambda: chaos.running.alive() and chaos.in_sink(),
+        deadline_s=300,
+        message="the first records",
     )
     # Who reads: without a worker of an executor, the planner has read all that came.
-    assert bool(chaos.running(WORKER)) == (chaos.mode == TASKS)
+    assert bool(chaos.running.below(WORKER)) == (chaos.mode == TASKS)
     victims = ["driver", EXECUTOR, "broker", READERS[chaos.mode]]
     for number in range(ROUNDS):
         chaos.produce()
@@ -164,7 +147,7 @@ def test_chaos_skips_and_repeats_nothing(chaos: Chaos) -> None:
 
     def over() -> bool:
         chaos.check_group()
-        return chaos.alive() and chaos.logbus.committed(GROUP) == ends
+        return chaos.running.alive() and chaos.logbus.committed(GROUP) == ends
 
     wait_until(over, deadline_s=180, message=f"the last record, after {chaos.kills}")
     assert chaos.in_sink() == sorted(chaos.expected)
@@ -180,18 +163,18 @@ def kill(chaos: Chaos, victim: str, chance: random.Random) -> None:
         broker.kill()
         broker.start()
     elif victim == "driver":
-        chaos.kill_driver()
+        chaos.running.kill()
         chaos.start_driver()
     else:
 
         def found() -> list[int]:
-            assert chaos.alive()
-            return chaos.running(victim)
+            assert chaos.running.alive()
+            return chaos.running.below(victim)
 
-        _kill(chance.choice(wait_until(found, deadline_s=120, message=f"a {victim} to kill")))
+        pid = chance.choice(wait_until(found, deadline_s=120, message=f"a {victim} to kill"))
+        send(pid, signal.SIGKILL)
         if victim == PLANNER:  # no query outlives it
-            assert chaos.driver is not None
-            chaos.driver.wait(120)
+            chaos.running.process.wait(120)
             chaos.start_driver()
 
 
@@ -206,16 +189,9 @@ def _after_a_change(chaos: Chaos, where: str, count: int) -> Callable[[], bool]:
     behind = len(chaos.in_sink())
 
     def changed() -> bool:
-        chaos.alive()
+        chaos.running.alive()
         # An idle query writes nothing: then this is as good a moment as any.
         idle = behind < len(chaos.expected) == len(chaos.in_sink())
         return len(files() - before) >= count or idle
 
     return changed
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # it ended meanwhile

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import wait_until
-from tests.integration.spark_processes import WORKER, running
-from tests.servers.spark import MODES, PROJECT, TASKS, Logbus, Streams, finish
+from tests.integration.spark_processes import WORKER, Driver
+from tests.servers.spark import MODES, TASKS, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
@@ -22,13 +18,11 @@ TOTAL = 400
 
 
 @pytest.fixture
-def launched() -> Iterator[list[subprocess.Popen[bytes]]]:
-    processes: list[subprocess.Popen[bytes]] = []
-    yield processes
-    for process in processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+def launched() -> Iterator[list[Driver]]:
+    drivers: list[Driver] = []
+    yield drivers
+    for driver in drivers:
+        driver.kill()
 
 
 @pytest.mark.parametrize("killed_mode", MODES)  # and each goes on in both
@@ -38,7 +32,7 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     logbus: Logbus,
     streams: Streams,
     tmp_path: Path,
-    launched: list[subprocess.Popen[bytes]],
+    launched: list[Driver],
     killed_mode: str,
 ) -> None:
     """The file sink drops repeated micro-batches, so the output shows what the source replayed:
@@ -48,27 +42,21 @@ def test_a_killed_query_goes_on_without_losing_or_repeating(
     for number in range(0, TOTAL, 50):
         part = number // 50 % 2
         logbus.produce(topic, expected[number : number + 50], partition=part)
-    command = [sys.executable, "-m", "tests.integration.spark_driver_program"]
-    with (tmp_path / "driver.log").open("wb") as log:
-        driver = subprocess.Popen(
-            [*command, logbus.zookeeper, topic, str(tmp_path), killed_mode],
-            cwd=PROJECT,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # its JVM and workers go with it
-        )
+    driver = Driver(
+        "tests.integration.spark_driver_program",
+        logbus.zookeeper, topic, str(tmp_path), killed_mode, "local[1]",
+        log=tmp_path / "driver.log",
+    )  # fmt: skip
     launched.append(driver)
     commits = tmp_path / "checkpoint" / "commits"
     wait_until(
-        lambda: driver.poll() is not None or (commits / "2").exists(),
+        lambda: driver.alive() and (commits / "2").exists(),
         deadline_s=120,
         message="some micro-batches",
     )
-    assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
     # Prefetched micro-batches need no worker; those of tasks have left one that waits for more.
-    assert bool(running(driver.pid, WORKER)) == (killed_mode == TASKS)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait(30)
+    assert bool(driver.below(WORKER)) == (killed_mode == TASKS)
+    driver.kill()
 
     source = streams.source(
         subscribe=topic,
