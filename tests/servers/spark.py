@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_logbus.client import Admin, Cluster, Producer, TopicDescription
+from spark_logbus.client import Admin, Cluster, Producer, RangeReader, TopicDescription
 from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.local.cluster import EmbeddedCluster
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from spark_logbus.zookeeper import Session
 
 PROJECT = Path(__file__).parents[2]
@@ -104,6 +104,21 @@ class Logbus:
             ends = (partition.ends.log_start_offset, partition.ends.high_watermark)
             found[TopicPartition(topic, number)] = ends
         return found
+
+    def values(self, topic: str) -> list[list[str]]:
+        """What consumers see of each partition, in its order; waits for leaders that are away."""
+        partitions = self.admin.describe([topic], ends=False)[topic].partitions
+        ends = self.admin.list_offsets(
+            {TopicPartition(topic, number): Latest() for number in sorted(partitions)}
+        )
+        return [
+            [
+                value.decode()
+                for batch in RangeReader(self.cluster, OffsetRange(topic_partition, 0, end or 0))
+                for value in batch.arrow_batch.column("value").to_pylist()
+            ]
+            for topic_partition, end in ends.items()
+        ]
 
     def size_bytes(self, topic_partition: TopicPartition) -> int:
         ends = (

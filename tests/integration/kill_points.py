@@ -1,0 +1,46 @@
+"""The test's side of the points at which ``stopping/sitecustomize.py`` stops a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.helpers import process_is_stopped, wait_until
+from tests.integration.spark_processes import Driver
+
+
+class KillPoints:
+    """Points of a driver's atomic writes: *staged*, *prepared*, *decided*, *half-published* (in
+    one partition), and *published*. ``directory`` is made."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """For the driver, whose workers inherit it."""
+        path = [str(Path(__file__).with_name("stopping")), os.environ.get("PYTHONPATH", "")]
+        return {
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "LOGBUS_KILL_POINTS": str(self._directory),
+        }
+
+    def arm(self, point: str) -> None:
+        """Let the next process that comes there stand still."""
+        (self._directory / point).touch()
+
+    def wait_for(self, point: str, driver: Driver) -> int:
+        """The process that has come to the armed point, and stands still there."""
+
+        def stopped() -> int:
+            assert driver.alive()
+            for path in self._directory.glob(f"{point}.*"):
+                pid = int(path.name.rpartition(".")[2])
+                if process_is_stopped(pid):
+                    path.unlink()
+                    return pid
+            return 0
+
+        return wait_until(stopped, deadline_s=120, message=f"a process to be where it is {point}")

@@ -1,0 +1,40 @@
+"""A streaming driver of its own, to be killed: copies one topic into another, exactly once."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+from tests.servers.spark import MODES
+
+
+def main(zookeeper: str, source: str, target: str, checkpoint: str, mode: str, master: str) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.executor.memory", "512m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    # More tasks than partitions: the records of a key then are of several tasks.
+    frame = (
+        spark.readStream.format("logbus")
+        .options(zookeeper=zookeeper, subscribe=source, startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger="60", minPartitions="5", **MODES[mode])
+        .load()
+    )
+    query = (
+        frame.select("key", "value")
+        .writeStream.format("logbus")
+        .options(zookeeper=zookeeper, topic=target, checkpointLocation=checkpoint)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
