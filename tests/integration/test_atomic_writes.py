@@ -20,10 +20,13 @@ from spark_logbus.client import (
     StagedTask,
     WriteIdentity,
 )
-from spark_logbus.errors import WriteFencedError
+from spark_logbus.errors import StagedDataLostError, WriteFencedError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.protocol import Decision
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
+from spark_logbus.retry import Deadline
+from tests.helpers import wait_until
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -136,6 +139,41 @@ def test_a_run_that_was_succeeded_is_fenced(cluster: Cluster, topic: str) -> Non
         commit("a", 3)
     assert commit("b", 3)
     assert read(cluster, topic) == [["a", "b", "b"], []]
+
+
+def test_the_brokers_publish_while_the_next_write_is_about_to(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have published and forgotten what it was told to publish first."""
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
+    publish_all = AtomicWrites._publish_all
+    with monkeypatch.context() as patch:
+        patch.setattr(AtomicWrites, "_publish_all", _die)
+        with pytest.raises(ZeroDivisionError):
+            committed(cluster, topic, AtomicWrites(cluster), identity, ["a", "b"])
+
+    def late(self: AtomicWrites, decision: Decision, deadline: Deadline) -> None:
+        """Until the brokers have forgotten it; then as ever."""
+
+        def forgotten() -> bool:
+            try:
+                publish_all(self, decision, deadline)
+            except StagedDataLostError:
+                return True
+            return False
+
+        if decision.version == 1:
+            wait_until(forgotten, message="the brokers to publish, and to forget it")
+        publish_all(self, decision, deadline)
+
+    monkeypatch.setattr(AtomicWrites, "_publish_all", late)
+    identity = WriteIdentity(writer=identity.writer, version=2)
+    assert committed(cluster, topic, AtomicWrites(cluster), identity, ["c"]).committed
+    assert read(cluster, topic) == [["a", "c"], ["b"]]
+
+
+def _die(*_: object) -> None:
+    raise ZeroDivisionError
 
 
 def test_an_aborted_write_cannot_be_committed(

@@ -201,7 +201,12 @@ class AtomicWrites:
         wait_ms += size_bytes * 1000 // _PUBLISHED_BYTES_A_SECOND
         deadline = self._cluster.deadline_ms(wait_ms)
         try:
-            self._publish_all(decision, deadline)
+            try:
+                self._publish_all(decision, deadline)
+            except StagedDataLostError:
+                # What the brokers have published everywhere by themselves they have forgotten.
+                if not self._is_published(writer, decision):
+                    raise
         except LogbusError as error:
             if required:
                 raise
@@ -216,6 +221,13 @@ class AtomicWrites:
             while len(self._published) > _REMEMBERED:
                 self._published.popitem(last=False)
         return True
+
+    def _is_published(self, writer: str, decision: Decision) -> bool:
+        """Whether nothing of a decided write is left to publish, for all that ZooKeeper knows."""
+        another = Decision(decision.version, decision.write ^ 1, "")
+        request = DecideRequest(writer, "", another, look=True)
+        standing = self._ask("Looking at a write", request).decision
+        return standing is None or standing.write != decision.write or not standing.topics
 
     def _publish_all(self, decision: Decision, deadline: Deadline) -> None:
         action = "Publishing a write"
