@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,3 +46,13 @@ class LogStats:
         self.expired_bytes = Counter()
         #: Writes whose staged records were dropped because nobody committed them in time.
         self.staged_expired = Counter()
+        self._full_at = -math.inf
+
+    def note_write_error(self, error: OSError, now: float) -> None:
+        """A write failed at the monotonic time ``now``."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._full_at = now
+
+    def disk_was_full(self, *, since: float) -> bool:
+        """True if a write has failed for want of room since the monotonic time."""
+        return self._full_at >= since

@@ -269,6 +269,7 @@ class LogWriter:
 
     def _withdrawn(self, tail: Tail, file: File, error: OSError) -> StorageError:
         """Remove what was written of an append that failed with ``error``; what to raise."""
+        self._stats.note_write_error(error, self._clock.monotonic())
         partition = self._state.topic_partition
         failure = storage_error(f"append to {partition} in", tail.segment.path, error)
         try:

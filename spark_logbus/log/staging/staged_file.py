@@ -213,6 +213,7 @@ class StagedFile:
         return old
 
     def _withdrawn(self, position: int, error: OSError) -> StorageError:
+        self._stats.note_write_error(error, self._clock.monotonic())
         failure = storage_error(f"stage records of {self._topic_partition} in", self.path, error)
         try:
             self.file.truncate(position)

@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 
 # Of a publishing between which other appends get their turn: some milliseconds.
 CHUNK_BYTES: Final = 8 << 20
+# A disk that was full so lately keeps what is staged no longer than this after the last of it: most
+# of that is of jobs that died, and appends of all others come first.
+_FULL_FOR_S: Final = 60.0
+_FULL_RETENTION_MS: Final = 600_000
 # A file that no write has used for so long is removed.
 _KEEP_FREE_S: Final = 60.0
 
@@ -285,7 +289,11 @@ class PartitionStaging:
         ``pending`` are the writes that are decided and not published, as of just now: without
         them nobody knows what may be dropped.
         """
-        oldest_us = now_us - self._writer.config.staging_retention_ms * 1000
+        retention_ms = self._writer.config.staging_retention_ms
+        now = self._environment.clock.monotonic()
+        if self._environment.stats.disk_was_full(since=now - _FULL_FOR_S):
+            retention_ms = min(retention_ms, _FULL_RETENTION_MS)
+        oldest_us = now_us - retention_ms * 1000
         for write, file in list(self._files.items()):
             over = write not in pending and write not in self._decided
             if over and file.newest_us < oldest_us:
@@ -296,8 +304,7 @@ class PartitionStaging:
                 self.discard(write)
                 self._environment.stats.staged_expired.add(1)
         with self._changing:
-            since = self._environment.clock.monotonic() - _KEEP_FREE_S
-            for file in [file for file in self._free if file.free_since < since]:
+            for file in [file for file in self._free if file.free_since < now - _KEEP_FREE_S]:
                 self._free.remove(file)
                 self._remove(file)
 

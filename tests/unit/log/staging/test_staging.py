@@ -8,12 +8,16 @@ from spark_logbus.errors import (
     InvalidRequestError,
     OutOfOrderSequenceError,
     StagedDataLostError,
+    StorageError,
 )
 from spark_logbus.log import LogConfig
+from spark_logbus.record import HEADER_SIZE, stamp_producer
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
 from tests.builders.staged import attempt, producers_in, publish, share, stage
-from tests.fakes.log_directory import Broker, offsets_from
+from tests.fakes.clock import NOW_US, SECOND
+from tests.fakes.disk import SimulatedDisk
+from tests.fakes.log_directory import Broker, batches_from, offsets_from
 
 
 @pytest.fixture
@@ -158,6 +162,27 @@ def test_a_decided_write_does_not_expire(broker: Broker) -> None:
     assert offsets_from(log, 0) == [0, 1]
 
 
+def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
+    disk = SimulatedDisk()
+    broker = Broker(files=disk)
+    log = broker.log()
+    stage(log, attempt(1, write=1), 10)
+    broker.clock.advance(601)
+    stage(log, attempt(1, write=2), 10)
+    expire(broker)
+    assert log.staging.totals.writes == 2
+    disk.capacity = disk.used()
+    with pytest.raises(StorageError):
+        broker.append(record_batch(1))
+    expire(broker)
+    assert log.staging.totals.writes == 1
+    broker.append(record_batch(1))
+    log.staging.check(share(10, 1, write=2))
+    broker.clock.advance(700)
+    expire(broker)
+    assert log.staging.totals.writes == 1  # it was not full of late
+
+
 def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
     log = broker.log()
 
@@ -173,6 +198,41 @@ def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
     assert files() == []
     stage(log, attempt(1, write=9), 1)
     assert files() == ["0000000000000000.staged"]
+
+
+def test_large_record_batches_are_copied_as_they_are(broker: Broker) -> None:
+    log = broker.log()
+    log.configure(LogConfig(segment_bytes=1 << 20, max_record_batch_bytes=1 << 20))
+    broker.append(record_batch(2))
+    payloads = [bytes([number]) * 300_000 for number in range(5)]
+    for number, payload in enumerate(payloads):
+        data = record_batch(1, payload=payload)
+        stamp_producer(data, producer_id=attempt(1), producer_epoch=0, base_sequence=number)
+        log.staging.stage(data, leader_epoch=1).file.flush()
+    publish(log, share(5, 1))
+    seen = list(batches_from(log, 2, max_bytes=1))
+    assert [header.base_offset for header, _ in seen] == [2, 3, 4, 5, 6]
+    assert [data[HEADER_SIZE:][:300_000] for _, data in seen] == payloads
+    assert {(header.leader_epoch, header.append_time_us) for header, _ in seen} == {(1, NOW_US)}
+    assert log.segment_count > 1
+    broker.restart()
+    assert offsets_from(broker.log(), 0) == [0, 2, 3, 4, 5, 6]
+
+
+def test_published_records_are_as_any_others(broker: Broker) -> None:
+    log = broker.log()
+    late = record_batch(2, timestamps=(NOW_US, NOW_US + 5 * SECOND))
+    stamp_producer(late, producer_id=attempt(1), producer_epoch=0, base_sequence=0)
+    broker.append(record_batch(2))
+    log.staging.stage(late, leader_epoch=1).file.flush()
+    before = log.appended
+    publish(log, share(2, 1))
+    assert log.offset_at(NOW_US + SECOND) == 2
+    assert log.appended == (before.record_batches + 1, before.records + 2,
+                            before.size_bytes + len(late))  # fmt: skip
+    broker.clock.advance(8 * 86_400)
+    broker.directory.maintain()
+    assert log.ends().log_start_offset == 4
 
 
 def test_a_published_share_may_fill_several_segments(broker: Broker) -> None:
