@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from spark_logbus.errors import (
     InvalidRequestError,
+    LimitExceededError,
     StagedDataLostError,
 )
 from spark_logbus.log import names
@@ -42,6 +43,8 @@ CHUNK_BYTES: Final = 8 << 20
 # of that is of jobs that died, and appends of all others come first.
 _FULL_FOR_S: Final = 60.0
 _FULL_RETENTION_MS: Final = 600_000
+# Of one partition, at the same time: each has a file open. What dead jobs left counts too.
+MAX_WRITES: Final = 500
 # A file that no write has used for so long is removed.
 _KEEP_FREE_S: Final = 60.0
 
@@ -132,6 +135,12 @@ class PartitionStaging:
         with self._changing:
             file = self._files.get(write)
             if file is None:
+                if len(self._files) >= MAX_WRITES:
+                    raise LimitExceededError(
+                        f"{MAX_WRITES} writes have staged records for "
+                        f"{self._state.topic_partition} already; try again when some of them have "
+                        "ended, or what they left has expired (staging.retention.ms)."
+                    )
                 file = self._free.pop() if self._free else self._create()
                 file.write = write
                 self._files[write] = file
@@ -289,6 +298,8 @@ class PartitionStaging:
         ``pending`` are the writes that are decided and not published, as of just now: without
         them nobody knows what may be dropped.
         """
+        if not self._files and not self._free:
+            return
         retention_ms = self._writer.config.staging_retention_ms
         now = self._environment.clock.monotonic()
         if self._environment.stats.disk_was_full(since=now - _FULL_FOR_S):

@@ -6,11 +6,13 @@ import pytest
 
 from spark_logbus.errors import (
     InvalidRequestError,
+    LimitExceededError,
     OutOfOrderSequenceError,
     StagedDataLostError,
     StorageError,
 )
 from spark_logbus.log import LogConfig
+from spark_logbus.log.staging.staging import MAX_WRITES
 from spark_logbus.record import HEADER_SIZE, stamp_producer
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
@@ -181,6 +183,17 @@ def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
     broker.clock.advance(700)
     expire(broker)
     assert log.staging.totals.writes == 1  # it was not full of late
+
+
+def test_the_writes_of_a_partition_are_bounded(broker: Broker) -> None:
+    log = broker.log()
+    for write in range(MAX_WRITES):
+        stage(log, attempt(1, write=write), 1, flush=False)
+    with pytest.raises(LimitExceededError, match="500 writes"):
+        stage(log, attempt(1, write=MAX_WRITES), 1)
+    stage(log, attempt(2, write=3), 1)
+    log.staging.discard(7)
+    stage(log, attempt(1, write=MAX_WRITES), 1)
 
 
 def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
