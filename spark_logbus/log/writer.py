@@ -19,13 +19,12 @@ Locks, in the order in which they are taken: ``_writing`` (append and roll), ``_
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from spark_logbus.errors import (
     InvalidRequestError,
@@ -44,10 +43,11 @@ from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.metadata import RollTimer
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, create_segment
+from spark_logbus.log.staging.copy import copy_stamped
 from spark_logbus.log.staging.staged_file import StagedBatches
 from spark_logbus.log.state import LogState, OnFlushed
 from spark_logbus.log.validate import ValidatedBatch, validate_append
-from spark_logbus.record import RecordBatchHeader, split, stamp, stamps_of
+from spark_logbus.record import RecordBatchHeader, split, stamp
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,6 @@ class Appended:
     end_offset: int
     append_time_us: int
     base_offsets: tuple[int, ...] = ()
-
-
-# Of a mean record batch: below this, reading it into memory and writing it stamped takes fewer
-# calls and less time than having the kernel copy it and stamping it in place.
-_COPY_IN_KERNEL_FROM: Final = 64 << 10
 
 
 class AppendTotals(NamedTuple):
@@ -297,36 +292,21 @@ class LogWriter:
             file = tail.segment.file
             now_us = self._time.stamp_us()
             try:
-                if size // len(headers) < _COPY_IN_KERNEL_FROM:
-                    file.pwrite(
-                        _stamped(staged, position, headers, tail.end_offset, leader_epoch, now_us),
-                        tail.position,
-                    )
-                else:
-                    file.copy_from(staged.file, position, size, tail.position)
-                    self._stamp_in_place(file, tail, headers, leader_epoch, now_us)
+                copy_stamped(
+                    staged.file,
+                    position,
+                    headers,
+                    target=file,
+                    target_position=tail.position,
+                    base_offset=tail.end_offset,
+                    leader_epoch=leader_epoch,
+                    append_time_us=now_us,
+                )
             except OSError as error:
                 raise self._withdrawn(tail, file, error) from error
             self._account(tail, headers, now_us)
             self._last_epoch = leader_epoch
         self._after_append(self.config)
-
-    @staticmethod
-    def _stamp_in_place(
-        file: File,
-        tail: Tail,
-        headers: Sequence[RecordBatchHeader],
-        leader_epoch: int,
-        now_us: int,
-    ) -> None:
-        position, offset = tail.position, tail.end_offset
-        for header in headers:
-            stamps = stamps_of(
-                header, base_offset=offset, leader_epoch=leader_epoch, append_time_us=now_us
-            )
-            file.pwrite(stamps, position)
-            position += header.size
-            offset += header.last_offset_delta + 1
 
     def conceal(self, write: int) -> None:
         """Keep what is appended from now on from consumers, until the write is all there."""
@@ -511,29 +491,3 @@ class LogWriter:
         failure = self._state.fail(why)
         self.request_flush()
         return failure
-
-
-def _stamped(
-    staged: StagedBatches,
-    position: int,
-    headers: Sequence[RecordBatchHeader],
-    base_offset: int,
-    leader_epoch: int,
-    append_time_us: int,
-) -> bytearray:
-    """The staged record batches at ``position`` as they go into the log. Raises OSError."""
-    size = sum(header.size for header in headers)
-    data = bytearray(staged.file.pread(size, position))
-    if len(data) < size:
-        raise OSError(errno.EIO, "The file of staged records ends early", str(staged.file.path))
-    view, at = memoryview(data), 0
-    for header in headers:
-        stamp(
-            view[at : at + header.size],
-            base_offset=base_offset,
-            leader_epoch=leader_epoch,
-            append_time_us=append_time_us,
-        )
-        at += header.size
-        base_offset += header.last_offset_delta + 1
-    return data

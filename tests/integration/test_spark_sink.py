@@ -140,6 +140,17 @@ def test_a_log_is_not_overwritten(spark: SparkSession, logbus: Logbus) -> None:
     assert sum(logbus.ends(topic).values()) == 0
 
 
+@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
+def test_save_modes_that_python_sinks_do_not_have(
+    spark: SparkSession, logbus: Logbus, mode: str
+) -> None:
+    topic = logbus.topic()
+    frame = frame_of(spark, "'v' AS value")
+    writer = frame.write.format("logbus").options(zookeeper=logbus.zookeeper, topic=topic)
+    with pytest.raises(PySparkException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        writer.mode(mode).save()
+
+
 @pytest.mark.long
 def test_stream_from_topic_to_topic(
     spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path
