@@ -118,14 +118,14 @@ def frame_of(spark: SparkSession, columns: str) -> DataFrame:
     ],
 )
 @pytest.mark.long
-def test_mistakes_are_named(
+def test_mistakes_of_a_write_are_named(
     spark: SparkSession, logbus: Logbus, columns: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(PySparkException, match=said):
         write(frame_of(spark, columns), logbus, **options)
 
 
-def test_a_partition_that_the_topic_does_not_have(spark: SparkSession, logbus: Logbus) -> None:
+def test_rows_for_a_partition_that_is_not_there(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic(partitions=2)
     with pytest.raises(PySparkException, match="has the partitions 0 to 1, not 7"):
         write(frame_of(spark, "'v' AS value;7 AS partition"), logbus, topic=topic)
