@@ -28,7 +28,8 @@ ROUNDS = int(os.environ.get("LOGBUS_KILL_ROUNDS", "100"))
 SEED = int(os.environ.get("LOGBUS_KILL_SEED", "20130910"))
 RECORDS_PER_ROUND = 240
 MOMENTS = ("offsets", "staged", "seen", "commits")
-VICTIMS = ("driver", EXECUTOR, PYTHON, "broker", "ZooKeeper")
+ALL = "driver and brokers"
+VICTIMS = ("driver", EXECUTOR, PYTHON, "broker", "ZooKeeper", ALL)
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +95,13 @@ def kill(copy: CopiedTopic, victim: str, chance: random.Random) -> bool:
         send(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.running)
         server.start()
-    elif victim == "driver":
+    elif victim in ("driver", ALL):
         copy.running.kill()
+        brokers = copy.embedded.brokers if victim == ALL else []
+        for broker in brokers:
+            broker.kill()
+        for broker in brokers:
+            broker.start()
         copy.start(mode=chance.choice(list(MODES)))
     else:
         assert copy.running.alive()
