@@ -1,4 +1,4 @@
-"""A query that copies one topic into another exactly once, in a driver that tests kill.
+"""Queries that copy topics into others exactly once, in drivers that tests kill.
 
 Keys are copied in their order, so at every moment the copy has a prefix of what was sent with each
 key. And as a micro-batch is all there or not at all, the copy ends, as soon as nothing is being
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_logbus.client import Producer
@@ -28,38 +28,61 @@ KEYS = 20
 Placed = dict[TopicPartition, list[str]]
 
 
-class CopiedTopic:
-    """The topics, the driver process, and what is known of them. ``directory`` is the cluster's."""
+class CopyingDrivers:
+    """Starts drivers, one after the other, which copy these topics. ``directory`` is theirs."""
 
-    def __init__(
-        self, logbus: Logbus, embedded: EmbeddedCluster, directory: Path, *, master: str
-    ) -> None:
+    def __init__(self, copies: Sequence[CopiedTopic], directory: Path, *, master: str) -> None:
+        self._copies = copies
+        self._directory = directory
+        self._master = master
+        self.points = KillPoints(directory / "points")
+        self._started: list[Driver] = []
+
+    def start(self, *, mode: str = TASKS) -> Driver:
+        """Another driver of the queries, whatever the last one does."""
+        copies = [
+            part
+            for copy in self._copies
+            for part in (copy.source, copy.target, str(copy.checkpoint))
+        ]
+        driver = Driver(
+            "tests.integration.spark_copy_program",
+            self._copies[0].logbus.zookeeper, mode, self._master, *copies,
+            log=self._directory / f"driver-{len(self._started)}.log",
+            env=self.points.environment,
+        )  # fmt: skip
+        self._started.append(driver)
+        for copy in self._copies:
+            copy.driver = driver
+        return driver
+
+    def stop_at(self, point: str, copy: CopiedTopic, *, records: int) -> tuple[int, int]:
+        """Give it records to copy; the process that then stands still at the point, and its
+        micro-batch."""
+        self.points.arm(point, copy.target)
+        copy.produce(records)
+        pid = self.points.wait_for(point, copy.target, copy.running)
+        assert copy.planned == copy.committed + 1
+        return pid, copy.planned
+
+    def kill(self) -> None:
+        for driver in self._started:
+            driver.kill()
+
+
+class CopiedTopic:
+    """The topics, the driver process, and what is known of them. ``directory`` is made."""
+
+    def __init__(self, logbus: Logbus, embedded: EmbeddedCluster, directory: Path) -> None:
+        directory.mkdir()
         self.logbus = logbus
         self.embedded = embedded
-        self.directory = directory
         self.checkpoint = directory / "checkpoint"
-        self.points = KillPoints(directory / "points")
-        self._master = master
         self.source = logbus.topic(partitions=3)
         self.target = logbus.topic(partitions=2)
         self.sent: Placed = defaultdict(list)
         self._next = Counter[int]()
         self.driver: Driver | None = None
-        self._drivers = 0
-
-    # -- the driver -----------------------------------------------------------------------
-
-    def start(self, *, mode: str = TASKS) -> Driver:
-        """Another driver of the query, whatever the last one does."""
-        self._drivers += 1
-        self.driver = Driver(
-            "tests.integration.spark_copy_program",
-            self.logbus.zookeeper, self.source, self.target, str(self.checkpoint), mode,
-            self._master,
-            log=self.directory / f"driver-{self._drivers}.log",
-            env=self.points.environment,
-        )  # fmt: skip
-        return self.driver
 
     @property
     def running(self) -> Driver:
@@ -107,6 +130,11 @@ class CopiedTopic:
         """The last micro-batch of which Spark has noted that it is over."""
         return self._last("commits")
 
+    def forget_commit(self, batch: int) -> None:
+        """Take back Spark's note that the micro-batch is over."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink()
+
     def _last(self, log: str) -> int:
         found = [path.name for path in (self.checkpoint / log).glob("*")]
         return max((int(name) for name in found if name.isdecimal()), default=-1)
@@ -129,7 +157,7 @@ class CopiedTopic:
         total = sum(len(values) for values in self.sent.values())
         return self.planned == self.committed and self.seen() >= total
 
-    def wait_for_all(self, *, deadline_s: float = 90) -> None:
+    def wait_for_all(self, *, deadline_s: float = 180) -> None:
         """Until the driver has copied all that was sent, and it is noted everywhere."""
         expected = sorted(value for values in self.sent.values() for value in values)
         wait_until(

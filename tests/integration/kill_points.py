@@ -27,20 +27,21 @@ class KillPoints:
             "LOGBUS_KILL_POINTS": str(self._directory),
         }
 
-    def arm(self, point: str) -> None:
-        """Let the next process that comes there stand still."""
-        (self._directory / point).touch()
+    def arm(self, point: str, topic: str) -> None:
+        """Let the next process stand still that comes there with a write into the topic."""
+        (self._directory / f"{point}.{topic}").touch()
 
-    def wait_for(self, point: str, driver: Driver) -> int:
+    def wait_for(self, point: str, topic: str, driver: Driver) -> int:
         """The process that has come to the armed point, and stands still there."""
 
         def stopped() -> int:
             assert driver.alive()
-            for path in self._directory.glob(f"{point}.*"):
+            for path in self._directory.glob(f"{point}.{topic}.*"):
                 pid = int(path.name.rpartition(".")[2])
                 if process_is_stopped(pid):
                     path.unlink()
                     return pid
             return 0
 
-        return wait_until(stopped, deadline_s=120, message=f"a process to be where it is {point}")
+        what = f"a write into {topic} to be {point}"
+        return wait_until(stopped, deadline_s=120, message=what)

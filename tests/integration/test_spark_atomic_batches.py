@@ -106,27 +106,23 @@ def test_a_killed_job_is_seen_whole_or_not_at_all(
     embedded: EmbeddedCluster, logbus: Logbus, tmp_path: Path
 ) -> None:
     """Two jobs, of which one has decided when their driver is killed."""
-    topics = [logbus.topic(partitions=2), logbus.topic(partitions=2)]
+    undecided, decided = logbus.topic(partitions=2), logbus.topic(partitions=2)
     points = KillPoints(tmp_path / "points")
-    points.arm("staged")
-    points.arm("decided")
+    points.arm("prepared", undecided)
+    points.arm("decided", decided)
     driver = Driver(
-        PROGRAM, "two", "local[2]", logbus.zookeeper, str(tmp_path), *topics,
+        PROGRAM, "two", "local[2]", logbus.zookeeper, str(tmp_path), undecided, decided,
         log=tmp_path / "driver.log", env=points.environment,
     )  # fmt: skip
     try:
-        points.wait_for("staged", driver)
-        points.wait_for("decided", driver)
+        points.wait_for("prepared", undecided, driver)
+        points.wait_for("decided", decided, driver)
     finally:
         driver.kill()
-    decided = wait_until(
-        lambda: [topic for topic in topics if sum(logbus.ends(topic).values())],
-        message="the job that has decided to be seen",
-    )
-    (undecided,) = set(topics) - set(decided)
-    wait_until(lambda: not staged_bytes(embedded, decided[0]), message="it to be published")
-    assert values(logbus, decided[0]) == EXPECTED
+    wait_until(lambda: not staged_bytes(embedded, decided), message="brokers to publish it")
+    assert values(logbus, decided) == EXPECTED
     assert values(logbus, undecided) == []
+    assert staged_bytes(embedded, undecided)
     logbus.admin.alter_topic(undecided, put={"staging.retention.ms": 1000})
     wait_until(
         lambda: not staged_bytes(embedded, undecided), deadline_s=60, message="the rest to expire"

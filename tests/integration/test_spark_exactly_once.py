@@ -20,7 +20,7 @@ import pytest
 from spark_logbus.client import Cluster
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
-from tests.integration.copied_topic import CopiedTopic
+from tests.integration.copied_topic import CopiedTopic, CopyingDrivers
 from tests.integration.spark_processes import EXECUTOR, PYTHON, send
 from tests.servers.spark import MODES, Logbus
 
@@ -37,16 +37,22 @@ pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Iterator[CopiedTopic]:
-    with (
-        EmbeddedCluster(tmp_path / "cluster", brokers=2) as embedded,
-        Cluster.from_zookeeper(embedded.zookeeper) as cluster,
-    ):
-        logbus = Logbus(embedded.zookeeper, cluster)
-        made = CopiedTopic(logbus, embedded, tmp_path, master="local-cluster[1,2,640]")
-        yield made
-        if made.driver is not None:
-            made.driver.kill()
+def embedded(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path / "cluster", brokers=2) as started:
+        yield started
+
+
+@pytest.fixture
+def copy(embedded: EmbeddedCluster, tmp_path: Path) -> Iterator[CopiedTopic]:
+    with Cluster.from_zookeeper(embedded.zookeeper) as cluster:
+        yield CopiedTopic(Logbus(embedded.zookeeper, cluster), embedded, tmp_path / "copy")
+
+
+@pytest.fixture
+def drivers(copy: CopiedTopic, tmp_path: Path) -> Iterator[CopyingDrivers]:
+    made = CopyingDrivers([copy], tmp_path, master="local-cluster[1,2,640]")
+    yield made
+    made.kill()
 
 
 @pytest.mark.parametrize(
@@ -58,11 +64,13 @@ def copy(tmp_path: Path) -> Iterator[CopiedTopic]:
         ),
     ],
 )
-def test_each_record_is_copied_once_whatever_is_killed(copy: CopiedTopic, rounds: int) -> None:
+def test_each_record_is_copied_once_whatever_is_killed(
+    copy: CopiedTopic, drivers: CopyingDrivers, rounds: int
+) -> None:
     chance = random.Random(SEED)
     modes = list(MODES)
     copy.produce(RECORDS_PER_ROUND)
-    copy.start(mode=chance.choice(modes))
+    drivers.start(mode=chance.choice(modes))
     copy.wait_for_all(deadline_s=180)
     victims: list[str] = []
     for number in range(rounds):
@@ -73,10 +81,10 @@ def test_each_record_is_copied_once_whatever_is_killed(copy: CopiedTopic, rounds
         wait_until(after_a_change(copy, moment), deadline_s=180, message=f"a change of {moment}")
         # What follows on the change is as good a moment.
         threading.Event().wait(chance.random() * 0.2)
-        if kill(copy, victim, chance):
+        if kill(victim, copy, drivers, chance):
             wait_until(lambda: copy.running.ended or copy.idle, deadline_s=180)
             if copy.running.ended:
-                copy.start(mode=chance.choice(modes))
+                drivers.start(mode=chance.choice(modes))
         copy.copied()
         logger.info("Round %d of %d: killed %s after %s.", number + 1, rounds, victim, moment)
     copy.wait_for_all(deadline_s=180)
@@ -84,7 +92,7 @@ def test_each_record_is_copied_once_whatever_is_killed(copy: CopiedTopic, rounds
     copy.expire_staged()
 
 
-def kill(copy: CopiedTopic, victim: str, chance: random.Random) -> bool:
+def kill(victim: str, copy: CopiedTopic, drivers: CopyingDrivers, chance: random.Random) -> bool:
     """SIGKILL, and what a supervisor does; True if the query may end of it."""
     if victim == "broker":
         broker = chance.choice(copy.embedded.brokers)
@@ -102,7 +110,7 @@ def kill(copy: CopiedTopic, victim: str, chance: random.Random) -> bool:
             broker.kill()
         for broker in brokers:
             broker.start()
-        copy.start(mode=chance.choice(list(MODES)))
+        drivers.start(mode=chance.choice(list(MODES)))
     else:
         assert copy.running.alive()
         found = wait_until(

@@ -1,9 +1,9 @@
 """Stops a process at a point of an atomic write's commit that a test has chosen.
 
 Python imports this when it starts, if the directory of this file is on ``PYTHONPATH``. A point is
-armed by a file of its name in the directory ``LOGBUS_KILL_POINTS``. The first process that comes
-to it adds its id to the name, so that nobody else stops there, and stops. What then becomes of it,
-and of others meanwhile, is for the test to say.
+armed by a file in the directory ``LOGBUS_KILL_POINTS``, named by the point and the topic that is
+written. The first process that comes to it adds its id to the name, so that nobody else stops
+there, and stops. What then becomes of it, and of others meanwhile, is for the test to say.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -23,13 +23,17 @@ _MODULE = "spark_logbus.client.writes.atomic_write"
 _POINTS = os.environ.get("LOGBUS_KILL_POINTS", "")
 
 
-def _stop_at(point: str) -> None:
-    armed = Path(_POINTS, point)
-    try:
-        armed.rename(Path(_POINTS, f"{point}.{os.getpid()}"))
-    except FileNotFoundError:
-        return
-    os.kill(os.getpid(), signal.SIGSTOP)
+def _stop_at(point: str, topics: Iterable[str]) -> None:
+    for topic in topics:
+        try:
+            _armed(point, topic).rename(_armed(point, f"{topic}.{os.getpid()}"))
+        except FileNotFoundError:
+            continue
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _armed(point: str, topic: str) -> Path:
+    return Path(_POINTS, f"{point}.{topic}")
 
 
 def _put_points_into(module: ModuleType) -> None:
@@ -40,27 +44,27 @@ def _put_points_into(module: ModuleType) -> None:
         writes.commit, writes._decide, writes._publish, writes._publish_all,
     )  # fmt: skip
 
-    def stopping_commit(self: Any, *given: Any) -> Any:
-        _stop_at("staged")
-        return commit(self, *given)
+    def stopping_commit(self: Any, identity: Any, write: Any, tasks: Any) -> Any:
+        _stop_at("staged", {at.topic for task in tasks for at in task.records})
+        return commit(self, identity, write, tasks)
 
-    def stopping_decide(self: Any, *given: Any, **named: Any) -> Any:
+    def stopping_decide(self: Any, identity: Any, decision: Any, **named: Any) -> Any:
         if not named.get("only_look"):
-            _stop_at("prepared")
-        answer = decide(self, *given, **named)
+            _stop_at("prepared", decision.topics)
+        answer = decide(self, identity, decision, **named)
         if answer is not None and answer.outcome == "decided":
-            _stop_at("decided")
+            _stop_at("decided", decision.topics)
         return answer
 
-    def stopping_publish(self: Any, *given: Any, **named: Any) -> Any:
-        done = publish(self, *given, **named)
-        _stop_at("published")
+    def stopping_publish(self: Any, writer: Any, decision: Any, **named: Any) -> Any:
+        done = publish(self, writer, decision, **named)
+        _stop_at("published", decision.topics)
         return done
 
     def stopping_publish_all(self: Any, decision: Any, deadline: Any) -> None:
-        if Path(_POINTS, "half-published").exists():
+        if any(_armed("half-published", topic).exists() for topic in decision.topics):
             self._publish_call.ask_all("Publishing half", list(shares(decision))[:1])
-            _stop_at("half-published")
+            _stop_at("half-published", decision.topics)
         publish_all(self, decision, deadline)
 
     writes.commit, writes._decide = stopping_commit, stopping_decide
