@@ -88,6 +88,7 @@ def test_each_record_is_copied_once_whatever_is_killed(
         copy.copied()
         logger.info("Round %d of %d: killed %s after %s.", number + 1, rounds, victim, moment)
     copy.wait_for_all(deadline_s=180)
+    copy.wait_until_settled()
     copy.running.kill()
     copy.expire_staged()
 
