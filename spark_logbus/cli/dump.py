@@ -173,13 +173,14 @@ def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
 
 
 def _staged_lines(found: StagedReport) -> tuple[list[str], str | None]:
-    torn = f"the last {found.torn_bytes:,} bytes are torn" if found.torn_bytes else None
     if found.write is None:
-        return ["nothing is staged"], torn
+        return ["nothing is staged"], None
+    rest = f"then {found.other_bytes:,} bytes, torn or of earlier writes"
     records = plural(sum(found.records.values()), "record")
     attempts = plural(len(found.records), "attempt")
     at = utc(found.newest_us)
-    return [f"write {found.write}: {records} of {attempts} of tasks, the last at {at}"], torn
+    staged = f"write {found.write}: {records} of {attempts} of tasks, the last at {at}"
+    return [staged, *([rest] if found.other_bytes else [])], None
 
 
 def _first_line(path: Path, size: int) -> list[str]:

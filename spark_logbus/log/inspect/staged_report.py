@@ -15,13 +15,14 @@ from spark_logbus.record.stage_id import write_of
 
 @dataclass(frozen=True, slots=True)
 class StagedReport:
-    """What a write has staged. ``write`` is None for an empty file; ``records`` are by producer id,
-    which tells the attempts of its tasks apart; ``newest_us`` is when the last was staged."""
+    """What a write has staged. ``write`` is None for a file that is not used; ``records`` are by
+    producer id, which tells the attempts of its tasks apart; ``newest_us`` is when the last was
+    staged. After its ``size_bytes`` come ``other_bytes``, torn or of earlier writes."""
 
     write: int | None
     records: Mapping[int, int]
     size_bytes: int
-    torn_bytes: int
+    other_bytes: int
     newest_us: int
 
 
@@ -37,6 +38,8 @@ def inspect_staged(files: FileSystem, path: Path) -> StagedReport:
     end = newest_us = 0
     write: int | None = None
     for position, header in whole_batches(file, size):
+        if write not in (None, write_of(header.producer_id)):
+            break
         write = write_of(header.producer_id)
         records[header.producer_id] += header.record_count
         newest_us = max(newest_us, header.append_time_us)

@@ -45,7 +45,7 @@ _FULL_FOR_S: Final = 60.0
 _FULL_RETENTION_MS: Final = 600_000
 # Of one partition, at the same time: each has a file open. What dead jobs left counts too.
 MAX_WRITES: Final = 500
-# A file that no write has used for so long is removed.
+# A file that no write has used for so long is removed; on a full disk at once.
 _KEEP_FREE_S: Final = 60.0
 
 
@@ -302,8 +302,9 @@ class PartitionStaging:
             return
         retention_ms = self._writer.config.staging_retention_ms
         now = self._environment.clock.monotonic()
+        keep_free_s = _KEEP_FREE_S
         if self._environment.stats.disk_was_full(since=now - _FULL_FOR_S):
-            retention_ms = min(retention_ms, _FULL_RETENTION_MS)
+            retention_ms, keep_free_s = min(retention_ms, _FULL_RETENTION_MS), 0.0
         oldest_us = now_us - retention_ms * 1000
         for write, file in list(self._files.items()):
             over = write not in pending and write not in self._decided
@@ -315,7 +316,7 @@ class PartitionStaging:
                 self.discard(write)
                 self._environment.stats.staged_expired.add(1)
         with self._changing:
-            for file in [file for file in self._free if file.free_since < now - _KEEP_FREE_S]:
+            for file in [file for file in self._free if file.free_since <= now - keep_free_s]:
                 self._free.remove(file)
                 self._remove(file)
 

@@ -171,3 +171,23 @@ def test_a_failed_flush_loses_what_it_was_to_flush_and_nothing_before() -> None:
     log.staging.discard(share(1).write)
     stage(log, attempt(4), 10)
     log.staging.check(share(10, 4))
+
+
+@pytest.mark.parametrize("survival", [Survival(), AllSurvives(), *map(RandomSurvival, range(8))])
+def test_a_file_that_is_used_again_holds_one_write_after_a_crash(survival: Survival) -> None:
+    for flushed in (False, True):
+        disk = SimulatedDisk()
+        log = Broker(files=disk, config=CONFIG).log()
+        stage(log, attempt(1, write=1), *[10] * 5)
+        log.staging.discard(1)
+        stage(log, attempt(1, write=2), 10, 10, flush=flushed)
+        disk.crash(survival)
+        log = Broker(files=disk, config=CONFIG).log()
+        staged = {
+            write: sum(one.records for one in file.shares.values())
+            for write, file in log.staging._files.items()
+        }
+        if flushed:
+            assert staged == {2: 20}
+        else:
+            assert staged in ({}, {1: 50}, {2: 10}, {2: 20})
