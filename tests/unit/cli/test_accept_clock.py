@@ -26,7 +26,9 @@ def accept(capsys: pytest.CaptureFixture[str], data: Path) -> Run:
         with pytest.raises(SystemExit) as ended:
             app(["accept-clock", *map(str, words or (data,))])
         shown = capsys.readouterr()
-        return int(ended.value.code or 0), " ".join((shown.out + shown.err).split())
+        # Errors stand in a box, whose lines break where the path of this run has them break.
+        said = (shown.out + shown.err).replace("│", " ")
+        return int(ended.value.code or 0), " ".join(said.split())
 
     return run
 
