@@ -187,6 +187,9 @@ class Publisher:
             elif isinstance(outcome, StagedDataLostError):
                 self.lost.add(1)
                 done[topic].append(partition)
+                led = self._replica_manager.find(each.topic_partition)
+                if led is not None:
+                    led.log.staging.settle([decision.write])  # or it hid what comes after it
                 logger.critical(
                     "The write %d of %s was committed, and cannot be published in %s: %s",
                     decision.write, writer, each.topic_partition, outcome,

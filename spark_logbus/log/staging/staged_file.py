@@ -100,6 +100,7 @@ class StagedFile:
         self.write: int | None = None  # the write that it serves; None: free for the next one
         self.shares: dict[int, StagedShare] = {}  # by producer id
         self.free_since = environment.clock.monotonic()
+        self._serving_since_us = 0
         self._topic_partition = topic_partition
         self._clock = environment.clock
         self._stats = environment.stats
@@ -125,14 +126,12 @@ class StagedFile:
         staged = cls(topic_partition, file, environment=environment)
         size = file.size()
         for position, header in whole_batches(file, size):
-            if staged.write is None:
-                staged.write = write_of(header.producer_id)
-            share = staged.shares.setdefault(header.producer_id, StagedShare())
-            if (
-                write_of(header.producer_id) != staged.write
-                or header.base_sequence != share.records
-            ):
+            share = staged.shares.get(header.producer_id) or StagedShare()
+            same_write = staged.write in (None, write_of(header.producer_id))
+            if not same_write or header.base_sequence != share.records:
                 break
+            staged.write = write_of(header.producer_id)
+            staged.shares[header.producer_id] = share
             share.add(header, position, header.append_time_us)
             staged._end = position + header.size
         if staged._end < size:
@@ -153,8 +152,14 @@ class StagedFile:
 
     @property
     def newest_us(self) -> int:
-        """When the last of it was staged."""
-        return max((share.staged_at_us for share in list(self.shares.values())), default=0)
+        """When the last of it was staged, or the file was taken for it."""
+        staged_us = [share.staged_at_us for share in list(self.shares.values())]
+        return max([self._serving_since_us, *staged_us])
+
+    def serve(self, write: int, now_us: int) -> None:
+        """Be the file of a write from now on; only when it is free."""
+        self._serving_since_us = now_us
+        self.write = write
 
     # -- staging ------------------------------------------------------------------------
 
@@ -287,21 +292,26 @@ class StagedFile:
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
 
-    def drop(self, producer_id: int) -> bool:
-        """Forget what an attempt has staged; True if there is no other's."""
+    def drop(self, producer_id: int) -> None:
+        """Forget what an attempt has staged."""
         with self._writing:
             self.shares.pop(producer_id, None)
-            return not self.shares
 
-    def clear(self) -> None:
-        """Forget all of it, and be free for another write. Raises OSError; it is not free then."""
+    def clear(self, condition: Callable[[], bool] = lambda: True) -> bool:
+        """Forget all of it, and be free for another write, if the ``condition`` holds.
+
+        No append comes between the condition and that. Raises OSError; it is not free then.
+        """
         with self._writing, self._flushing:
+            if not condition():
+                return False
             self.shares = {}
             self.file.pwrite(bytes(HEADER_SIZE), 0)  # or the next start would find it staged
             with self._lock:
                 self._end = self._flushed = 0
             self.free_since = self._clock.monotonic()
             self.write = None
+            return True
 
 
 def create_staged_file(

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -142,7 +143,7 @@ class PartitionStaging:
                         "ended, or what they left has expired (staging.retention.ms)."
                     )
                 file = self._free.pop() if self._free else self._create()
-                file.write = write
+                file.serve(write, self._environment.time.now_us())
                 self._files[write] = file
             return file
 
@@ -246,11 +247,14 @@ class PartitionStaging:
 
     def settle(self, writes: Collection[int]) -> None:
         """These writes are published everywhere: nobody publishes them again. What attempts that
-        did not count have staged of them goes too."""
+        did not count have staged of them goes too. Or they are given up here, for they are lost:
+        then consumers see what there is."""
         for write in writes:
             share = self._decided.pop(write, None)
             if share is not None:
                 self._writer.release(share.producer_ids)
+                self._state.reveal(write)
+                self._state.notify()
             self.discard(write)
 
     @property
@@ -260,30 +264,33 @@ class PartitionStaging:
 
     # -- dropping -----------------------------------------------------------------------
 
-    def discard(self, write: int) -> bool:
-        """Drop what the write has staged here; False if there is nothing."""
+    def discard(self, write: int, condition: Callable[[StagedFile], bool] = lambda _: True) -> bool:
+        """Drop what the write has staged here; False if there is nothing, or if the ``condition``
+        does not hold when no append is under way."""
         with self._changing:
-            file = self._files.pop(write, None)
+            file = self._files.get(write)
             if file is None:
                 return False
-            self._recycle(file)
+            try:
+                if not file.clear(partial(condition, file)):
+                    return False
+                reusable = not file.failed
+            except OSError as error:
+                logger.warning("%s", storage_error("empty", file.path, error))
+                reusable = False
+            del self._files[write]
+            if reusable:
+                self._free.append(file)
+            else:
+                self._remove(file)
             return True
 
     def discard_attempt(self, producer_id: int) -> None:
         """Drop what an attempt has staged here; the space is free when the write is over."""
         file = self._files.get(write_of(producer_id))
-        if file is not None and file.drop(producer_id):
-            self.discard(write_of(producer_id))
-
-    def _recycle(self, file: StagedFile) -> None:
-        try:
-            if file.failed:
-                raise OSError("its flush failed")
-            file.clear()
-            self._free.append(file)
-        except OSError as error:
-            logger.warning("%s", storage_error("empty", file.path, error))
-            self._remove(file)
+        if file is not None:
+            file.drop(producer_id)
+            self.discard(write_of(producer_id), lambda file: not file.shares)
 
     def _remove(self, file: StagedFile) -> None:
         file.write = None
@@ -308,12 +315,12 @@ class PartitionStaging:
         oldest_us = now_us - retention_ms * 1000
         for write, file in list(self._files.items()):
             over = write not in pending and write not in self._decided
-            if over and file.newest_us < oldest_us:
+            size_bytes = file.size_bytes
+            if over and self.discard(write, lambda file: file.newest_us < oldest_us):
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped.",
-                    file.size_bytes, self._state.topic_partition,
+                    size_bytes, self._state.topic_partition,
                 )  # fmt: skip
-                self.discard(write)
                 self._environment.stats.staged_expired.add(1)
         with self._changing:
             for file in [file for file in self._free if file.free_since <= now - keep_free_s]:

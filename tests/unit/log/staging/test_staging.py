@@ -196,6 +196,40 @@ def test_the_writes_of_a_partition_are_bounded(broker: Broker) -> None:
     stage(log, attempt(1, write=MAX_WRITES), 1)
 
 
+def test_a_file_that_was_just_taken_does_not_expire(broker: Broker) -> None:
+    """Its first record batch is being written: there is nothing in it, and it is not old."""
+    log = broker.log()
+    file = log.staging._file_for(share(1).write)
+    expire(broker)
+    assert file.write == share(1).write
+    stage(log, attempt(1), 1)
+    log.staging.check(share(1, 1))
+
+
+def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
+    """The file goes with an attempt's records only if there are no others by then."""
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    stage(log, attempt(2), 1)
+    log.staging.discard_attempt(attempt(1))
+    log.staging.check(share(1, 2))
+    assert not log.staging.discard(share(1).write, lambda file: not file.shares)
+    log.staging.check(share(1, 2))
+    log.staging.discard_attempt(attempt(2))
+    assert log.staging.totals == (0, 0)
+
+
+def test_a_lost_write_hides_no_later_records(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), *[30] * 60)
+    stage(log, attempt(2), *[30] * 60)
+    log.staging.publish(share(3600, 1, 2), leader_epoch=1)
+    broker.append(record_batch(1))
+    assert log.ends().high_watermark == 0
+    log.staging.settle([share(1).write])
+    assert log.ends().high_watermark == 3601
+
+
 def test_files_are_used_again_and_removed_when_idle(broker: Broker) -> None:
     log = broker.log()
 
