@@ -100,8 +100,8 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
         return Outcome()
     if wanted.write in now.aborted:
         raise WriteFencedError(
-            f"The write was aborted, so it cannot be committed (version {wanted.version}); write it "
-            "again."
+            f"The write was aborted, so it cannot be committed (version {wanted.version}); "
+            "write it again."
         )
     if last is not None and wanted.version <= last.version:
         return Outcome(standing=last, already=True)

@@ -51,6 +51,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         (GOOD + "port = 65536", "port must be 0 to 65535, got 65536"),
         (GOOD + "host = ''", "host must not be empty"),
         (GOOD + "zookeeper_session_ms = 0", "zookeeper_session_ms must be 500 to 86400000, got 0"),
+        (GOOD + "writer_retention_ms = 1", "writer_retention_ms must be at least 3600000, got 1"),
         (GOOD + "prot = 1", "Unknown key 'prot' .* did you mean 'port'"),
         (GOOD + "log = 5", "'log' is a table of its own"),
         (GOOD + "[network]\nthreads = 0", "threads must be 1 to 1024, got 0"),
