@@ -25,7 +25,8 @@ from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.model import AtTimestamp, Latest, RewindMark, TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.zookeeper import Session
-from tests.servers.broker import broker_here, connect
+from tests.helpers import wait_until
+from tests.servers.broker import broker_here, connect, leads
 from tests.servers.spark import MODES
 from tests.servers.zookeeper import put, session
 
@@ -155,6 +156,7 @@ def test_a_producers_repeated_append_is_recognised(stored: Stored, partition: in
     header, last = _record_batches(stored.log(at))[-1]
     assert header.producer_id >= 0
     with connect(stored.brokers[partition]) as wire:
+        wait_until(lambda: leads(wire, "events", partition))
         [result] = wire.append("events", partition, last).results
     assert (result.error, result.base_offset) == (None, header.base_offset)
     stored.append_events(stored.events)

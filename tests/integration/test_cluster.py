@@ -18,7 +18,7 @@ from spark_logbus.protocol import (
 )
 from tests.builders.record_batches import record_batch
 from tests.helpers import process_is_gone, wait_until
-from tests.servers.broker import broker_process, connect, offsets_in
+from tests.servers.broker import broker_process, connect, leads, offsets_in
 
 
 def leaders_of(cluster: EmbeddedCluster, topic: str) -> dict[int, BrokerProcess]:
@@ -30,13 +30,9 @@ def leaders_of(cluster: EmbeddedCluster, topic: str) -> dict[int, BrokerProcess]
         for partition in response.topics[0].partitions
     }
     for partition, broker in leaders.items():
-        wait_until(lambda broker=broker, partition=partition: leads(broker, topic, partition))  # type: ignore[misc]
+        with connect(broker) as wire:
+            wait_until(lambda wire=wire, partition=partition: leads(wire, topic, partition))  # type: ignore[misc]
     return leaders
-
-
-def leads(broker: BrokerProcess, topic: str, partition: int) -> bool:
-    with connect(broker) as wire:
-        return wire.fetch(topic, partition, 0).results[0].error is None
 
 
 def test_a_cluster_comes_back_with_its_addresses_and_records(tmp_path: Path) -> None:

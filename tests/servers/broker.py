@@ -99,6 +99,10 @@ def is_led(wire: Wire, name: str, topic_id: str | None = None) -> bool:
     )
 
 
+def leads(wire: Wire, topic: str, partition: int) -> bool:
+    return wire.fetch(topic, partition, 0).results[0].error is None
+
+
 def offsets_in(payload: memoryview) -> list[tuple[int, int]]:
     """(base offset, next offset) of each verified record batch in a fetched payload."""
     return [

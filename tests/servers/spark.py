@@ -13,7 +13,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_logbus.client import Admin, Cluster, Producer, RangeReader, TopicDescription
+from spark_logbus.client import (
+    Admin,
+    Cluster,
+    Producer,
+    ProducerConfig,
+    RangeReader,
+    TopicDescription,
+)
 from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.local.cluster import EmbeddedCluster
@@ -21,6 +28,7 @@ from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from spark_logbus.zookeeper import Session
 
 PROJECT = Path(__file__).parents[2]
+_WHOLE = ProducerConfig(linger_ms=600_000)  # until the flush, however slow the machine
 _numbers = itertools.count(1)
 
 Header = tuple[str, bytes | None]
@@ -77,7 +85,8 @@ class Logbus:
         headers: Sequence[Header] | None = None,
         timestamp_us: int | None = None,
     ) -> None:
-        with Producer(self.cluster) as producer:
+        """One append; one record batch, unless there is more than fits."""
+        with Producer(self.cluster, _WHOLE) as producer:
             futures = [
                 producer.send(
                     topic,
