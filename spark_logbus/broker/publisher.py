@@ -11,6 +11,8 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from spark_logbus.broker.decided_shares import PartitionShare, shares_of
@@ -39,6 +41,9 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S: Final = 2.0
 # The one who wrote is usually there to have its write published.
 _LEAVE_TO_WRITER_S: Final = 3.0
+# Copies that run side by side, and from how much on that is worth the threads.
+_COPIERS: Final = 4
+_SIDE_BY_SIDE_FROM_BYTES: Final = 16 << 20
 _FLUSH_WAIT_S: Final = 60.0
 _FORGET_EVERY_S: Final = 600.0
 # A writer that writes once is remembered for as long as a request of its may be under way.
@@ -111,7 +116,7 @@ class Publisher:
             end = staging.publish(each.share, leader_epoch=led.leader_epoch)
             staging.when_published(end, flushes.expect(each.topic_partition))
 
-        outcomes = [_attempt(append, each) for each in shares]
+        outcomes = self._for_each(shares, append)
         flushed = flushes.wait(_FLUSH_WAIT_S)
         for number, each in enumerate(shares):
             if outcomes[number] is None:
@@ -121,6 +126,20 @@ class Publisher:
                     led.log.staging.finish(each.share.write)
         self._require_lease()  # or another broker may have the id by now, and not this log
         return outcomes
+
+    def _for_each(
+        self, shares: Sequence[PartitionShare], append: Callable[[PartitionShare], None]
+    ) -> list[LogbusError | None]:
+        """Several at a time if they are large: one thread's copying fills no disk."""
+        staged_bytes = 0
+        for each in shares:
+            led = self._replica_manager.find(each.topic_partition)
+            if led is not None:
+                staged_bytes += led.log.staging.size_bytes(each.share.write)
+        if len(shares) == 1 or staged_bytes < _SIDE_BY_SIDE_FROM_BYTES:
+            return [_attempt(append, each) for each in shares]
+        with ThreadPoolExecutor(_COPIERS, thread_name_prefix="publisher-copy") as copiers:
+            return list(copiers.map(partial(_attempt, append), shares))
 
     def _require_lease(self) -> None:
         if not self._lease.current():

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from spark_logbus.client import (
@@ -23,7 +24,7 @@ from spark_logbus.client import (
 from spark_logbus.errors import StagedDataLostError, WriteFencedError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.protocol import Decision
+from spark_logbus.protocol import Api, Decision, PublishRequest, ShareResponse, WriteShare
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
 from spark_logbus.retry import Deadline
 from tests.helpers import wait_until
@@ -99,6 +100,38 @@ def test_a_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
     outcome = writes.commit(WriteIdentity(writer="me", version=1), write, tasks)
     assert (outcome.committed, outcome.visible) == (True, True)
     assert read(cluster, topic) == [["c", "a"], ["d", "b"]]
+
+
+def test_large_parts_of_a_write_are_published_side_by_side(cluster: Cluster) -> None:
+    """One of them cannot be: the others are, and the answers are in the order of the questions."""
+    topic, write = f"t-{uuid.uuid4().hex[:8]}", write_number()
+    Admin(cluster).create_topic(topic, partitions=12)
+    on_first = [
+        at.partition
+        for at in (TopicPartition(topic, number) for number in range(12))
+        if cluster.leader(at, cluster.retry_deadline()).broker_id == 1
+    ]
+    assert len(on_first) == 6
+    values = {number: [f"{number}-{n}" * 100_000 for n in range(10)] for number in on_first}
+    with Producer(cluster, stage_id=stage_id(write, 0)) as producer:
+        for number in on_first:
+            rows = pa.table({"value": pa.array(values[number], pa.binary())})
+            producer.send_arrow(topic, rows, partition=number)
+    lost = on_first[2]
+    records = {number: 11 if number == lost else 10 for number in on_first}
+    topic_id = cluster.topic(topic, cluster.retry_deadline()).topic_id
+    shares = [WriteShare(topic, topic_id, number, count) for number, count in records.items()]
+    [address] = [broker for broker in cluster.brokers if broker.broker_id == 1]
+    response = cluster.call(
+        address, Api.PUBLISH, PublishRequest(write, "0", shares), ShareResponse,
+        deadline=cluster.retry_deadline(),
+    )  # fmt: skip
+    assert [result.partition for result in response.results] == on_first
+    failures = {result.partition: result.error for result in response.results if result.error}
+    assert failures.keys() == {lost}
+    assert isinstance(failures[lost].to_exception(), StagedDataLostError)
+    expected = {**values, lost: []}
+    assert read(cluster, topic) == [expected.get(number, []) for number in range(12)]
 
 
 def committed(

@@ -235,6 +235,11 @@ class PartitionStaging:
             for batches in file.batches(producer_id, chunk_bytes=chunk_bytes):
                 self._writer.publish(batches, leader_epoch)
 
+    def size_bytes(self, write: int) -> int:
+        """How much the write has staged here."""
+        file = self._files.get(write)
+        return 0 if file is None else file.size_bytes
+
     def when_published(self, end_offset: int, callback: OnFlushed) -> None:
         """Call back once all that ``publish`` appended is on disk, or cannot be."""
         self._writer.when_flushed(end_offset, callback)
