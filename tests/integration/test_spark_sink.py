@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,21 @@ def test_the_column_topic_and_the_option(spark: SparkSession, logbus: Logbus) ->
     write(frame, logbus, topic=two)
     assert sum(logbus.ends(one).values()) == 1
     assert sum(logbus.ends(two).values()) == 3
+
+
+def test_writes_from_several_threads_at_once(spark: SparkSession, logbus: Logbus) -> None:
+    topic = logbus.topic(partitions=2)
+    frames = [spark.range(n, n + 1000).selectExpr("cast(id AS string) AS value")
+              for n in (0, 1000, 2000)]  # fmt: skip
+
+    def in_thread(frame: DataFrame) -> None:
+        spark.createDataFrame([], "a int")  # or Spark does not find the sink: docs/spark.md
+        write(frame, logbus, topic=topic)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(in_thread, frames))
+    got = read(spark, logbus, topic)
+    assert got.selectExpr("count(*)", "count(distinct value)").first() == (3000, 3000)
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])

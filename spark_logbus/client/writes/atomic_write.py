@@ -106,15 +106,12 @@ class AtomicWrites:
             self._prepare_call.ask_all("Preparing a write", list(_shares(decision)))
         except StagedDataLostError:
             # It may have been dropped because this version is committed already.
-            answer = self._decide(identity, decision, only_look=True)
-            if answer is None or answer.outcome != "already":
+            standing = self._committed_before(identity, decision)
+            if standing is None:
                 raise
         else:
-            answer = self._decide(identity, decision)
-            assert answer is not None
-        if answer.outcome == "already":
-            standing = answer.decision
-            assert standing is not None, "a decision that stands comes with the answer"
+            standing = self._decide(identity, decision)
+        if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
             self.discard(write)
             return Commit(committed=False, visible=visible)
@@ -162,28 +159,29 @@ class AtomicWrites:
         attempts = attempts_text(task.attempt for task in tasks)
         return Decision(identity.version, write, attempts, topics)
 
-    def _decide(
-        self, identity: WriteIdentity, decision: Decision, *, only_look: bool = False
-    ) -> DecideResponse | None:
-        """The broker's answer: "decided" or "already"; None when it was only to look, and nothing
-        is decided."""
-        if only_look:
-            decision = Decision(decision.version, decision.write, decision.attempts)
+    def _decide(self, identity: WriteIdentity, decision: Decision) -> Decision | None:
+        """None when this one is decided; else the one of the same version that was before."""
         settled = self._published.get(identity.writer)
         while True:
             request = DecideRequest(
-                identity.writer, identity.run, decision, settled=settled, once=identity.once,
-                look=only_look,
-            )  # fmt: skip
+                identity.writer, identity.run, decision, settled=settled, once=identity.once
+            )
             answer = self._ask("Committing a write", request)
-            if answer.outcome != "unsettled":
-                return answer
-            assert answer.decision is not None, "a decision that stands comes with the answer"
-            if only_look:
+            if answer.outcome == "decided":
                 return None
+            assert answer.decision is not None, "a decision that stands comes with the answer"
+            if answer.outcome == "already":
+                return answer.decision
             # The order of a writer's writes is that of its versions, in every partition.
             self._publish(identity.writer, answer.decision, required=True)
             settled = answer.decision.write
+
+    def _committed_before(self, identity: WriteIdentity, decision: Decision) -> Decision | None:
+        """The decision of the same version, if there is one."""
+        asked = Decision(decision.version, decision.write, "")
+        request = DecideRequest(identity.writer, identity.run, asked, once=identity.once, look=True)
+        answer = self._ask("Committing a write", request)
+        return answer.decision if answer.outcome == "already" else None
 
     def _ask(self, action: str, request: DecideRequest) -> DecideResponse:
         return self._cluster.retrying(
