@@ -48,13 +48,12 @@ def _put_points_into(module: ModuleType) -> None:
         _stop_at("staged", {at.topic for task in tasks for at in task.records})
         return commit(self, identity, write, tasks)
 
-    def stopping_decide(self: Any, identity: Any, decision: Any, **named: Any) -> Any:
-        if not named.get("only_look"):
-            _stop_at("prepared", decision.topics)
-        answer = decide(self, identity, decision, **named)
-        if answer is not None and answer.outcome == "decided":
+    def stopping_decide(self: Any, identity: Any, decision: Any) -> Any:
+        _stop_at("prepared", decision.topics)
+        standing = decide(self, identity, decision)
+        if standing is None:
             _stop_at("decided", decision.topics)
-        return answer
+        return standing
 
     def stopping_publish(self: Any, writer: Any, decision: Any, **named: Any) -> Any:
         done = publish(self, writer, decision, **named)
