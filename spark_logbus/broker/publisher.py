@@ -107,6 +107,8 @@ class Publisher:
         """Append and flush what of them is not in the logs yet, and make it visible; for each None
         or the reason why not. Takes as long as copying them does."""
         self._require_lease()
+        for write in {each.share.write for each in shares}:
+            self._logs.ended_writes.add(write)
         flushes = _Flushes()
 
         def append(each: PartitionShare) -> None:

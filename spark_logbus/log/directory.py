@@ -54,6 +54,7 @@ from spark_logbus.log.partition_directories import (
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
+from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.model import TopicPartition, check_name
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class LogDirectory:
         self._files = files
         self._flusher = flusher if flusher is not None else Flusher(self._clock)
         self.stats = LogStats()
+        #: What their late attempts would stage is refused in all logs.
+        self.ended_writes = EndedWrites()
         self.clock = ClockKeeper(files, path, self._clock)
         environment = LogEnvironment(
             files,
@@ -99,6 +102,7 @@ class LogDirectory:
             OpenSegments(_OPEN_SEALED_SEGMENTS),
             ProducerCount(),
             self.stats,
+            self.ended_writes,
             watermark,
         )
         self._changing = threading.Lock()  # ensure, remove, close

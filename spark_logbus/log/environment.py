@@ -13,6 +13,7 @@ from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.segment.segment import OpenSegments
+from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
 
@@ -32,6 +33,7 @@ class LogEnvironment:
     pool: OpenSegments
     producers: ProducerCount
     stats: LogStats
+    ended_writes: EndedWrites
     watermark: HighWatermarkRule
 
 

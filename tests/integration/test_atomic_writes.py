@@ -28,6 +28,7 @@ from spark_logbus.protocol import Api, Decision, PublishRequest, ShareResponse, 
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
 from spark_logbus.retry import Deadline
 from tests.helpers import wait_until
+from tests.integration.staged_files import staged_bytes
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -134,6 +135,25 @@ def test_large_parts_of_a_write_are_published_side_by_side(cluster: Cluster) -> 
     assert read(cluster, topic) == [expected.get(number, []) for number in range(12)]
 
 
+def test_attempts_that_do_not_count_leave_nothing(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    """Not on a broker that has no part of the write either, and not if they come late."""
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a"])
+    assert task.records.keys() == {TopicPartition(topic, 0)}
+    stage(cluster, topic, write, 1, ["x", "y"])
+    assert staged_bytes(brokers, topic)
+    assert writes.commit(WriteIdentity(writer=uuid.uuid4().hex, version=1), write, [task]).visible
+    assert not staged_bytes(brokers, topic)
+    for partition in (0, 1):
+        with Producer(cluster, stage_id=stage_id(write, 2)) as late:
+            failure = late.send(topic, b"z", partition=partition).exception(30)
+            assert isinstance(failure, WriteFencedError)
+    assert not staged_bytes(brokers, topic)
+    assert read(cluster, topic) == [["a"], []]
+
+
 def committed(
     cluster: Cluster, topic: str, writes: AtomicWrites, identity: WriteIdentity, values: list[str]
 ) -> Commit:
@@ -218,9 +238,8 @@ def test_an_aborted_write_cannot_be_committed(
     assert writes.abort(identity, write)
     with pytest.raises(WriteFencedError, match="aborted"):
         writes.commit(identity, write, tasks)
-    tasks = [stage(cluster, topic, write, 1, ["a", "b"])]
-    with pytest.raises(WriteFencedError):
-        writes.commit(identity, write, tasks)
+    with pytest.raises(WriteFencedError, match="or aborted"):
+        stage(cluster, topic, write, 1, ["a", "b"])
     assert committed(cluster, topic, writes, identity, ["c"]).committed
     assert read(cluster, topic) == [["c"], []]
 

@@ -119,6 +119,8 @@ class WriteHandler:
         producer_id = None if attempt is None else stage_id(write, attempt)
 
         def discard() -> Response:
+            if producer_id is None:
+                self._logs.ended_writes.add(write)
             for log in self._logs.logs():
                 if write in log.staging.decided:
                     continue

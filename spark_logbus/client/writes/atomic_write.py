@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
+from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, StagedDataLostError, UnknownTopicError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
     DecideRequest,
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 # the usual time for retries; it goes on if it takes longer.
 _PUBLISHED_BYTES_A_SECOND: Final = 20_000_000
 _DISCARD_MS: Final = 5_000
+_TIDY_MS: Final = 200  # a micro-batch is held up by no more
 _REMEMBERED: Final = 1_000
 
 
@@ -116,6 +118,8 @@ class AtomicWrites:
             self.discard(write)
             return Commit(committed=False, visible=visible)
         visible = self._publish(identity.writer, decision, required=False, size_bytes=size_bytes)
+        if visible:
+            self._tidy(decision)
         return Commit(committed=True, visible=visible)
 
     def abort(self, identity: WriteIdentity, write: int) -> bool:
@@ -133,13 +137,39 @@ class AtomicWrites:
     def discard(self, write: int, attempt: int | None = None) -> None:
         """Drop what the write, or an attempt of a task in it, has staged, on brokers that answer;
         elsewhere it expires."""
-        deadline = self._cluster.deadline_ms(_DISCARD_MS)
-        request = DiscardRequest(write, attempt)
-        for address in self._cluster.brokers:
+        self._discard(DiscardRequest(write, attempt), self._cluster.brokers, wait_ms=_DISCARD_MS)
+
+    def _tidy(self, decision: Decision) -> None:
+        """Drop what attempts that do not count have staged where no part of the write was: only
+        there it is not dropped with the rest."""
+        deadline = self._cluster.deadline_ms(_TIDY_MS)
+        with suppress(LogbusError):
+            leaders = {
+                self._cluster.leader(TopicPartition(topic, partition), deadline)
+                for topic, part in decision.topics.items()
+                for partition in part.records
+            }
+            others = [address for address in self._cluster.brokers if address not in leaders]
+            self._discard(DiscardRequest(decision.write), others, wait_ms=_TIDY_MS)
+
+    def _discard(
+        self, request: DiscardRequest, brokers: Iterable[BrokerAddress], *, wait_ms: int
+    ) -> None:
+        """Ask all of them at once; who is away or slow is not waited for longer."""
+        deadline = self._cluster.deadline_ms(wait_ms)
+        pool = self._cluster.pool
+        asked: list[tuple[BrokerConnection, PendingResponse]] = []
+        for address in brokers:
             with suppress(LogbusError):
-                self._cluster.call(
-                    address, Api.DISCARD, request, DiscardResponse, deadline=deadline
-                )
+                connection = pool.take(address, deadline)
+                try:
+                    asked.append((connection, connection.send(Api.DISCARD, request)))
+                except LogbusError:
+                    connection.close()
+        for connection, pending in asked:
+            with suppress(LogbusError):
+                pending.result(DiscardResponse, deadline)
+            pool.give_back(connection)
 
     # -- the steps ------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from spark_logbus.errors import (
     InvalidRequestError,
     LimitExceededError,
     StagedDataLostError,
+    WriteFencedError,
 )
 from spark_logbus.log import names
 from spark_logbus.log.environment import LogEnvironment
@@ -109,7 +110,8 @@ class PartitionStaging:
         """Stage the record batches in ``data``, which is stamped in place: all or none.
 
         They are of one attempt of one task, and checked as those of an append are. What the
-        attempt has staged before is not staged again. Raises what ``append_as_leader`` raises.
+        attempt has staged before is not staged again. Raises what ``append_as_leader`` raises, and
+        WriteFencedError when the write has ended.
         """
         config, state = self._writer.config, self._state
         batches = validate_append(
@@ -134,6 +136,11 @@ class PartitionStaging:
 
     def _file_for(self, write: int) -> StagedFile:
         with self._changing:
+            if write in self._environment.ended_writes:
+                raise WriteFencedError(
+                    f"The write {write} is over: it was committed without this attempt of a task, "
+                    "or aborted. Nothing is staged for it any more."
+                )
             file = self._files.get(write)
             if file is None:
                 if len(self._files) >= MAX_WRITES:

@@ -10,10 +10,13 @@ from spark_logbus.errors import (
     OutOfOrderSequenceError,
     StagedDataLostError,
     StorageError,
+    WriteFencedError,
 )
 from spark_logbus.log import LogConfig
+from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.log.staging.staging import MAX_WRITES
 from spark_logbus.record import HEADER_SIZE, stamp_producer
+from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
 from tests.builders.staged import attempt, producers_in, publish, share, stage
@@ -131,6 +134,28 @@ def test_what_was_discarded_cannot_be_gone_on_with(broker: Broker) -> None:
     log.staging.discard(attempt(1) >> 20)
     with pytest.raises(OutOfOrderSequenceError, match="discarded"):
         stage(log, attempt(1), 1, start=1)
+
+
+def test_late_attempts_of_a_write_that_has_ended_stage_nothing(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    stage(log, attempt(7, write=2), 1)
+    broker.directory.ended_writes.add(write_of(attempt(1)))
+    with pytest.raises(WriteFencedError, match="is over: it was committed without this attempt"):
+        stage(log, attempt(1), 1, start=1)
+    with pytest.raises(WriteFencedError):
+        stage(log, attempt(3), 1)
+    publish(log, share(1, 1))  # what was there before counts
+    assert log.staging.totals.writes == 1
+    stage(log, attempt(7, write=2), 1, start=1)
+
+
+def test_of_writes_that_ended_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_logbus.log.staging.ended_writes._REMEMBERED", 2)
+    ended = EndedWrites()
+    for write in (1, 2, 1, 3):
+        ended.add(write)
+    assert [write in ended for write in (1, 2, 3)] == [True, False, True]
 
 
 def test_what_nobody_commits_expires(broker: Broker) -> None:
