@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
@@ -19,6 +20,15 @@ from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
 from spark_logbus.zookeeper.watches import ChildrenView
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A live broker, its version, and when it was first registered (µs since 1970)."""
+
+    address: BrokerAddress
+    version: str
+    started_us: int
 
 
 class BrokerRegistry:
@@ -96,6 +106,18 @@ class BrokerRegistry:
 
     def live(self) -> list[BrokerAddress]:
         """The registered brokers, by id."""
+        return _addresses(self._registered())
+
+    def registrations(self) -> list[BrokerRegistration]:
+        """What the registered brokers say of themselves, by id."""
+        return [
+            BrokerRegistration(_address(broker_id, payload), payload.version, payload.started_us)
+            for broker_id, payload in sorted(
+                self._registered().values(), key=lambda registered: registered[0]
+            )
+        ]
+
+    def _registered(self) -> dict[str, tuple[int, BrokerPayload]]:
         names = self._tree.children(paths.BROKERS) or []
         nodes = self._tree.get_many(f"{paths.BROKERS}/{name}" for name in names)
         found = {}
@@ -108,7 +130,7 @@ class BrokerRegistry:
                 found[name] = _decode_broker(name, node)
             except CorruptNodeError as failure:
                 self._session.unreadable.met(path, failure, instead="It counts as no broker.")
-        return _addresses(found)
+        return found
 
     def watch(self, f: Callable[[list[BrokerAddress]], None]) -> None:
         """Call ``f`` with all live brokers: now, on this thread; then, on the session's worker,
@@ -240,12 +262,13 @@ def _decode_broker(name: str, node: Node) -> tuple[int, BrokerPayload]:
 
 
 def _addresses(found: dict[str, tuple[int, BrokerPayload]]) -> list[BrokerAddress]:
-    return sorted(
-        BrokerAddress(
-            broker_id=broker_id,
-            host=payload.host,
-            port=payload.port,
-            local_socket=payload.local_socket,
-        )
-        for broker_id, payload in found.values()
+    return sorted(_address(broker_id, payload) for broker_id, payload in found.values())
+
+
+def _address(broker_id: int, payload: BrokerPayload) -> BrokerAddress:
+    return BrokerAddress(
+        broker_id=broker_id,
+        host=payload.host,
+        port=payload.port,
+        local_socket=payload.local_socket,
     )

@@ -17,8 +17,7 @@ import msgspec
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.group_owners import (
     GroupOwner,
-    GroupOwnership,
-    NoOwnership,
+    Ownership,
     read_owners,
 )
 from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload, decode, encode
@@ -101,7 +100,7 @@ class GroupOffsets:
         topic_ids: Mapping[str, str] = NO_TOPIC_IDS,
         allow_backward: bool = True,
         expected_mark: RewindMark | None = None,
-        ownership: GroupOwnership | NoOwnership | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         """Commit ``offsets`` (the next to read), all or none; a repetition changes nothing.
 
@@ -109,9 +108,9 @@ class GroupOffsets:
         it was of an earlier topic of the same name (``topic_ids`` differ). With
         ``expected_mark``, GroupRewoundError when the group was rewound since, be it to the same
         epoch in a group that was made anew (the token differs); with ``ownership``, ClaimLostError
-        when another query has claimed one of the topics, or GroupHeldError when any has and the
-        ``ownership`` is ``NoOwnership``. More partitions than one ZooKeeper transaction holds (some
-        thousands) go in several, each whole and each checked.
+        when another query or consumer has claimed what is committed, or GroupHeldError when any has
+        and the ``ownership`` is ``NoOwnership``. More partitions than one ZooKeeper transaction
+        holds (some thousands) go in several, each whole and each checked.
         """
         check_offsets(group, offsets)
         now_us = self._clock.now_us()
@@ -132,7 +131,7 @@ class GroupOffsets:
 
         def step(deadline: Deadline) -> None:
             missing = [path for path in wanted if path not in done]
-            checks = [] if ownership is None else ownership.checks(topics, deadline=deadline)
+            checks = [] if ownership is None else ownership.checks(offsets, deadline=deadline)
             nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
             check, epoch = _fence(group, nodes[fence], expected_mark)
             for tried in lost:

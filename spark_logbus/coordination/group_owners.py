@@ -1,4 +1,5 @@
-"""Ownership of a group's topics: at most one query or load reads a topic for a group.
+"""Ownership of a group's topics: at most one query or load reads a topic for a group. Consumers,
+which share a topic, own single partitions of it (see ``partition_owners``).
 
 An owner has two nodes, written in one transaction: an ephemeral one (see ``zookeeper.ephemeral``),
 which says that the query is alive, and the fence above it, which stays and names the last owner. An
@@ -13,14 +14,16 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import OwnerPayload, decode, encode
 from spark_logbus.coordination.process_identity import is_gone, this_process
 from spark_logbus.errors import ClaimLostError, CoordinationError, GroupHeldError, LogbusError
+from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.ephemeral import acquire_or_wait, acquiring, expiry_ms
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch, own_names
@@ -32,18 +35,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOwner:
-    """The owner of a topic: a driver's process, and the application's name where it is known."""
+    """The owner of a topic, or of a partition: a driver's process, and the application's name where
+    it is known; or that of a consumer, with its name in the group."""
 
     host: str
     pid: int
     application: str | None
     since_us: int
+    consumer: str | None = None
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_us / 1_000_000, UTC)
-        return (
-            f"application {self.application}, " if self.application else ""
-        ) + f"process {self.pid} on {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+        name = f"application {self.application}, " if self.application else ""
+        if self.consumer is not None:
+            name = f"consumer {self.consumer}, "
+        return name + f"process {self.pid} on {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Ownership(Protocol):
+    """The right to commit offsets of a group."""
+
+    def checks(
+        self, partitions: Collection[TopicPartition], *, deadline: Deadline
+    ) -> list[Operation]:
+        """Operations that fail a transaction if the right to commit those of ``partitions`` goes
+        to somebody else before it is done; ClaimLostError or GroupHeldError if it has."""
+        ...
 
 
 class GroupOwnership:
@@ -87,15 +104,20 @@ class GroupOwnership:
                 return
             self._acquire(sorted(wanted | self._held))
 
-    def checks(self, topics: Iterable[str], *, deadline: Deadline) -> list[Operation]:
-        """Operations that fail a transaction if another query acquires one of ``topics`` before it
+    def checks(
+        self, partitions: Collection[TopicPartition], *, deadline: Deadline
+    ) -> list[Operation]:
+        """Operations that fail a transaction if another query acquires one of the topics before it
         is done; ClaimLostError if one has."""
-        fences = {paths.owner_fence(self._group, topic): topic for topic in sorted(set(topics))}
+        fences = {
+            paths.owner_fence(self._group, topic): topic
+            for topic in sorted({each.topic for each in partitions})
+        }
         nodes = self._tree.get_many(fences, deadline=deadline)
         checks: list[Operation] = []
         for path, topic in fences.items():
             node = nodes[path]
-            last = _payload(path, node)
+            last = owner_payload(path, node)
             if node is None or last is None:
                 self._session_id = 0  # so that ``acquire`` looks again
                 raise CoordinationError(
@@ -124,7 +146,7 @@ class GroupOwnership:
         def step(deadline: Deadline) -> dict[str, OwnerPayload]:
             nodes = self._read(topics, watch, deadline)
             operations: list[Operation] = []
-            owners: dict[str, OwnerPayload] = {}
+            owners = _sharing(self._tree, self._group, topics, watch=watch, deadline=deadline)
             for topic in topics:
                 current_owner = self._plan(topic, nodes, operations)
                 if current_owner is not None:
@@ -161,13 +183,13 @@ class GroupOwnership:
         fence, node = nodes[fence_path], nodes[owner_path]
         if fence is None:
             raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
-        last = _payload(fence_path, fence)
+        last = owner_payload(fence_path, fence)
         ours = last is not None and last.token == self._payload.token
         if last is not None and not ours and topic in self._held:
             raise self._lost(topic, last)
         # With our token in the fence nobody else has had the topic since: what stands there is of
         # our own session before this one.
-        current_owner = None if ours else _payload(owner_path, node)
+        current_owner = None if ours else owner_payload(owner_path, node)
         gone = current_owner is not None and is_gone(current_owner.process)
         data = encode(self._payload)
         node_operations = acquiring(
@@ -181,7 +203,7 @@ class GroupOwnership:
             return current_owner
         if gone and current_owner is not None:  # killed, and only its session is still to expire
             logger.info(
-                "Group %s: %s has ended without a word.", self._group, _group_owner(current_owner)
+                "Group %s: %s has ended without a word.", self._group, group_owner(current_owner)
             )
         if not ours:
             operations.append(SetData(fence_path, data, fence.version))
@@ -203,7 +225,7 @@ class GroupOwnership:
                 "Group %s is held for topic %s (%s); waiting up to %.0f s for that to end.",
                 self._group,
                 topic,
-                _group_owner(current_owner),
+                group_owner(current_owner),
                 left_s,
             )
 
@@ -232,7 +254,7 @@ class GroupOwnership:
     def _lost(self, topic: str, new: OwnerPayload) -> ClaimLostError:
         return ClaimLostError(
             f"This query no longer holds group {self._group!r} for topic {topic}: its ZooKeeper "
-            f"session expired, and another query has taken over since ({_group_owner(new)}). "
+            f"session expired, and another query has taken over since ({group_owner(new)}). "
             "Nothing more is committed here. Let only one of them run; this one can be started "
             "again when the other has ended."
         )
@@ -240,9 +262,10 @@ class GroupOwnership:
     def _in_use(self, owners: dict[str, OwnerPayload], waited_ms: int) -> GroupHeldError:
         topic, current_owner = next(iter(owners.items()))
         return GroupHeldError(
-            f"Group {self._group!r} is in use for topic {topic} by another query "
-            f"({_group_owner(current_owner)}), which still ran after {waited_ms / 1000:.0f} s of "
-            "waiting. Stop that query, or give this one a group of its own. Two reads in one "
+            f"Group {self._group!r} is in use for topic {topic} by "
+            f"{'a consumer' if current_owner.consumer else 'another query'} "
+            f"({group_owner(current_owner)}), which still ran after {waited_ms / 1000:.0f} s of "
+            "waiting. Stop that one, or give this query a group of its own. Two reads in one "
             "query, as in a self-join, count as two: give the group to only one of them."
         )
 
@@ -256,13 +279,22 @@ class NoOwnership:
         self._group = group
 
     def require_no_owner(self, topics: Iterable[str]) -> None:
-        """GroupHeldError, with the owner, if a query reads one of ``topics`` for the group."""
-        self._refuse_owned(set(topics), self._tree.session.deadline())
+        """GroupHeldError, with the owner, if a query, or consumers that subscribed, read one of
+        ``topics`` for the group."""
+        wanted, deadline = set(topics), self._tree.session.deadline()
+        self._refuse_queries(wanted, deadline)
+        self._refuse_consumers(wanted, deadline)
 
-    def checks(self, topics: Iterable[str], *, deadline: Deadline) -> list[Operation]:
-        """Operations that fail a transaction if a query acquires one of ``topics`` before it is
-        done; GroupHeldError if one has."""
-        wanted = set(topics)
+    def require_no_query(self, topics: Iterable[str]) -> None:
+        """GroupHeldError, with the owner, if a query reads one of ``topics`` for the group."""
+        self._refuse_queries(set(topics), self._tree.session.deadline())
+
+    def checks(
+        self, partitions: Collection[TopicPartition], *, deadline: Deadline
+    ) -> list[Operation]:
+        """Operations that fail a transaction if a query or a consumer that subscribed acquires one
+        of the topics before it is done; GroupHeldError if one has."""
+        wanted = {each.topic for each in partitions}
         fences = [paths.owner_fence(self._group, topic) for topic in sorted(wanted)]
         nodes = self._tree.get_many(fences, deadline=deadline)
         missing = [path for path in fences if nodes[path] is None]
@@ -271,7 +303,8 @@ class NoOwnership:
         if missing:
             nodes = self._tree.get_many(fences, deadline=deadline)
         # After the fences: an owner that came in between has changed its fence.
-        self._refuse_owned(wanted, deadline)
+        self._refuse_queries(wanted, deadline)
+        self._refuse_consumers(wanted, deadline)
         checks: list[Operation] = []
         for path in fences:
             node = nodes[path]
@@ -280,18 +313,26 @@ class NoOwnership:
             checks.append(Check(path, node.version))
         return checks
 
-    def _refuse_owned(self, topics: set[str], deadline: Deadline) -> None:
+    def _refuse_queries(self, topics: set[str], deadline: Deadline) -> None:
         topic_of = {paths.topic_owner(self._group, topic): topic for topic in sorted(topics)}
         for path, node in self._tree.get_many(topic_of, deadline=deadline).items():
-            owner = _payload(path, node)
+            owner = owner_payload(path, node)
             if owner is not None:
                 lasts_s = expiry_ms(owner.session_timeout_ms) / 1000
                 raise GroupHeldError(
                     f"Group {self._group!r} is held for topic {topic_of[path]} by a query or load "
-                    f"({_group_owner(owner)}); nothing was committed here. Stop that one, or read "
+                    f"({group_owner(owner)}); nothing was committed here. Stop that one, or read "
                     "with a group of its own. If it was killed, its claim ends within "
                     f"{lasts_s:.0f} s."
                 )
+
+    def _refuse_consumers(self, topics: set[str], deadline: Deadline) -> None:
+        for topic, member in _sharing(self._tree, self._group, topics, deadline=deadline).items():
+            raise GroupHeldError(
+                f"Consumers that subscribed share topic {topic} in the group {self._group!r} "
+                f"({group_owner(member)} is one); nothing was committed here. Subscribe too "
+                "instead of assigning partitions, or use a group of its own."
+            )
 
 
 def read_owners(
@@ -303,22 +344,48 @@ def read_owners(
     topic_of = {paths.topic_owner(group, topic): topic for topic in topics}
     found = {}
     for path, node in tree.get_many(topic_of, deadline=deadline).items():
-        payload = _payload(path, node)
+        payload = owner_payload(path, node)
         if payload is not None:
-            found[topic_of[path]] = _group_owner(payload)
+            found[topic_of[path]] = group_owner(payload)
     return found
 
 
-def _payload(path: str, node: Node | None) -> OwnerPayload | None:
+def _sharing(
+    tree: Nodes,
+    group: str,
+    topics: Iterable[str],
+    *,
+    watch: Watch | None = None,
+    deadline: Deadline,
+) -> dict[str, OwnerPayload]:
+    """Of each topic of which consumers own partitions (see ``partition_owners``) one that does."""
+    fences = {paths.owner_fence(group, topic): topic for topic in topics}
+    listed = tree.children_many(fences, watch=watch, deadline=deadline)
+    by_path = {
+        f"{fence}/{name}": fences[fence]
+        for fence, names in listed.items()
+        for name in names or ()
+        if paths.number_of(name) is not None
+    }
+    found = {}
+    for path, node in tree.get_many(by_path, deadline=deadline).items():
+        payload = owner_payload(path, node)
+        if payload is not None and not is_gone(payload.process):
+            found[by_path[path]] = payload
+    return found
+
+
+def owner_payload(path: str, node: Node | None) -> OwnerPayload | None:
     if node is None or not node.data:
         return None
     return decode(OwnerPayload, node.data, path=path)
 
 
-def _group_owner(payload: OwnerPayload) -> GroupOwner:
+def group_owner(payload: OwnerPayload) -> GroupOwner:
     return GroupOwner(
         host=payload.host,
         pid=payload.pid,
         application=payload.application,
         since_us=payload.since_us,
+        consumer=payload.consumer or None,
     )

@@ -1,11 +1,12 @@
-"""The lease on a broker's id: the time for which it is certain without asking ZooKeeper again.
+"""A lease on what an ephemeral node stands for: the time for which that is certain without asking
+ZooKeeper again. Brokers have one on their ids, consumers that share a group one on their part.
 
 A process that was stopped, or a machine that slept, does not notice. When it goes on, its session
 may have expired, and another broker may have its id and its partitions. So the broker asks
 ZooKeeper several times within each session timeout if the id is still its own. From the moment of
 a question that was answered with yes, the id is certain for one session timeout: ZooKeeper heard
 of us then, and expires no session earlier. The time is counted by a clock that also runs while the
-machine sleeps. After it, appends wait for the next answer.
+machine sleeps. After it, appends wait for the next answer, as does what a consumer hands out.
 
 A ZooKeeper that is away is something else: partitions go on being served without it. It counts as
 away when it has left questions unanswered for half of a timeout while we were awake to hear; that
@@ -40,14 +41,22 @@ Ask = Callable[[float], bool]
 
 
 class Lease:
-    """The time for which a broker's id is certain. Thread-safe; asks on a thread of its own.
+    """The time for which a node is certainly ours. Thread-safe; asks on a thread of its own.
 
     ``current`` costs well below a microsecond, so it is asked for each append.
     """
 
     def __init__(
-        self, *, timeout_ms: int, ask: Ask, elapsed_s: Callable[[], float] = elapsed
+        self,
+        *,
+        timeout_ms: int,
+        ask: Ask,
+        what: str = "the broker's id",
+        waits: str = "appends wait",
+        elapsed_s: Callable[[], float] = elapsed,
     ) -> None:
+        self._what = what
+        self._waits = waits
         self._last_for(timeout_ms)
         self._ask = ask
         self._elapsed = elapsed_s
@@ -63,7 +72,7 @@ class Lease:
         self._patience_s = self._long_patience_s
         self._away = False
         self._looked = elapsed_s()
-        self._thread = threading.Thread(target=self._run, name="broker-lease", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def _last_for(self, timeout_ms: int) -> None:
         self._length_s = min(timeout_ms / 1000, _LONGEST_S)
@@ -95,6 +104,12 @@ class Lease:
         return self._elapsed() < self._until
 
     @property
+    def until(self) -> float:
+        """When the lease ends, by ``clock.elapsed``, unless it is extended or something happens to
+        the session before."""
+        return self._until
+
+    @property
     def refusal(self) -> LogbusError | None:
         """The reason why there is no lease to wait for, if so: another broker has the id."""
         return self._refusal
@@ -114,8 +129,10 @@ class Lease:
             f()
         elif first:
             logger.warning(
-                "ZooKeeper was last heard of longer ago than the session lasts; appends wait "
-                "until it says whether the id is still this broker's."
+                "ZooKeeper was last heard of longer ago than the session lasts; %s until it says "
+                "whether %s is still ours.",
+                self._waits,
+                self._what,
             )
 
     # -- for whoever learns of the registration ---------------------------------------------
@@ -178,7 +195,7 @@ class Lease:
         except CoordinationError as failure:
             logger.debug("ZooKeeper was not heard of: %s", failure)
         except Exception:
-            logger.exception("Asking ZooKeeper for the broker's id failed.")
+            logger.exception("Asking ZooKeeper for %s failed.", self._what)
         now = self._elapsed()
         too_long_s = _INTERRUPTED * self._look_s
         if began - self._looked > too_long_s or now - began > too_long_s:

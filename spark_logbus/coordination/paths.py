@@ -91,6 +91,10 @@ def member(group_name: str, consumer: str) -> str:
     return f"{members(group_name)}/{check_name('consumer', consumer)}"
 
 
+def assignment(group_name: str) -> str:
+    return f"{group(group_name)}/assignment"
+
+
 def owners(group_name: str) -> str:
     return f"{group(group_name)}/owners"
 

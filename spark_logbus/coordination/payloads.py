@@ -67,6 +67,26 @@ class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     session_timeout_ms: NonNegative  # how long the node can outlive the owner
     token: str  # unique to one run of a query
     process: str = ""  # whose session it is, see process_identity; earlier releases did not say
+    consumer: str = ""  # the member of the group, if it is one; else a query or load
+
+
+class MemberPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a consumer that has subscribed: to ``topics``, or to all whose name matches."""
+
+    topics: list[str] = []
+    pattern: str | None = None
+    assignor: str
+    host: str
+    pid: int
+    since_us: int
+    session_timeout_ms: NonNegative
+
+
+class AssignmentPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Partitions by member and topic; each change is a new generation."""
+
+    generation: NonNegative
+    members: dict[str, dict[str, list[NonNegative]]]
 
 
 class TopicRecordsPayload(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,18 +185,21 @@ class TopicRegistry:
         ]
         return {record.name: record for record in records if record is not None}
 
-    def watch(self, f: Callable[[dict[str, TopicRecord]], None]) -> None:
+    def watch(self, f: Callable[[dict[str, TopicRecord]], None]) -> ChildrenView[TopicRecord]:
         """Call ``f`` with all topics: now, on this thread; then, on the session's worker, when a
         topic came, went or was changed, and whenever the session was renewed. Changes in quick
         succession may come as one. ``f`` may make requests, but holds up other callbacks. A topic
-        whose node cannot be read any more stays as it was, but for ``readable``."""
-        ChildrenView(
+        whose node cannot be read any more stays as it was, but for ``readable``. What is returned
+        can be cancelled."""
+        view = ChildrenView(
             self._tree,
             paths.TOPICS,
             decode=decode_topic,
             deliver=f,
             outdated=lambda last: replace(last, readable=False),
-        ).start()
+        )
+        view.start()
+        return view
 
     # -- leaders -------------------------------------------------------------------------
 

@@ -310,6 +310,11 @@ class Session:
         """ZooKeeper's id of the current session, or of the last one; 0 before the first."""
         return self._session_id
 
+    @property
+    def granted_ms(self) -> int:
+        """The session timeout that ZooKeeper has granted last, or that it is asked for."""
+        return self._granted_ms
+
     def add_listener(self, f: Callable[[SessionState], None]) -> None:
         """Call ``f`` with every new state, in order, on a thread of the session's.
 

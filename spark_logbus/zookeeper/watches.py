@@ -92,6 +92,10 @@ class Subscription:
         else:
             self._invalidate(Change(paths=frozenset([self._tree.relative(event.path)])))
 
+    def invalidate(self) -> None:
+        """Refresh soon: something has changed that is not watched by it."""
+        self._invalidate(Change(everything=True))
+
     def look_again(self, paths: Iterable[str]) -> None:
         """Refresh these after a while: they could not be watched."""
         with self._lock:

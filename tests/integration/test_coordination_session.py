@@ -112,6 +112,26 @@ class TestConnectionLoss:
             assert LOST not in states.seen
             assert opened.session_id == before
 
+    def test_a_forgotten_connection_is_not_a_lost_session(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str
+    ) -> None:
+        """By a ZooKeeper that has begun to listen and not to serve."""
+        with (
+            Proxy(zookeeper.address) as proxy,
+            session(proxy.connect_string(chroot), session_timeout_ms=8_000) as opened,
+        ):
+            states, before = States(opened), opened.session_id
+            proxy.forget_next()
+            proxy.cut()
+            wait_until(
+                lambda: SUSPENDED in states.seen and opened.state is CONNECTED,
+                deadline_s=7,
+                message="the session to connect again before it would expire",
+            )
+            assert len(proxy.forgotten) == 1
+            assert opened.session_id == before
+            assert states.seen == [SUSPENDED, CONNECTED]
+
     def test_an_expired_session_is_replaced(self, chroot: str) -> None:
         with session(chroot) as opened:
             states = States(opened)

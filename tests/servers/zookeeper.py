@@ -88,7 +88,7 @@ class Proxy:
 
     ``lose_reply(kind)``: the next request of that kind reaches ZooKeeper and is carried out;
     its reply is swallowed and the connection cut. ``cut()`` breaks all connections;
-    ``refuse`` while set accepts none.
+    ``refuse`` while set accepts none; ``forget_next`` accepts the next one and does nothing more.
     """
 
     def __init__(self, target: str) -> None:
@@ -98,6 +98,8 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.refuse = threading.Event()
         self.lost = 0
+        self.forgotten: list[socket.socket] = []
+        self._forget = 0
         self._before_cut: Callable[[], None] = lambda: None
         self._lose: int | None = None
         self._lock = threading.Lock()
@@ -117,9 +119,8 @@ class Proxy:
         for thread in list(self._threads):
             thread.join(10)
             assert not thread.is_alive()
-        for pair in self._pairs:
-            for side in pair:
-                side.close()
+        for side in (*self.forgotten, *(side for pair in self._pairs for side in pair)):
+            side.close()
 
     def connect_string(self, chroot: str) -> str:
         """``chroot``, but through this proxy."""
@@ -129,6 +130,10 @@ class Proxy:
         """``before_cut`` runs after ZooKeeper has answered and before the client notices."""
         with self._lock:
             self._lose, self._before_cut = kind, before_cut
+
+    def forget_next(self) -> None:
+        with self._lock:
+            self._forget += 1
 
     def cut(self) -> None:
         with self._lock:
@@ -145,6 +150,11 @@ class Proxy:
                 return
             if self.refuse.is_set():
                 client.close()
+                continue
+            with self._lock:
+                forget, self._forget = self._forget > 0, max(0, self._forget - 1)
+            if forget:
+                self.forgotten.append(client)
                 continue
             try:
                 server = socket.create_connection(self._target)
