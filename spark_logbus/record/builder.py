@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import pyarrow as pa
 
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.model import Header
+from spark_logbus.model import Compression, Header
+from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, encode, encode_rows
 from spark_logbus.record.columns import HEADERS, TIMESTAMP, payload_schema
+from spark_logbus.record.plain import integers
+from spark_logbus.record.rows import FEW_RECORDS
 
 # Rough bytes of a record beside its key, value and headers: timestamp and three offsets.
 RECORD_OVERHEAD_BYTES = 20
@@ -20,14 +24,14 @@ _MAX_INT64 = (1 << 63) - 1
 class ArrowBatchBuilder:
     """Records of one partition, in order, as columns. Not thread-safe."""
 
-    __slots__ = ("_headers", "_keys", "_timestamps", "_values", "size_bytes")
+    __slots__ = ("_headers", "_keys", "_timestamps", "_values")
 
     def __init__(self) -> None:
         self._timestamps: list[int] = []
-        self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
+        # As long as nobody has one they are empty; then they end with the last who has.
+        self._keys: list[bytes | None] = []
         self._headers: list[Sequence[Header] | None] = []
-        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._values)
@@ -46,28 +50,59 @@ class ArrowBatchBuilder:
         at ``build`` it would take all others down with it.
         """
         _check_record(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
+        return self.append(value, key, timestamp_us, headers)
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp_us: int,
+        headers: Sequence[Header] | None,
+    ) -> int:
+        """``add`` for a record that was checked. It is a step of each ``send``."""
+        values = self._values
+        number = len(values)
+        values.append(value)
         self._timestamps.append(timestamp_us)
-        self._keys.append(key)
-        self._values.append(value)
-        self._headers.append(headers or None)
-        self.size_bytes += record_size(value=value, key=key, headers=headers)
-        return len(self._values) - 1
+        if key is not None:
+            keys = self._keys
+            if len(keys) < number:
+                keys.extend(repeat(None, number - len(keys)))
+            keys.append(key)
+        if headers:
+            rows = self._headers
+            if len(rows) < number:
+                rows.extend(repeat(None, number - len(rows)))
+            rows.append(headers)
+        return number
+
+    def encoded(self, compression: Compression) -> memoryview:
+        """The record batch of its records, ready to append, as ``arrow.encode`` makes it."""
+        count = len(self._values)
+        is_compressed = compression is not Compression.NONE and count >= MIN_RECORDS_TO_COMPRESS
+        if self._headers or is_compressed or count > FEW_RECORDS:
+            return encode(self.build(), compression=compression)
+        return encode_rows(self._timestamps, self._all_keys(), self._values)
+
+    def _all_keys(self) -> list[bytes | None]:
+        """One for each record, or none if no record has one."""
+        missing = len(self._values) - len(self._keys) if self._keys else 0
+        return self._keys + [None] * missing
 
     def build(self) -> pa.RecordBatch:
         """The arrow batch in canonical form; the builder keeps its records."""
-        has_key = any(key is not None for key in self._keys)
-        has_headers = any(self._headers)
-        columns = [pa.array(self._timestamps, pa.int64()).cast(TIMESTAMP)]
-        if has_key:
-            columns.append(pa.array(self._keys, pa.binary()))
+        count = len(self._values)
+        columns = [integers(self._timestamps, TIMESTAMP)]
+        if self._keys:
+            columns.append(pa.array(self._all_keys(), pa.binary()))
         columns.append(pa.array(self._values, pa.binary()))
-        if has_headers:
+        if self._headers:
             rows = [
                 None if row is None else [{"key": name, "value": data} for name, data in row]
                 for row in self._headers
             ]
-            columns.append(pa.array(rows, HEADERS))
-        schema = payload_schema(has_key=has_key, has_headers=has_headers)
+            columns.append(pa.array(rows + [None] * (count - len(rows)), HEADERS))
+        schema = payload_schema(has_key=bool(self._keys), has_headers=bool(self._headers))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.plain import repeated, scalar
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(
@@ -83,7 +83,7 @@ def _check_header_fields(arrow_type: pa.DataType) -> None:
 
 def _timestamps(arrow_batch: pa.RecordBatch, now_us: int, count: int) -> pa.Array:
     if "timestamp" not in arrow_batch.schema.names:
-        return pa.repeat(scalar(now_us, TIMESTAMP), count)
+        return repeated(now_us, count, TIMESTAMP)
     column = _cast("timestamp", arrow_batch.column("timestamp"), TIMESTAMP)
     return pc.fill_null(column, scalar(now_us, TIMESTAMP)) if column.null_count else column
 

@@ -21,6 +21,12 @@ def integers(numbers: Iterable[int], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
+def repeated(number: int, count: int, kind: pa.DataType) -> pa.Array:
+    """As ``pa.repeat`` of what ``scalar`` makes of a number."""
+    values = array(_TYPE_CODES[kind.bit_width // 8], [number]) * count
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)])
+
+
 def scalar(value: int | str | None, kind: pa.DataType) -> pa.Scalar:
     """As ``pa.scalar(value, kind)`` for null, for strings, and for what ``integers`` makes."""
     if value is None:

@@ -55,6 +55,28 @@ def test_the_result_is_writable_and_aligned(compression: Compression) -> None:
     assert pa.py_buffer(record_batch).address % fmt.ALIGNMENT == 0
 
 
+@pytest.mark.parametrize("value_bytes", [0, 60 << 10, 200 << 10])  # copied, and not
+def test_a_payload_is_what_arrows_stream_writer_makes(value_bytes: int) -> None:
+    arrow_batch = canonical(
+        pa.RecordBatch.from_pydict({"value": [None, b"v" * value_bytes], "key": [b"k", None]}),
+        now_us=1,
+    )
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, arrow_batch.schema) as writer:
+        writer.write_batch(arrow_batch)
+    payload = bytes(encode(arrow_batch))[HEADER_SIZE:]
+    assert payload in stream.getvalue().to_pybytes()
+    assert len(payload) == pa.ipc.get_record_batch_size(arrow_batch)
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 500])  # counted in Python, and by Arrow
+def test_time_bounds_of_a_slice(count: int) -> None:
+    times = pa.array([9_999, *range(count, 0, -1), -9_999], TIMESTAMP)
+    whole = pa.RecordBatch.from_pydict({"value": [b""] * len(times), "timestamp": times})
+    header = verify(encode(canonical(whole, now_us=0).slice(1, count)))
+    assert (header.base_timestamp_us, header.max_timestamp_us) == (1, count)
+
+
 def test_decode_copies_nothing() -> None:
     record_batch = encode(mixed_records(500))
     whole = pa.py_buffer(record_batch)
