@@ -6,6 +6,8 @@ are the real ones; the test is the network, the clock and the disk.
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +91,7 @@ class Client:
             wake=lambda: None,
         )
         self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
-        self.under_way: list[QueuedBatch] = []
+        self.under_way: deque[list[QueuedBatch]] = deque()  # requests, in order
         self.sent: list[tuple[bytes, Acknowledgement]] = []
 
     def add(self, count: int) -> None:
@@ -106,7 +108,7 @@ class Client:
         )
         if batches:
             assert self.queue.sequences is not None
-            self.queue.sequences.number(batches)
+            self.queue.sequences.number(batches, behind=self.queue.in_flight > 1)
         return batches
 
     def answered(self, batches: list[QueuedBatch], result: AppendResult) -> None:
@@ -130,18 +132,32 @@ REFUSALS = {
 }
 
 
+MAX_IN_FLIGHT = 3
+
+
 def depart(client: Client, at_most: int) -> None:
-    client.under_way = client.under_way or client.take(at_most)
+    if len(client.under_way) < MAX_IN_FLIGHT and (batches := client.take(at_most)):
+        client.under_way.append(batches)
+
+
+def disconnect(client: Client, log: Log, arrived: int) -> None:
+    """The connection ends; so many of the requests on their way had arrived."""
+    requests, client.under_way = [*client.under_way], deque()
+    for batches in requests[:arrived]:
+        with suppress(LogbusError):
+            log.append([bytes(batch.data) for batch in batches if batch.data is not None])
+    for batches in requests:
+        client.failed(batches, BrokerUnavailableError("gone"))
 
 
 def arrive(client: Client, log: Log, fate: str) -> None:
-    batches, client.under_way = client.under_way, []
-    if not batches:
+    if fate in ("request lost", "answer lost"):
+        disconnect(client, log, int(fate == "answer lost"))
         return
+    if not client.under_way:
+        return
+    batches = client.under_way.popleft()
     data = [bytes(batch.data) for batch in batches if batch.data is not None]
-    if fate == "request lost":
-        client.failed(batches, BrokerUnavailableError("gone"))
-        return
     if fate in REFUSALS:
         refused = AppendResult(TP.topic, TP.partition, error=error_info(REFUSALS[fate]))
         client.answered(batches, refused)
@@ -153,9 +169,7 @@ def arrive(client: Client, log: Log, fate: str) -> None:
         )
     except LogbusError as error:
         result = AppendResult(TP.topic, TP.partition, error=error_info(error))
-    if fate == "answer lost":
-        client.failed(batches, RequestTimeoutError("no answer"))
-    elif fate == "flush late" and result.error is None:
+    if fate == "flush late" and result.error is None:
         late = RequestTimeoutError("written, not flushed in time")
         client.answered(batches, AppendResult(TP.topic, TP.partition, error=error_info(late)))
     else:
@@ -166,8 +180,9 @@ FATES = st.sampled_from(["fine", "fine", "request lost", "answer lost", "flush l
 STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 3)),
     st.tuples(st.just("depart"), st.integers(1, 4)),
+    st.tuples(st.just("depart"), st.just(1)),
     st.tuples(st.just("arrive"), FATES),
-    st.tuples(st.just("arrive"), st.sampled_from(["request lost", "answer lost"])),
+    st.tuples(st.just("disconnect"), st.integers(0, MAX_IN_FLIGHT)),
     st.tuples(st.just("give up")),
     st.tuples(st.just("somebody else")),
 )
@@ -182,6 +197,8 @@ def play(steps: list[Any], *, losses: bool) -> tuple[Client, Log]:
             depart(client, *arguments)
         elif what == "arrive":
             arrive(client, log, *arguments)
+        elif what == "disconnect":
+            disconnect(client, log, *arguments)
         elif what == "give up":
             client.give_up_one()
         elif what == "lose":
@@ -227,9 +244,26 @@ GIVEN_UP_FROM_BEHIND = [
     *[("arrive", "too large"), ("depart", 1)] * 2,
     ("add", 1),
 ]
+OVERTAKEN = [  # the second one is acknowledged before the first, which is there as well
+    *[("add", 1)] * 3,
+    *[("depart", 1)] * 2,
+    *[("arrive", "flush late"), ("arrive", "fine"), ("depart", 1), ("arrive", "fine")],
+]
+OVERTAKEN_WITH_OTHERS = [
+    *OVERTAKEN[:-2],
+    *[("depart", 3), ("arrive", "fine")],
+]
+STOPPED = [  # what was sent behind one that was refused is sent again, behind it
+    *[("add", 1)] * 4,
+    *[("depart", 1)] * 3,
+    *[("arrive", "not leader"), ("depart", 2), ("arrive", "fine"), ("depart", 2)],
+]
 
 
-@settings(max_examples=300)
+@settings(max_examples=500)
+@example(OVERTAKEN)
+@example(OVERTAKEN_WITH_OTHERS)
+@example(STOPPED)
 @example(GIVEN_UP_IN_THE_MIDDLE)
 @example(GIVEN_UP_FROM_BEHIND)
 @given(st.lists(STEPS, min_size=20, max_size=60))

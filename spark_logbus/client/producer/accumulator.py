@@ -2,9 +2,9 @@
 
 A record batch is *open* while records are appended to it, *ready* once it is sealed (full,
 lingered long enough, or wanted by a flush), then *taken* for a request, and in the end settled or
-requeued. Per partition at most one request is on its way, with all that was ready; so what is
-requeued after a failure can never have been overtaken, and the order of a partition holds under
-retries.
+requeued, in its old place. Several requests of a partition may be on their way: numbers hold their
+order, and a failure stops what would follow (see ``PartitionQueue``), so the order of a partition
+holds under retries.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from spark_logbus.clock import Clock
 from spark_logbus.errors import (
     BufferExhaustedError,
     LogbusError,
+    OutOfOrderSequenceError,
     ProducerClosedError,
     RequestTimeoutError,
     UnknownProducerError,
@@ -66,7 +67,6 @@ class Accumulator:
         self,
         queues: Sequence[PartitionQueue],
         partition: int | None,
-        *,
         value: bytes | None,
         key: bytes | None,
         timestamp_us: int,
@@ -81,27 +81,24 @@ class Accumulator:
         """
         news = False
         with self._lock:
-            if self._closed or self.buffered_bytes + size > self._buffer_bytes:
+            buffered = self.buffered_bytes + size
+            if self._closed or buffered > self._buffer_bytes:
                 self._wait_for_room(size)
-            queue = self._keyless_queue(queues, size) if partition is None else queues[partition]
+                buffered = self.buffered_bytes + size
+            queue = queues[queues[0].keyless.current if partition is None else partition]
             batch = queue.open
-            if batch is None or batch.reserved_bytes + size > queue.batch_limit:
-                if batch is not None:
-                    self._seal(queue)
-                batch = self._new_batch(queue)
-                batch.builder = ArrowBatchBuilder()
-                batch.keyed = False
+            if batch is None or (reserved := batch.reserved_bytes + size) > queue.batch_limit:
+                queue, batch = self._open_batch(queues, queue, partition, size)
+                reserved = batch.reserved_bytes + size
                 news = True
-                queue.open = batch
-                self._lingering.append(batch)
             builder = batch.builder
             assert builder is not None
-            number = builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
-            batch.reserved_bytes += size
-            self.buffered_bytes += size
+            number = builder.append(value, key, timestamp_us, headers)
+            batch.reserved_bytes = reserved
+            self.buffered_bytes = buffered
             if partition is not None:
                 batch.keyed = True
-            if batch.reserved_bytes >= queue.batch_limit:
+            if reserved >= queue.batch_limit:
                 self._seal(queue)
                 news = True
         if news:
@@ -167,14 +164,27 @@ class Accumulator:
             self._wake()
             self._freed.wait(deadline.remaining_s)
 
-    def _keyless_queue(self, queues: Sequence[PartitionQueue], size: int) -> PartitionQueue:
-        """The queue for a record without a key: the current one while the record fits in it."""
-        keyless = queues[0].keyless
-        queue = queues[keyless.current]
-        if queue.open is not None and queue.open.reserved_bytes + size > queue.batch_limit:
+    def _open_batch(
+        self,
+        queues: Sequence[PartitionQueue],
+        queue: PartitionQueue,
+        partition: int | None,
+        size: int,
+    ) -> tuple[PartitionQueue, QueuedBatch]:
+        """An open record batch with room for what does not fit into that of ``queue``, and its
+        queue, which without a ``partition`` is the next one's."""
+        while (batch := queue.open) is not None:
+            if batch.reserved_bytes + size <= queue.batch_limit:
+                return queue, batch
             self._seal(queue)
-            queue = queues[keyless.current]
-        return queue
+            if partition is None:
+                queue = queues[queue.keyless.current]
+        batch = self._new_batch(queue)
+        batch.builder = ArrowBatchBuilder()
+        batch.keyed = False
+        queue.open = batch
+        self._lingering.append(batch)
+        return queue, batch
 
     def _new_batch(self, queue: PartitionQueue) -> QueuedBatch:
         now = self._clock.monotonic()
@@ -184,11 +194,16 @@ class Accumulator:
         return batch
 
     def _make_ready(self, queue: PartitionQueue, batch: QueuedBatch) -> None:
-        queue.ready.append(batch)
-        if not queue.in_flight:
-            self._sendable[queue] = None
+        queue.make_ready(batch)
+        self._offer(queue)
         if queue.keyless.current == queue.topic_partition.partition:
             queue.keyless.move_on()
+
+    def _offer(self, queue: PartitionQueue) -> None:
+        if queue.may_send:
+            self._sendable[queue] = None
+        else:
+            self._sendable.pop(queue, None)
 
     def _seal(self, queue: PartitionQueue) -> None:
         """Close the queue's open record batch; it is ready to be sent."""
@@ -237,8 +252,7 @@ class Accumulator:
             batch.move_to(target.topic_partition)
             self._unsettled[batch] = target
             self._make_ready(target, batch)
-        if not queue.ready:
-            self._sendable.pop(queue, None)
+        self._offer(queue)
 
     def set_back(self, queue: PartitionQueue) -> None:
         with self._lock:
@@ -247,9 +261,14 @@ class Accumulator:
     # -- sending --------------------------------------------------------------------------
 
     def ready_queues(self) -> list[PartitionQueue]:
-        """Queues with something ready and nothing on its way, longest waiting first."""
+        """Queues with something ready that may be sent, longest waiting first."""
         with self._lock:
             return list(self._sendable)
+
+    def has_ready(self, queue: PartitionQueue, size_bytes: int) -> bool:
+        """True if so many bytes are ready in ``queue``."""
+        with self._lock:
+            return queue.has_ready(size_bytes)
 
     def take_batches(
         self, queue: PartitionQueue, *, max_bytes: int, at_least_one: bool
@@ -258,8 +277,10 @@ class Accumulator:
         taken: list[QueuedBatch] = []
         room = max_bytes
         with self._lock:
-            while queue.ready:
+            while queue.may_send:
                 batch = queue.ready[0]
+                if queue.in_flight and not _follows(queue, batch):
+                    break
                 room -= batch.size_bytes
                 if room < 0 and (taken or not at_least_one):
                     break
@@ -269,8 +290,9 @@ class Accumulator:
                 if batch.alone:
                     break
             if taken:
-                queue.in_flight = True
-                self._sendable.pop(queue, None)
+                queue.take_off(taken)
+                self._sendable.pop(queue, None)  # and behind the others again, if there is more
+                self._offer(queue)
         return taken
 
     def complete(
@@ -286,6 +308,12 @@ class Accumulator:
         if isinstance(outcome, Appended):
             self._acknowledge(queue, batches, outcome)
             return NextStep.ACKNOWLEDGE
+        if queue.failure is not None and isinstance(
+            outcome, OutOfOrderSequenceError | UnknownProducerError
+        ):
+            # Not there, because what was sent before it is not.
+            self.requeue(queue, batches, not_before=queue.not_before, error=queue.failure)
+            return NextStep.FOLLOW
         renumbered = sequences is not None and sequences.refused(batches, outcome)
         step = next_step(outcome, batches=len(batches), renumbered=renumbered)
         match step:
@@ -312,13 +340,13 @@ class Accumulator:
         not_before: float,
         error: LogbusError,
     ) -> None:
-        """Return what was taken to the front, in the same order, after a failed request."""
+        """Return what was taken to its old place, after a failed request."""
         with self._lock:
-            for batch in reversed(batches):
+            for batch in batches:
                 batch.failures += 1
                 batch.last_error = error
-                if batch in self._unsettled:
-                    queue.ready.appendleft(batch)
+            queue.put_back([batch for batch in batches if batch in self._unsettled])
+            self._stumble(queue, error)
             queue.not_before = not_before
             self._land(queue)
 
@@ -327,7 +355,11 @@ class Accumulator:
     ) -> None:
         if queue.sequences is not None:
             queue.sequences.acknowledged(batches)
-        self._forget_taken(queue, batches)
+        with self._lock:
+            self._forget(batches)
+            if not queue.draining or queue.in_flight == 1:
+                queue.not_before = 0.0
+            self._land(queue)
         topic, partition = queue.topic_partition.topic, queue.topic_partition.partition
         for batch, base_offset in zip(batches, appended.base_offsets, strict=True):
             batch.acknowledgement.succeed(
@@ -344,15 +376,13 @@ class Accumulator:
         if isinstance(error, UnknownProducerError):
             # Its number leads nowhere, because of what failed before: that is the reason.
             error = batches[0].last_error or error
-        self._forget_taken(queue, batches)
-        for batch in batches:
-            batch.acknowledgement.fail(error)
-
-    def _forget_taken(self, queue: PartitionQueue, batches: Sequence[QueuedBatch]) -> None:
         with self._lock:
             self._forget(batches)
+            self._stumble(queue, error)
             queue.not_before = 0.0
             self._land(queue)
+        for batch in batches:
+            batch.acknowledgement.fail(error)
 
     def fail_unsent(
         self,
@@ -369,10 +399,14 @@ class Accumulator:
         for batch, error in failed:
             batch.acknowledgement.fail(error)
 
+    def _stumble(self, queue: PartitionQueue, error: LogbusError) -> None:
+        """A request failed: nothing is sent before the others that are on their way are over."""
+        queue.draining = True
+        queue.failure = queue.failure or error
+
     def _land(self, queue: PartitionQueue) -> None:
-        queue.in_flight = False
-        if queue.ready:
-            self._sendable[queue] = None
+        queue.land()
+        self._offer(queue)
 
     def _forget(self, batches: Sequence[QueuedBatch]) -> None:
         for batch in batches:
@@ -433,8 +467,7 @@ class Accumulator:
                 queue.open = None
             elif batch in queue.ready:
                 queue.ready.remove(batch)
-                if not queue.ready:
-                    self._sendable.pop(queue, None)
+                self._offer(queue)
             if queue.sequences is not None:
                 queue.sequences.given_up(batch)
         if batches:
@@ -462,6 +495,12 @@ class Accumulator:
 
 def _waits(queue: PartitionQueue, batch: QueuedBatch) -> bool:
     return queue.open is batch or batch in queue.ready
+
+
+def _follows(queue: PartitionQueue, batch: QueuedBatch) -> bool:
+    """Whether it may be sent while others are on their way: only with a number that goes on."""
+    sequences = queue.sequences
+    return sequences is not None and not batch.failures and sequences.go_on(batch.record_count)
 
 
 def _go_together(queue: PartitionQueue, before: QueuedBatch, batch: QueuedBatch) -> bool:

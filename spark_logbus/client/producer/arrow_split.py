@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
 from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import encode
+from spark_logbus.record.arrow import bytes_of, encode
 
 
 def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[pa.RecordBatch]:
@@ -29,7 +29,7 @@ def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[
 
 def check_record_sizes(arrow_batch: pa.RecordBatch, *, topic: str, limit: int) -> None:
     """Raise RecordBatchTooLargeError if one record of a canonical arrow batch cannot fit."""
-    if arrow_batch.nbytes + BATCH_OVERHEAD_BYTES <= limit:
+    if bytes_of(arrow_batch, enough=limit - BATCH_OVERHEAD_BYTES) + BATCH_OVERHEAD_BYTES <= limit:
         return
     largest = 0
     for name in ("key", "value"):
@@ -55,11 +55,11 @@ def encode_pieces(
     piece_bytes: int,
     limit: int,
     compression: Compression,
-) -> Iterator[tuple[memoryview, int]]:
-    """Record batches of about ``piece_bytes`` and at most ``limit`` bytes, with record counts."""
+) -> Iterator[tuple[memoryview, pa.RecordBatch]]:
+    """Record batches of about ``piece_bytes`` and at most ``limit`` bytes, with their records."""
     count = arrow_batch.num_rows
     wanted = max(1, min(piece_bytes, limit - BATCH_OVERHEAD_BYTES))
-    pieces = min(count, -(-arrow_batch.nbytes // wanted))
+    pieces = min(count, -(-bytes_of(arrow_batch, enough=wanted) // wanted)) or 1
     for number in range(pieces):
         start, stop = number * count // pieces, (number + 1) * count // pieces
         piece = arrow_batch.slice(start, stop - start)
@@ -68,10 +68,10 @@ def encode_pieces(
 
 def _encode(
     piece: pa.RecordBatch, *, topic: str, limit: int, compression: Compression
-) -> Iterator[tuple[memoryview, int]]:
+) -> Iterator[tuple[memoryview, pa.RecordBatch]]:
     data = encode(piece, compression=compression)
     if len(data) <= limit:
-        yield data, piece.num_rows
+        yield data, piece
     elif piece.num_rows == 1:
         raise too_large(len(data), topic=topic, limit=limit)
     else:  # records of very different sizes: halve until they fit

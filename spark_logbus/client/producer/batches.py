@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_logbus.client.producer.acknowledgements import Acknowledgement
+from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, LogbusError
@@ -26,7 +27,7 @@ class QueuedBatch:
 
     __slots__ = (
         "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
-        "keyed", "last_error", "opened_at", "record_count", "reserved_bytes", "sequence",
+        "keyed", "last_error", "opened_at", "order", "record_count", "reserved_bytes", "sequence",
         "topic_partition",
     )  # fmt: skip
 
@@ -43,6 +44,7 @@ class QueuedBatch:
         self.give_up_at = give_up_at
         self.failures = 0
         self.last_error: LogbusError | None = None
+        self.order = 0  # among those of its partition, in which they became ready
         self.sequence = 0  # see ``Sequences``
         self.in_doubt = False
         self.keyed = True  # whether it holds records that must go to this partition
@@ -62,31 +64,47 @@ class QueuedBatch:
         """Of the encoded record batch; an upper estimate before it is encoded."""
         return len(self.data) if self.data else self.reserved_bytes + BATCH_OVERHEAD_BYTES
 
-    def encoded(self, compression: Compression) -> memoryview:
+    def encoded(self, compression: Compression, interceptors: Interceptors) -> memoryview:
         """The bytes to append; encoded once, at the first call. Only once it is sealed."""
         if self.data is None:
             assert self.builder is not None
             try:
-                arrow_batch = self.builder.build()
+                if interceptors:
+                    arrow_batch = self._intercepted(self.builder.build(), interceptors)
+                    self.data = encode(arrow_batch, compression=compression)
+                else:
+                    self.data = self.builder.encoded(compression)
             except (pa.ArrowException, OverflowError, TypeError) as error:
                 raise InvalidRequestError(
                     f"Records for {self.topic_partition} cannot become a record batch: {error}"
                 ) from error
-            self.data = encode(arrow_batch, compression=compression)
             self.builder = None
         return self.data
+
+    def _intercepted(
+        self, arrow_batch: pa.RecordBatch, interceptors: Interceptors
+    ) -> pa.RecordBatch:
+        topic = self.topic_partition.topic
+        arrow_batch = interceptors.before(topic, arrow_batch)
+        interceptors.watch(self.acknowledgement, topic, arrow_batch)
+        return arrow_batch
 
 
 class PartitionQueue:
     """Record batches that wait for one partition. ``keyless`` and ``siblings``, the queues of all
     partitions by number, are shared by the topic's queues.
 
+    Several requests may be on their way at once, all to the broker that was asked first, which
+    takes them in order. Once one of them fails, those behind it fail as well, for their numbers do
+    not go on: the queue *drains*, sends nothing until all are over, and then begins again with the
+    first that failed. What is sent again, and what is not numbered, is sent by itself.
+
     Without ``sequences`` its record batches are not numbered: a retry may append them twice.
     """
 
     __slots__ = (
-        "batch_limit", "in_flight", "keyless", "not_before", "open", "ready", "sequences",
-        "siblings", "topic_partition",
+        "batch_limit", "draining", "failure", "in_flight", "keyless", "made_ready", "not_before",
+        "open", "ready", "sent_to", "sequences", "siblings", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -105,5 +123,46 @@ class PartitionQueue:
         self.batch_limit = batch_limit
         self.open: QueuedBatch | None = None
         self.ready: deque[QueuedBatch] = deque()
-        self.in_flight = False
-        self.not_before = 0.0  # monotonic seconds; set by a failure
+        self.made_ready = 0  # record batches so far
+        self.in_flight = 0  # requests on their way
+        self.sent_to: object | None = None  # the connection of the last one
+        self.draining = False
+        self.failure: LogbusError | None = None  # of the first one that failed, while draining
+        self.not_before = 0.0  # monotonic seconds; set by a failure, and to pace requests
+
+    @property
+    def may_send(self) -> bool:
+        """True if something is ready and may be sent behind what is on its way."""
+        return bool(self.ready) and not self.draining
+
+    def has_ready(self, size_bytes: int) -> bool:
+        """True if so many bytes are ready."""
+        found = 0
+        for batch in self.ready:
+            found += batch.size_bytes
+            if found >= size_bytes:
+                return True
+        return False
+
+    def make_ready(self, batch: QueuedBatch) -> None:
+        batch.order = self.made_ready
+        self.made_ready += 1
+        self.ready.append(batch)
+
+    def take_off(self, batches: Sequence[QueuedBatch]) -> None:
+        """They are on their way from now on."""
+        self.in_flight += 1
+        # Whether something may follow depends on numbers that are certain.
+        if self.sequences is None or any(batch.failures for batch in batches):
+            self.draining = True
+
+    def land(self) -> None:
+        """One request is over."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self.draining = False
+            self.failure = None
+
+    def put_back(self, batches: Sequence[QueuedBatch]) -> None:
+        """Behind what became ready before them, and before what did after."""
+        self.ready = deque(sorted([*batches, *self.ready], key=lambda batch: batch.order))

@@ -28,6 +28,8 @@ class NextStep(enum.Enum):
     ACKNOWLEDGE = enum.auto()
     #: Send them again at once, under new sequence numbers.
     RENUMBER = enum.auto()
+    #: Send them again behind those that failed before them.
+    FOLLOW = enum.auto()
     #: Send them again after a pause, to the leader that is found then.
     RETRY = enum.auto()
     #: Send them again at once, each by itself. An append is all or nothing: this finds out which

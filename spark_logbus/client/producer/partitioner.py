@@ -1,4 +1,4 @@
-"""Chooses the partition of a record. Pure, and the same rule for one record and for columns.
+"""Chooses the partition of a record. The same rule for one record and for columns.
 
 A key goes to ``crc32c(key) % partitions``, so that equal keys meet in one partition, whichever
 producer sends them. Records without a key stay together for one record batch, and the next
@@ -8,12 +8,18 @@ record batch goes to the next partition.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_logbus.record.plain import integers, scalar
+
+Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
+"""A rule of the caller's: the partition for a topic, a key and a value, of so many partitions; None
+for the usual one."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -63,11 +69,33 @@ def split_by_key(
         return {keyless: arrow_batch}
     if partitions == 1:
         return {0: arrow_batch}
+    return _split(arrow_batch, _chosen_by_key(arrow_batch, partitions, keyless))
+
+
+def _chosen_by_key(arrow_batch: pa.RecordBatch, partitions: int, keyless: int) -> pa.Array:
     keys = arrow_batch.column("key").dictionary_encode()
     of_unique = [partition_of(key, partitions) for key in keys.dictionary.to_pylist()]
-    chosen = pc.fill_null(
+    return pc.fill_null(
         integers(of_unique, pa.int32()).take(keys.indices), scalar(keyless, pa.int32())
     )
+
+
+def split_by(
+    choices: Iterable[int | None], arrow_batch: pa.RecordBatch, *, partitions: int, keyless: int
+) -> dict[int, pa.RecordBatch]:
+    """As ``split_by_key``, by one choice for each record; None is the key's."""
+    chosen = integers([-1 if each is None else each for each in choices], pa.int32())
+    unchosen = pc.equal(chosen, scalar(-1, pa.int32()))
+    if pc.any(unchosen).as_py():
+        if "key" in arrow_batch.schema.names:
+            usual = _chosen_by_key(arrow_batch, partitions, keyless)
+        else:
+            usual = scalar(keyless, pa.int32())
+        chosen = pc.if_else(unchosen, usual, chosen)
+    return _split(arrow_batch, chosen)
+
+
+def _split(arrow_batch: pa.RecordBatch, chosen: pa.Array) -> dict[int, pa.RecordBatch]:
     # Sorting is stable, and one gather of all rows beats one filter per partition.
     order = pc.sort_indices(chosen)
     gathered = arrow_batch.take(order)

@@ -17,6 +17,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
+from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_HEAD_ROOM: Final = 64 << 10  # for the header of an append request
 _LONGEST_SLEEP_S: Final = 5.0
+# A request of a partition follows one that is not answered yet when so much is ready, or after so
+# long. A broker that is near has answered by then, and one request for many small record batches
+# costs both sides less than many requests.
+_WORTH_A_REQUEST_BYTES: Final = 256 << 10
+_PACE_S: Final = 0.001
 # Between two looks at all leaders of a topic, some of which are away: there may be a thousand.
 _LOOK_AROUND_S: Final = 0.05
 
@@ -51,6 +57,7 @@ class Sender:
         accumulator: Accumulator,
         poller: Poller[Link],
         *,
+        interceptors: Interceptors,
         staging: bool = False,
     ) -> None:
         """With ``staging`` record batches are staged, not appended."""
@@ -61,6 +68,7 @@ class Sender:
         self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
         self._look_around_at = 0.0
+        self._interceptors = interceptors
         self._api = Api.STAGE if staging else Api.APPEND
         self._acknowledged = staging or config.acks is not Acks.NONE
         self._stopping = False
@@ -159,16 +167,22 @@ class Sender:
     def _fill_requests(self, now: float) -> None:
         plans: dict[int, tuple[Link, list[Part], int]] = {}
         for queue in self._accumulator.ready_queues():
-            if queue.not_before > now:
+            if queue.not_before > now and not (
+                queue.in_flight and self._accumulator.has_ready(queue, _WORTH_A_REQUEST_BYTES)
+            ):
                 continue
             link = self._links.link_to_leader(queue.topic_partition, now)
             if link is None or len(link.in_flight) >= self._config.max_in_flight:
                 continue
+            if queue.in_flight and queue.sent_to is not link.connection:
+                continue  # it may still arrive at the former leader
             _, parts, used = plans.get(id(link), (link, [], 0))
             taken = self._accumulator.take_batches(
                 queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
             )
             if taken:
+                queue.sent_to = link.connection
+                queue.not_before = now + _PACE_S
                 parts.append((queue, taken))
                 used += sum(batch.size_bytes for batch in taken)
                 plans[id(link)] = (link, parts, used)
@@ -221,13 +235,13 @@ class Sender:
         failed: list[tuple[QueuedBatch, LogbusError]] = []
         for batch in batches:
             try:
-                data[batch] = batch.encoded(self._config.compression)
+                data[batch] = batch.encoded(self._config.compression, self._interceptors)
             except LogbusError as error:
                 failed.append((batch, error))
         if failed:
             self._accumulator.fail_unsent(queue, failed, landed=not data)
         if data and queue.sequences is not None:
-            queue.sequences.number(list(data))
+            queue.sequences.number(list(data), behind=queue.in_flight > 1)
         return data
 
     # -- responses ------------------------------------------------------------------------

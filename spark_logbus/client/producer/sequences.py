@@ -2,8 +2,8 @@
 
 A producer takes a random id for each partition and counts the records that it appends there from
 0. The broker takes a record batch only where the count goes on, and answers a repeated one with
-the offset of its first copy. At most one request of a partition is on its way, so what is not
-acknowledged yet is always the front of its queue, in order.
+the offset of its first copy. The count goes on behind what is on its way; what fails is sent again
+before anything else is, so what is not acknowledged yet always stands in order.
 
 After a failure a record batch is either *in doubt*: it may have been appended, and keeps its
 number until the broker has answered. Or it has certainly not been appended, and is numbered anew.
@@ -52,13 +52,14 @@ class Numbered(Protocol):
 class Sequences:
     """The count of one partition. For the sender's thread only."""
 
-    __slots__ = ("_epoch", "_next", "_producer_id", "_unknown")
+    __slots__ = ("_epoch", "_next", "_producer_id", "_sent", "_unknown")
 
     def __init__(self, producer_id: int | None = None) -> None:
         """``producer_id`` is random unless it is given."""
         self._producer_id = secrets.randbits(63) if producer_id is None else producer_id
         self._epoch = 0
         self._next = 0  # after all that is acknowledged
+        self._sent = 0  # after all that is on its way
         self._unknown: int | None = None  # of the last one in doubt that was given up
 
     @property
@@ -66,11 +67,17 @@ class Sequences:
         """True if it is not known where the count goes on; see the module's docstring."""
         return self._unknown is not None
 
-    def number(self, batches: Sequence[Numbered]) -> None:
-        """Write id, epoch and sequence into what is to be sent now: the front of the queue."""
+    def go_on(self, record_count: int) -> bool:
+        """True if so many records can be numbered behind those that are on their way."""
+        return not self.unknown and self._sent + record_count - 1 <= MAX_SEQUENCE
+
+    def number(self, batches: Sequence[Numbered], *, behind: bool = False) -> None:
+        """Write id, epoch and sequence into what is to be sent now: the front of the queue.
+
+        ``behind`` if something is on its way: then they ``go_on``."""
         if self.unknown and not batches[0].in_doubt:
             self._start_over()
-        sequence = self._next
+        sequence = self._sent if behind else self._next
         for batch in batches:
             if not batch.in_doubt:
                 if sequence + batch.record_count - 1 > MAX_SEQUENCE:
@@ -84,11 +91,12 @@ class Sequences:
                     base_sequence=sequence,
                 )
                 batch.sequence = sequence
-            sequence = batch.sequence + batch.record_count
+            sequence = max(sequence, batch.sequence + batch.record_count)
+        self._sent = sequence
 
     def acknowledged(self, batches: Sequence[Numbered]) -> None:
         """The broker has all of them, and so also what was before them."""
-        self._next = batches[-1].sequence + batches[-1].record_count
+        self._next = max(self._next, batches[-1].sequence + batches[-1].record_count)
         if self._unknown is not None and self._unknown < self._next:
             self._unknown = None
 

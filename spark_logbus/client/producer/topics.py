@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_logbus.client.cluster.cluster import Cluster
@@ -11,7 +10,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
-from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import Acks, TopicPartition
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
@@ -27,7 +26,6 @@ class Route:
     queues: list[PartitionQueue]
     keyless: RoundRobin
     max_record_batch_bytes: int
-    look_again_at: float
 
     def require_partition(self, partition: int) -> None:
         if not 0 <= partition < len(self.queues):
@@ -66,9 +64,8 @@ class ProducerTopics:
         for number in range(len(known.leaders)):
             topic_partition = TopicPartition(topic, number)
             queues.append(self._queue(topic_partition, keyless, batch_limit, queues))
-        look_again_at = self._look_again_at()
         with self._lock:
-            made = Route(topic, queues, keyless, limit, look_again_at)
+            made = Route(topic, queues, keyless, limit)
             return self._topics.setdefault(topic, made)
 
     def _queue(
@@ -90,20 +87,12 @@ class ProducerTopics:
         )
 
     def refresh_partitions(self, route: Route) -> None:
-        """Find out about more partitions, if that was last done long ago (metadata_max_age_ms).
-
-        One question, and no error: what is known already can be used all the same.
-        """
-        if self._cluster.clock.monotonic() < route.look_again_at:
-            return
-        route.look_again_at = self._look_again_at()
-        deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
-        with suppress(LogbusError):
-            self._grow(route, len(self._cluster.topic(route.topic, deadline).leaders))
-
-    def _look_again_at(self) -> float:
-        age_s = self._cluster.config.metadata_max_age_ms / 1000
-        return self._cluster.clock.monotonic() + age_s
+        """Take up partitions that the topic was given since, as far as the cluster has learned of
+        them: the sender's thread has it ask again after ``metadata_max_age_ms``. Asks nobody, for
+        whoever sends must not wait for a broker that may hang."""
+        partitions = self._cluster.cached_partition_count(route.topic)
+        if partitions > len(route.queues):
+            self._grow(route, partitions)
 
     def _grow(self, route: Route, partitions: int) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import RecordFuture
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep
+from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.errors import (
     BufferExhaustedError,
@@ -65,9 +66,7 @@ class Bench:
         self, number: int | None, value: bytes = b"v", *, size: int = 10, now: float = 0.0
     ) -> RecordFuture:
         self.clock.seconds = now
-        future, _ = self.accumulator.append_record(
-            self.queues, number, value=value, key=None, timestamp_us=1, headers=None, size=size
-        )
+        future, _ = self.accumulator.append_record(self.queues, number, value, None, 1, None, size)
         return future
 
     def add_encoded(self, number: int, data: memoryview) -> None:
@@ -247,8 +246,8 @@ def test_encoding_happens_once_and_keeps_the_count() -> None:
     bench.accumulator.begin_flush()
     (batch,) = bench.take(0)
     estimate = batch.size_bytes
-    data = batch.encoded(Compression.NONE)
-    assert batch.encoded(Compression.NONE) is data
+    data = batch.encoded(Compression.NONE, Interceptors(()))
+    assert batch.encoded(Compression.NONE, Interceptors(())) is data
     assert batch.record_count == 2
     assert len(data) <= estimate
 

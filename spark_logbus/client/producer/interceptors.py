@@ -1,0 +1,107 @@
+"""Interceptors see the record batches of a producer on their way and their fate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spark_logbus.client.producer.acknowledgements import Acknowledgement, AppendedRange
+from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.record.arrow import canonical
+
+
+class ProducerInterceptor:
+    """Sees each record batch once before it is encoded, and once when its fate is known.
+
+    Whole record batches, as Arrow columns (``value``, ``timestamp`` in µs UTC, and ``key`` and
+    ``headers`` where there are any), so that a million records cost some hundred calls. Override
+    what is wanted. Both methods run in the producer's threads or in a caller's, hold them up, and
+    must be thread-safe.
+    """
+
+    def before_append(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The records to append: these, or as many others in the same order.
+
+        The partition was chosen by then. An error fails the record batch, or ``send_arrow``.
+        """
+        del topic
+        return records
+
+    def after_append(
+        self,
+        topic: str,
+        records: pa.RecordBatch,
+        appended: AppendedRange | None,
+        error: LogbusError | None,
+    ) -> None:
+        """What became of what ``before_append`` returned: their place, or else what failed.
+
+        Records that failed by a timeout or a lost connection may be there all the same. An error
+        is logged, and nothing else.
+        """
+
+
+class Interceptors:
+    """The interceptors of one producer, in order; the last ones see what those before return."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
+        for each in interceptors:
+            if not isinstance(each, ProducerInterceptor):
+                raise InvalidRequestError(
+                    "interceptors must be instances of ProducerInterceptor, got "
+                    f"{type(each).__name__}."
+                )
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def before(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The records to append. InvalidRequestError names an interceptor that fails."""
+        for each in self._interceptors:
+            name = type(each).__name__
+            try:
+                seen = each.before_append(topic, records)
+            except Exception as error:
+                raise InvalidRequestError(
+                    f"The interceptor {name} failed for records of topic {topic}: {error!r}."
+                ) from error
+            if seen is records:
+                continue
+            if not isinstance(seen, pa.RecordBatch) or seen.num_rows != records.num_rows:
+                raise InvalidRequestError(
+                    f"The interceptor {name} must return a pyarrow RecordBatch of "
+                    f"{records.num_rows} rows, as it was given."
+                )
+            # A timestamp of null, which would be filled in with this, was filled in before.
+            records = canonical(seen, now_us=0)
+        return records
+
+    def watch(self, acknowledgement: Acknowledgement, topic: str, records: pa.RecordBatch) -> None:
+        """Tell the interceptors once the records' fate is known."""
+        for each in self._interceptors:
+            acknowledgement.when_done(_Told(each, acknowledgement, topic, records))
+
+
+class _Told:
+    """A callback, without the reference to all others that a closure in a loop would have."""
+
+    __slots__ = ("_acknowledgement", "_interceptor", "_records", "_topic")
+
+    def __init__(
+        self,
+        interceptor: ProducerInterceptor,
+        acknowledgement: Acknowledgement,
+        topic: str,
+        records: pa.RecordBatch,
+    ) -> None:
+        self._interceptor = interceptor
+        self._acknowledgement = acknowledgement
+        self._topic = topic
+        self._records = records
+
+    def __call__(self) -> None:
+        error = self._acknowledgement.error
+        appended = None if error is not None else self._acknowledgement.wait(0)
+        self._interceptor.after_append(self._topic, self._records, appended, error)
