@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 from spark_logbus.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from spark_logbus.client.admin.admin import (
-        Admin,
-        PartitionDescription,
-        TopicAlteration,
-        TopicDescription,
-    )
+    from spark_logbus.client.admin.admin import Admin, TopicAlteration
+    from spark_logbus.client.admin.cluster_health import BrokerDescription, ClusterDescription
+    from spark_logbus.client.admin.groups import GroupDescription, GroupPosition, GroupRewind
+    from spark_logbus.client.aio import AsyncConsumer, AsyncProducer
     from spark_logbus.client.cluster.bootstrap import Bootstrap
     from spark_logbus.client.cluster.cluster import Cluster
     from spark_logbus.client.config import ClientConfig, ConsumerConfig, ProducerConfig
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
         RecordFuture,
         RecordMetadata,
     )
+    from spark_logbus.client.producer.interceptors import ProducerInterceptor
     from spark_logbus.client.producer.producer import Producer
     from spark_logbus.client.writes.atomic_write import (
         AtomicWrites,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         StagedTask,
         WriteIdentity,
     )
+    from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
     from spark_logbus.protocol import PartitionEnds
 else:
     __getattr__ = lazy_names(
@@ -40,6 +40,9 @@ else:
             "admin.admin": (
                 "Admin PartitionDescription PartitionEnds TopicAlteration TopicDescription"
             ),
+            "admin.cluster_health": "BrokerDescription ClusterDescription",
+            "admin.groups": "GroupDescription GroupPosition GroupRewind",
+            "aio": "AsyncConsumer AsyncProducer",
             "cluster.bootstrap": "Bootstrap",
             "cluster.cluster": "Cluster",
             "config": "ClientConfig ConsumerConfig ProducerConfig",
@@ -50,6 +53,7 @@ else:
             "fetch.range_reader": "RangeReader",
             "fetch.records": "ConsumerRecord",
             "producer.acknowledgements": "AppendedRange RecordFuture RecordMetadata",
+            "producer.interceptors": "ProducerInterceptor",
             "producer.producer": "Producer",
             "writes.atomic_write": "AtomicWrites Commit StagedTask WriteIdentity",
         },
@@ -58,10 +62,14 @@ else:
 __all__ = [
     "Admin",
     "AppendedRange",
+    "AsyncConsumer",
+    "AsyncProducer",
     "AtomicWrites",
     "Bootstrap",
+    "BrokerDescription",
     "ClientConfig",
     "Cluster",
+    "ClusterDescription",
     "Commit",
     "Consumer",
     "ConsumerConfig",
@@ -69,10 +77,14 @@ __all__ = [
     "FetchedBatch",
     "FetchedColumns",
     "FirstFetches",
+    "GroupDescription",
+    "GroupPosition",
+    "GroupRewind",
     "PartitionDescription",
     "PartitionEnds",
     "Producer",
     "ProducerConfig",
+    "ProducerInterceptor",
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",

@@ -19,6 +19,7 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
+from spark_logbus.position_text import parse_position
 from spark_logbus.times import MAX_DURATION_US
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -74,8 +75,10 @@ def as_topic_partitions(topic_partitions: object) -> list[TopicPartition]:
 
 def as_offset_spec(what: str, spec: object) -> OffsetSpec:
     """A position in a log; a timestamp may be a datetime, as a record's own, and a duration a
-    timedelta."""
+    timedelta. Or the text that options and commands take, such as ``-10 minutes``."""
     match spec:
+        case str():
+            return parse_position(spec, what=what)
         case Earliest() | Latest():
             return spec
         case AtOffset(offset):

@@ -87,8 +87,8 @@ class ProducerConfig:
     max_block_ms: int = 60_000
     #: Retries of a record batch end this long after its first record was handed over.
     delivery_timeout_ms: int = 120_000
-    #: Unanswered append requests per broker. Per partition it is always one at a time, so that
-    #: a retry never changes the order; one request carries all record batches that are ready.
+    #: Unanswered append requests per broker. Numbers keep a partition's order, also when some of
+    #: them fail; without ``idempotent`` it is one at a time per partition.
     max_in_flight: int = 5
     #: An append request is filled up to this size, or the broker's frame limit if smaller.
     max_request_bytes: int = 16 << 20
@@ -111,8 +111,20 @@ class ConsumerConfig:
 
     #: Consumer group whose committed offsets (in ZooKeeper) are read and written.
     group: str | None = None
-    #: Where group offsets are; none takes ``LOGBUS_ZOOKEEPER`` or the local default.
+    #: Where group offsets are; none takes the address that the cluster was found by, else
+    #: ``LOGBUS_ZOOKEEPER`` or the local default.
     zookeeper: str | None = None
+    #: Silence after which ZooKeeper gives what a consumer that subscribed has to the others.
+    session_timeout_ms: int = 10_000
+    #: A consumer that subscribed and does not ask for records for so long gives its partitions to
+    #: the others, and gets its share again when it asks.
+    max_poll_interval_ms: int = 300_000
+    #: The rule by which those who subscribe share partitions; all members need the same. Range
+    #: gives each a run of a topic's, sticky moves as few as an even spread allows.
+    assignor: Literal["range", "sticky"] = "range"
+    #: A consumer that subscribed commits what it has handed out about so often, when it is asked
+    #: for more; none leaves it to ``commit``.
+    auto_commit_ms: int | None = 5_000
     #: Where to begin in a partition without a position and without a committed offset.
     start: OffsetSpec = field(default_factory=Earliest)
     #: What to do when the position is no longer (or not yet) in the log.
@@ -137,5 +149,12 @@ class ConsumerConfig:
             raise ConfigError(
                 f"out_of_range is {self.out_of_range!r}; use 'error', 'earliest' or 'latest'."
             )
-        _at_least(self, 1, "fetch_bytes", "partition_fetch_bytes")
+        if self.assignor not in ("range", "sticky"):
+            raise ConfigError(f"assignor is {self.assignor!r}; use 'range' or 'sticky'.")
+        _at_least(
+            self, 1, "fetch_bytes", "partition_fetch_bytes", "session_timeout_ms",
+            "max_poll_interval_ms",
+        )  # fmt: skip
         _at_least(self, 0, "min_bytes", "max_wait_ms")
+        if self.auto_commit_ms is not None:
+            _at_least(self, 0, "auto_commit_ms")

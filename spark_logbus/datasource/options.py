@@ -12,8 +12,8 @@ from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Latest, check_name
 from spark_logbus.offsets.position import Committed, OffsetBound, parse_assignment
 from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
-from spark_logbus.offsets.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
+from spark_logbus.selection import Partitions, Pattern, Selection, Topics
 from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")

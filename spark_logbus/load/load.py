@@ -23,8 +23,8 @@ from spark_logbus.load.schema import merged
 from spark_logbus.load.tally import Observed, Tally, tally_of
 from spark_logbus.load.warehouse import Warehouse, without_date
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
+from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 
 

@@ -142,6 +142,13 @@ class LogConfig:
     def flushes_at_once(self) -> bool:
         return self.flush_records is None and self.flush_ms is None
 
+    @property
+    def topic_config(self) -> dict[str, str]:
+        """These settings under their names in a topic's configuration; -1 is none."""
+        fields = {key: field for key, (field, *_) in _TOPIC_KEYS.items()}
+        fields |= {key: field for key, (field, _) in _TEXT_KEYS.items()}
+        return {key: _as_text(getattr(self, field)) for key, field in fields.items()}
+
     @classmethod
     def from_topic_config(cls, config: Mapping[str, str], defaults: LogConfig) -> LogConfig:
         """``defaults``, overridden by a topic's own keys (Kafka's names).
@@ -163,6 +170,12 @@ class LogConfig:
                 hint = f"did you mean {near}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
         return replace(defaults, **changes)
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "-1"
+    return str(value.value if isinstance(value, enum.Enum) else value)
 
 
 def _flush_policy(text: str) -> FlushPolicy:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets.selection import Selection, includes, matching_topics
+from spark_logbus.selection import Selection, includes, matching_topics
 
 if TYPE_CHECKING:
     from spark_logbus.coordination.group_offsets import CommittedOffset

@@ -16,7 +16,6 @@ since 1970, as there, one for all partitions or one for each.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,14 +25,13 @@ from spark_logbus.model import (
     AtOffset,
     AtTimestamp,
     Earliest,
-    LastDuration,
-    LastRecords,
     Latest,
     OffsetSpec,
     TopicPartition,
 )
+from spark_logbus.position_text import before_end
 from spark_logbus.record.format import MAX_OFFSET
-from spark_logbus.times import US_PER_MS, parse_duration_us, parse_moment_us
+from spark_logbus.times import US_PER_MS, parse_moment_us
 
 EARLIEST_NUMBER = -2
 LATEST_NUMBER = -1
@@ -91,7 +89,7 @@ def parse_positions(text: str, *, option: str) -> Positions:
         case "committed":
             return Committed()
     if word.startswith("-"):
-        return _before_end(word, option=option)
+        return before_end(word, what=f"Option {option}")
     if not word.startswith("{"):
         raise InvalidOptionError(
             f"Option {option}: expected earliest, latest, committed, a place before the end such "
@@ -99,24 +97,6 @@ def parse_positions(text: str, *, option: str) -> Positions:
             f"got {text!r}."
         )
     return parse_partition_offsets(text, option=option)
-
-
-def parse_spec(text: str, *, option: str) -> OffsetSpec:
-    """The value of a command line's ``option``: one position for all partitions."""
-    word = text.strip().lower()
-    if word.isascii() and word.isdigit() and int(word) <= MAX_OFFSET:
-        return AtOffset(int(word))
-    match word:
-        case "earliest":
-            return Earliest()
-        case "latest":
-            return Latest()
-    if word.startswith("-"):
-        return _before_end(word, option=option)
-    raise InvalidOptionError(
-        f"{option} is {text!r}; use earliest, latest, an offset, or a place before the end such as "
-        "-1000 or '-10 minutes'."
-    )
 
 
 def parse_timestamp(text: str, *, option: str) -> AtTimestamp:
@@ -194,20 +174,6 @@ def parse_json_object(text: str, *, option: str) -> Mapping[str, Any]:
             f"Option {option}: expected a JSON object with at least one topic, got {text!r}."
         )
     return value
-
-
-def _before_end(word: str, *, option: str) -> LastRecords | LastDuration:
-    records = re.fullmatch(r"-\s*(\d{1,18})\s*(records?)?", word.lower(), re.ASCII)
-    if records is None:
-        return LastDuration(_checked(option, parse_duration_us, word[1:]))
-    count = int(records[1])
-    if records[2] is None and count in (-EARLIEST_NUMBER, -LATEST_NUMBER):
-        # In JSON these are earliest and latest; one cannot tell what was meant.
-        raise InvalidOptionError(
-            f"Option {option}: {word} could mean two things; write earliest or latest, or "
-            f"'-{count} records' for the last records of each partition."
-        )
-    return LastRecords(count)
 
 
 def _checked(option: str, parse: Callable[[str], int], text: str) -> int:

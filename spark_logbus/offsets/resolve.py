@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import (
     AtOffset,
@@ -24,6 +23,7 @@ from spark_logbus.model import (
     TopicPartition,
 )
 from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, DataLoss
+from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.position import (
     Committed,
     OffsetBound,
@@ -64,7 +64,7 @@ def lookups(
 
 
 def look_up(
-    positions: Positions | ShiftBack, snapshot: Snapshot, admin: Admin, *, now_us: int
+    positions: Positions | ShiftBack, snapshot: Snapshot, admin: LogQueries, *, now_us: int
 ) -> Mapping[TopicPartition, int | None]:
     """The first records at or after the times that ``positions`` names, as of ``now_us``."""
     wanted = lookups(positions, snapshot, now_us=now_us)
@@ -181,7 +181,7 @@ def make_ranges(
 def locate(
     bound: OffsetBound,
     snapshot: Snapshot,
-    admin: Admin,
+    admin: LogQueries,
     *,
     now_us: int,
     committed: Mapping[TopicPartition, int] = NOTHING,

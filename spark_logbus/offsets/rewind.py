@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spark_logbus.client import Admin
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import (
     AtOffset,
@@ -23,6 +22,7 @@ from spark_logbus.model import (
     TopicPartition,
 )
 from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics
+from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.position import PerPartition, ShiftBack
 from spark_logbus.offsets.resolve import NOTHING, look_up, offset_in
 from spark_logbus.offsets.snapshot import Snapshot, Span
@@ -143,7 +143,7 @@ def prepare(
     group: str,
     target: Target,
     *,
-    admin: Admin,
+    admin: LogQueries,
     groups: GroupOffsets,
     snapshot: Snapshot,
     now_us: Callable[[], int],

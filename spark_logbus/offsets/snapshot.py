@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.client import Admin, PartitionDescription, TopicDescription
 from spark_logbus.errors import BrokerUnavailableError, UnknownTopicError
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets.selection import (
+from spark_logbus.offsets.descriptions import LogQueries, PartitionDescription, TopicDescription
+from spark_logbus.selection import (
     Partitions,
     Selection,
     includes,
@@ -70,7 +70,7 @@ class Snapshot:
         return Snapshot(self.topic_ids, spans)
 
 
-def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Snapshot:
+def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) -> Snapshot:
     """Ask the brokers for everything that ``selection`` covers.
 
     With ``missing_ok`` topics and partitions that do not exist are left out: a running query
@@ -97,7 +97,7 @@ def take_snapshot(admin: Admin, selection: Selection, *, missing_ok: bool) -> Sn
     return Snapshot({topic: described[topic].topic_id for topic in sorted(described)}, spans)
 
 
-def _describe(admin: Admin, selection: Selection) -> dict[str, TopicDescription]:
+def _describe(admin: LogQueries, selection: Selection) -> dict[str, TopicDescription]:
     """The topics of ``selection`` that exist, usually in one request for each broker."""
     names: Sequence[str] | None = named_topics(selection)
     for _ in range(_TRIES):
@@ -143,7 +143,7 @@ def _not_served(
 
 
 def _require_topics(
-    admin: Admin, selection: Selection, described: Mapping[str, TopicDescription]
+    admin: LogQueries, selection: Selection, described: Mapping[str, TopicDescription]
 ) -> None:
     # A pattern requires none: topics that match may be created later.
     missing = sorted(set(named_topics(selection) or ()) - set(described))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.admin.offsets import OffsetQueries
 from spark_logbus.client.arguments import as_config, as_partition_count
@@ -19,6 +19,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.model import BrokerAddress, TopicPartition, check_name
+from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
 from spark_logbus.protocol import (
     AlterTopicRequest,
     AlterTopicResponse,
@@ -35,6 +36,11 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.retry import Deadline
 
+if TYPE_CHECKING:
+    from spark_logbus.client.admin.cluster_health import ClusterDescription
+    from spark_logbus.client.admin.groups import GroupAdmin, GroupDescription, GroupRewind
+    from spark_logbus.offsets.rewind import Target
+
 _CHANGE_TIMEOUT_MS: Final = 30_000
 
 
@@ -46,25 +52,6 @@ class TopicAlteration:
     config: dict[str, str]
     partitions_before: int
     partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """``leader`` is None while it is not running; ``ends`` are None if so, if it does not serve
-    the partition yet, or if they were not asked for. ``problem`` says why it cannot be asked."""
-
-    partition: int
-    leader: BrokerAddress | None
-    ends: PartitionEnds | None
-    problem: LogbusError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    name: str
-    topic_id: str
-    config: dict[str, str]
-    partitions: dict[int, PartitionDescription]
 
 
 class Admin(OffsetQueries):
@@ -266,6 +253,69 @@ class Admin(OffsetQueries):
             for name, topic in described.items()
         }
 
+    def describe_cluster(self) -> ClusterDescription:
+        """Brokers, with what they lead and hold, and partitions that nobody serves now.
+
+        The brokers are those that are registered in ZooKeeper, and those that are not and lead a
+        partition. CoordinationError if ZooKeeper cannot be reached.
+        """
+        # Imported here: Spark tasks use this class and never talk to ZooKeeper.
+        from spark_logbus.client.admin.cluster_health import describe_cluster
+
+        return describe_cluster(self._cluster, self.describe(None, ends=True))
+
+    # -- groups -----------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """All groups that ever committed, were rewound, or had an owner or a member, by name.
+
+        What groups have is in ZooKeeper: at the address that the cluster was found by, else at
+        ``LOGBUS_ZOOKEEPER`` or the local default. Raises CoordinationError, as do the others.
+        """
+        return self._groups().names()
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Owners, members, committed offsets with their lag, and rewinds. InvalidRequestError for
+        a group of which nothing is known."""
+        return self._groups().describe(group)
+
+    def rewind(
+        self,
+        group: str,
+        to: Target | str,
+        *,
+        topics: Sequence[str] | None = None,
+        execute: bool = False,
+        why: str = "",
+        by: str | None = None,
+    ) -> GroupRewind:
+        """Set a group's committed offsets back, or forward; only said, not done, unless
+        ``execute``.
+
+        ``to`` is ``"earliest"``, ``"-1000"`` records or ``"-10 minutes"`` before the end, or an
+        ``OffsetSpec``, ``ShiftBack`` or ``PerPartition``. ``topics`` are by default all that the
+        group has committed offsets for. A query of the group follows with its next micro-batch,
+        consumers that share it with their next commit. Raises InvalidRequestError when there is
+        nothing to be set.
+        """
+        return self._groups().rewind(group, to, topics=topics, execute=execute, why=why, by=by)
+
+    def forget_offsets(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Forget what the group has committed for ``topics``, such as deleted ones; those for
+        which that was something. InvalidRequestError while anybody reads one for the group."""
+        return self._groups().forget(group, topics)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's offsets and rewinds. InvalidRequestError while anybody uses it, or if
+        there is no such group."""
+        self._groups().delete(group)
+
+    def _groups(self) -> GroupAdmin:
+        # Imported here: Spark tasks use this class and never talk to ZooKeeper.
+        from spark_logbus.client.admin.groups import GroupAdmin
+
+        return GroupAdmin(self, self._cluster.zookeeper)
+
     def _wait_for_all_brokers(
         self,
         name: str,
@@ -307,7 +357,9 @@ class Admin(OffsetQueries):
 
 def _describe(info: TopicInfo, brokers: Mapping[int, BrokerAddress]) -> TopicDescription:
     partitions = {
-        part.partition: PartitionDescription(part.partition, brokers.get(part.leader), None)
+        part.partition: PartitionDescription(
+            part.partition, brokers.get(part.leader), None, leader_id=part.leader
+        )
         for part in sorted(info.partitions, key=lambda part: part.partition)
     }
     return TopicDescription(info.name, info.topic_id, dict(info.config), partitions)

@@ -53,6 +53,8 @@ class Cluster:
         self._lock = threading.Lock()
         self._asking = threading.Lock()  # one thread asks for metadata, the others wait for it
         self._closing = threading.Event()
+        #: Where it was found, if that was in ZooKeeper.
+        self.zookeeper: str | None = None
 
     @classmethod
     def connect(
@@ -86,15 +88,28 @@ class Cluster:
     @classmethod
     def from_zookeeper(
         cls,
-        connect: str,
+        connect: str | None = None,
         config: ClientConfig | None = None,
         *,
         found: Bootstrap | None = None,
     ) -> Cluster:
-        """Connect to the registered brokers, and look there again when all have moved. ``found``
-        are those that somebody has looked up just now."""
+        """Connect to the registered brokers, and look there again when all have moved.
+
+        ``connect`` is ``host:port,.../chroot``; None stands for the environment's
+        ``LOGBUS_ZOOKEEPER``, else ``localhost:2181/logbus``. ``found`` are the brokers if somebody
+        has looked them up just now. Raises CoordinationError when ZooKeeper cannot be reached,
+        BrokerUnavailableError when no broker is registered.
+        """
+        # Imported here: Spark tasks use this module and never talk to ZooKeeper.
+        from spark_logbus.zookeeper.connect_string import default_connect
+
+        connect = default_connect() if connect is None else connect
         bootstrap = found or Bootstrap.from_zookeeper(connect)
-        return cls.connect(bootstrap, config, rebootstrap=lambda: Bootstrap.from_zookeeper(connect))
+        cluster = cls.connect(
+            bootstrap, config, rebootstrap=lambda: Bootstrap.from_zookeeper(connect)
+        )
+        cluster.zookeeper = connect
+        return cluster
 
     def close(self) -> None:
         """Close idle connections and wake up whoever pauses before a retry."""
@@ -236,6 +251,11 @@ class Cluster:
     def cached_leader(self, topic_partition: TopicPartition) -> BrokerAddress | None:
         """The leader if it is known, without asking anyone; it may be stale."""
         return self._metadata.leader(topic_partition)
+
+    def cached_partition_count(self, topic: str) -> int:
+        """How many partitions the topic has as last known, without asking anyone; 0 if unknown."""
+        known = self._metadata.topics.get(topic)
+        return 0 if known is None else len(known.leaders)
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """True if the partition is in the last metadata."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -12,27 +14,35 @@ from spark_logbus.client.admin.admin import Admin
 from spark_logbus.client.arguments import as_offset_spec, as_topic, as_topic_partitions
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
-from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
+from spark_logbus.client.consumer.fetcher import Fetcher, Position
 from spark_logbus.client.consumer.partition_failures import PartitionFailures
-from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, walk
-from spark_logbus.client.fetch.records import ConsumerRecord, records_of
+from spark_logbus.client.consumer.places import Places
+from spark_logbus.client.consumer.reading import Reading
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.fetch.tables import table_of
+from spark_logbus.clock import elapsed
 from spark_logbus.errors import (
     ConfigError,
-    CorruptRecordBatchError,
+    GroupRewoundError,
     InvalidRequestError,
     LogbusError,
-    TopicRecreatedError,
 )
-from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
-from spark_logbus.record.format import NO_END
+from spark_logbus.model import AtOffset, Latest, OffsetSpec, TopicPartition
+from spark_logbus.retry import Deadline
+from spark_logbus.selection import Pattern, Topics, named_topics
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
     from spark_logbus.client.consumer.group import ConsumerGroup
+    from spark_logbus.client.consumer.subscription import PartitionsCallback, Subscription
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PATIENCE_MS: Final = 1_000  # doubles from try to try, up to the connect timeout
 _ITERATION_POLL_S: Final = 1.0  # between two chances to be interrupted
+_SHARE_LOOK_MS: Final = 100  # of one that reads nothing, between looks whether it is to
 
 
 class Consumer:
@@ -50,28 +60,32 @@ class Consumer:
         self._cluster = cluster
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
-        self._failures = PartitionFailures(cluster)
-        self._fetcher = Fetcher(cluster, self._config, self._failures)
+        failures = PartitionFailures(cluster)
+        self._fetcher = Fetcher(cluster, self._config, failures)
+        self._reading = Reading(
+            Places(cluster, self._config, failures, group=self._opened_group),
+            self._fetcher,
+            failures,
+            out_of_range=self._config.out_of_range,
+        )
         self._group: ConsumerGroup | None = None
-        self._assigned: dict[TopicPartition, None] = {}  # in the order of the next request
-        self._positions: dict[TopicPartition, Position] = {}
-        self._fetch_from: dict[TopicPartition, Position] = {}  # positions, and what is received
-        self._recreated: set[TopicPartition] = set()  # whose topic is another now, as raised
-        self._received: deque[tuple[TopicPartition, EncodedBatch]] = deque()
-        self._current: FetchedBatch | None = None  # under iteration
-        self._rows: Iterator[ConsumerRecord] = iter(())
+        self._subscription: Subscription | None = None
+        self._commit_due = math.inf
+        self._auto_committed: dict[TopicPartition, Position] = {}
 
     # -- what to read ---------------------------------------------------------------------
 
     def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. Positions of those that stay are kept."""
-        before = self._assigned
-        self._assigned = dict.fromkeys(as_topic_partitions(topic_partitions))
-        for topic_partition in [
-            topic_partition for topic_partition in before if topic_partition not in self._assigned
-        ]:
-            self._drop(topic_partition)
-            self._positions.pop(topic_partition, None)
+        """Read exactly these partitions, whoever else reads them. Positions of those that stay are
+        kept."""
+        self.unsubscribe()
+        self._read_exactly(topic_partitions)
+
+    def _read_exactly(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        self._reading.read_exactly(as_topic_partitions(topic_partitions))
+        self._auto_committed = {
+            each: at for each, at in self._auto_committed.items() if each in self._reading
+        }
 
     def assign_topics(self, *topics: str) -> None:
         """Read all partitions of these topics. UnknownTopicError."""
@@ -82,134 +96,106 @@ class Consumer:
             for number in topic.partitions
         )
 
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str],
+        *,
+        on_assigned: PartitionsCallback | None = None,
+        on_revoked: PartitionsCallback | None = None,
+        on_lost: PartitionsCallback | None = None,
+    ) -> None:
+        """Share the partitions of these topics with all who subscribe in the same group; with a
+        pattern, of all topics whose whole name matches, also of those that come later.
+
+        A partition is read by one of them at any time. Who reads what changes as consumers come and
+        go, while records are asked for: then ``on_assigned`` gets the partitions that are read from
+        now on, ``on_revoked`` those that are given up (what was handed out of them can still be
+        committed, as it is by itself unless ``auto_commit_ms`` is None), and ``on_lost`` those that
+        others have meanwhile, because ZooKeeper has not heard of this consumer for too long.
+
+        Raises CoordinationError, and GroupHeldError when a query or load reads a topic for the
+        group.
+        """
+        # Imported here: most users of this package never talk to ZooKeeper.
+        from spark_logbus.client.consumer import subscription
+        from spark_logbus.coordination.assignment import Assignor
+        from spark_logbus.coordination.membership import check_subscribed
+
+        wanted: Topics | Pattern = (
+            Pattern(topics.pattern)
+            if isinstance(topics, re.Pattern)
+            else Topics(tuple(map(as_topic, [topics] if isinstance(topics, str) else topics)))
+        )
+        group = self._opened_group()
+        check_subscribed(wanted)
+        group.require_no_query(named_topics(wanted) or ())
+        self.unsubscribe()
+        self._read_exactly([])
+        self._subscription = subscription.Subscription(
+            group.join(
+                wanted,
+                assignor=Assignor(self._config.assignor),
+                max_poll_interval_ms=self._config.max_poll_interval_ms,
+            ),
+            subscription.Callbacks(
+                on_assigned or subscription.ignore,
+                on_revoked or subscription.ignore,
+                on_lost or subscription.ignore,
+            ),
+            read=self._read_exactly,
+            commit=self._commit_revoked,
+        )
+        self._schedule_commit()
+
+    def unsubscribe(self) -> None:
+        """Leave the group, and read nothing; does nothing without a subscription."""
+        subscription = self._subscription
+        if subscription is not None:
+            try:
+                subscription.close()
+            finally:
+                self._subscription = None
+                self._opened_group().leave()
+                self._read_exactly([])
+
     @property
     def assignment(self) -> list[TopicPartition]:
-        return sorted(self._assigned)
+        return self._reading.partitions
 
-    def seek(self, topic_partition: TopicPartition, to: int | OffsetSpec) -> None:
-        """Go on from there. A timestamp that no record has reached yet means the end.
+    def pause(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these until ``resume``; their positions stay, and so does the
+        assignment. InvalidRequestError for one that is not assigned."""
+        paused = as_topic_partitions(topic_partitions)
+        for topic_partition in paused:
+            self._reading.require(topic_partition)
+        for topic_partition in paused:
+            self._reading.pause(topic_partition)
+
+    def resume(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these again; does nothing about those that are not paused."""
+        for topic_partition in as_topic_partitions(topic_partitions):
+            self._reading.resume(topic_partition)
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self._reading.paused
+
+    def seek(self, topic_partition: TopicPartition, to: int | str | OffsetSpec) -> None:
+        """Go on from there: an offset, ``"earliest"``, ``"-1000"`` records or ``"-10 minutes"``
+        before the end, or an ``OffsetSpec``. A timestamp that no record has reached yet means the
+        end.
 
         An offset is of the topic that is being read; once a topic of the same name has taken its
         place, and that was raised, of the new one.
         """
-        if topic_partition not in self._assigned:
-            raise InvalidRequestError(
-                f"{topic_partition} is not assigned to this consumer; assign it first."
-            )
-        spec = as_offset_spec("The place to seek", AtOffset(to) if isinstance(to, int) else to)
-        known = self._positions.get(topic_partition)
-        if (
-            isinstance(spec, AtOffset)
-            and known is not None
-            and topic_partition not in self._recreated
-        ):
-            self._go_to({topic_partition: Position(spec.offset, known.topic_id)})
-        else:
-            self._go_to(self._resolve({topic_partition: spec}))
+        self._reading.require(topic_partition)
+        place = AtOffset(to) if isinstance(to, int) else to
+        self._reading.seek(topic_partition, as_offset_spec("The place to seek", place))
 
     def position(self, topic_partition: TopicPartition) -> int:
         """The offset of the next record that this consumer hands out."""
-        if topic_partition not in self._assigned:
-            raise InvalidRequestError(
-                f"{topic_partition} is not assigned to this consumer; assign it first."
-            )
-        if topic_partition not in self._positions:
-            starts, specs = self._starts([topic_partition])
-            self._go_to({**starts, **self._resolve(specs)})
-        return self._positions[topic_partition].offset
-
-    def _go_to(self, positions: Mapping[TopicPartition, Position]) -> None:
-        for topic_partition, position in positions.items():
-            self._drop(topic_partition)
-            self._positions[topic_partition] = position
-            self._fetch_from[topic_partition] = position
-
-    def _drop(self, topic_partition: TopicPartition) -> None:
-        """Forget what was received and not handed out."""
-        self._received = deque(pair for pair in self._received if pair[0] != topic_partition)
-        if self._current is not None and self._current.topic_partition == topic_partition:
-            self._current = None
-            self._rows = iter(())
-        self._fetch_from.pop(topic_partition, None)
-        self._recreated.discard(topic_partition)
-        self._fetcher.forget_partition(topic_partition)
-
-    def _topic_ids(self, topic_partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """The ids of the topics as they are now, not as they were when last asked for."""
-        names = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        for name in names:
-            self._cluster.invalidate(name)
-        return self._cluster.retrying(
-            f"Looking up {', '.join(names)}",
-            lambda deadline: {name: self._cluster.topic(name, deadline).topic_id for name in names},
-        )
-
-    def _starts(
-        self, topic_partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OffsetSpec]]:
-        """The committed positions, and for the other partitions where the configuration begins."""
-        if self._config.group is None:
-            return {}, dict.fromkeys(topic_partitions, self._config.start)
-        topic_ids = self._topic_ids(topic_partitions)
-        starts = self._opened_group().starting_offsets(topic_partitions, topic_ids)
-        committed = {
-            topic_partition: Position(offset, topic_ids[topic_partition.topic])
-            for topic_partition, offset in starts.items()
-        }
-        return committed, {
-            topic_partition: self._config.start
-            for topic_partition in topic_partitions
-            if topic_partition not in committed
-        }
-
-    def _resolve(
-        self, specs: Mapping[TopicPartition, OffsetSpec]
-    ) -> dict[TopicPartition, Position]:
-        """The positions that ``specs`` mean; waits for leaders that are away."""
-        if not specs:
-            return {}
-        topic_ids = self._topic_ids(specs)
-        found = self._admin.list_offsets(specs, topic_ids=topic_ids)
-        late = {
-            topic_partition: Latest() for topic_partition, offset in found.items() if offset is None
-        }
-        ends = self._admin.list_offsets(late, topic_ids=topic_ids) if late else {}
-        return _placed({**found, **ends}, topic_ids)
-
-    def _resolve_some(
-        self, specs: Mapping[TopicPartition, OffsetSpec]
-    ) -> dict[TopicPartition, Position]:
-        """Likewise, of the partitions whose leaders answer at once; failures of the others are
-        recorded."""
-        if not specs:
-            return {}
-        topic_ids = self._topic_ids(specs)
-        began = self._cluster.clock.monotonic()
-        # Who is silent holds up the others at first for a moment only.
-        tries = min(self._failures.failures_in_a_row(topic_partition) for topic_partition in specs)
-        patience_ms = min(_FIRST_PATIENCE_MS << tries, self._cluster.config.connect_timeout_ms)
-        found = self._admin.find_offsets(specs, topic_ids=topic_ids, patience_ms=patience_ms)
-        late = {
-            topic_partition: Latest()
-            for topic_partition, offset in found.found.items()
-            if offset is None
-        }
-        ends = self._admin.find_offsets(late, topic_ids=topic_ids, patience_ms=patience_ms)
-        for topic_partition, error in {**found.away, **ends.away}.items():
-            self._failures.record_failure([topic_partition], error, began=began)
-        return _placed({**found.found, **ends.found}, topic_ids)
-
-    def _find_positions(self) -> None:
-        """Give each assigned partition without a position its committed or configured start, if
-        that can be had now."""
-        missing = [
-            topic_partition
-            for topic_partition in self._assigned
-            if topic_partition not in self._positions and self._failures.may_try(topic_partition)
-        ]
-        if missing:
-            starts, specs = self._starts(missing)
-            self._go_to({**starts, **self._resolve_some(specs)})
+        self._reading.require(topic_partition)
+        return self._reading.find_position(topic_partition).offset
 
     # -- reading --------------------------------------------------------------------------
 
@@ -223,139 +209,126 @@ class Consumer:
         otherwise, UnknownTopicError, CorruptRecordBatchError, and the retriable ones when no
         partition could be read for the retry deadline.
         """
-        batches = self._rest_of_iteration()
-        if not batches and not self._received:
-            self._receive(timeout_s)
-        while self._received:
-            try:
-                fetched = self._next_received()
-            except LogbusError:
-                if not batches:
-                    raise
-                break  # the next poll meets it again; what stands before it is handed out first
-            if fetched is not None:
-                batches.append(fetched)
-        return batches
-
-    def _receive(self, timeout_s: float) -> None:
-        if not self._assigned:
-            raise InvalidRequestError("No partition is assigned to this consumer; assign some.")
+        self._commit_if_due()
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
-        while not self._received:
-            self._find_positions()
-            self._request_more()
-            for fetched in self._fetcher.collect_fetches(deadline):
-                self._take_data(fetched)
-            self._failures.report(self._assigned)
+        waited = False
+        while self._keep_in_step(deadline):
+            batches = self._reading.take_all()
+            if batches:
+                return batches
+            if waited and deadline.expired:
+                break
+            self._receive(deadline)
+            waited = True
+        return []
+
+    def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord]:
+        """Up to ``max_records`` records, as soon as there are some, or none after ``timeout_s``;
+        the position moves past them only. Raises what ``poll_arrow`` does."""
+        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        if not self._prepare_iteration(deadline):
+            return []
+        iteration = self._reading.iteration
+        records = list(islice(iteration.rows, max_records))
+        if records:
+            iteration.last = records[-1]
+        if len(records) < max_records:
+            self._reading.end_iteration()
+        return records
+
+    def to_arrow(self) -> pa.Table:
+        """All records from the positions to the ends as they are now, of the partitions that are
+        read and not paused; positions move past them. A few that came since may be among them.
+
+        Columns: topic, partition, offset, timestamp, key, value, headers. Raises what
+        ``poll_arrow`` does, and waits for leaders that are away.
+        """
+        ends = self._admin.list_offsets(
+            {each: Latest() for each in self.assignment if each not in self.paused}
+        )
+        batches: list[FetchedBatch] = []
+        while any(
+            each in self._reading and self.position(each) < (end or 0) for each, end in ends.items()
+        ):
+            batches += self.poll_arrow(_ITERATION_POLL_S)
+        return table_of(batches)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Likewise as a DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def _out_of_step(self) -> bool:
+        """What is read has to be looked at before anything more is handed out."""
+        return self._subscription is not None and self._subscription.out_of_step
+
+    def _keep_in_step(self, deadline: Deadline) -> bool:
+        """False if it is not certain by the deadline what is to be read."""
+        return self._subscription is None or self._subscription.keep_in_step(deadline)
+
+    def _receive(self, deadline: Deadline) -> None:
+        """Wait for records, until the deadline or until the group shares its partitions anew."""
+        reading, subscription = self._reading, self._subscription
+        if not reading and subscription is None:
+            raise InvalidRequestError(
+                "No partition is assigned to this consumer; subscribe or assign some."
+            )
+        while not reading.has_received and not self._out_of_step():
+            if subscription is None or self._opened_group().connected:
+                reading.find_positions()
+            reading.request_more()
+            until = deadline
+            if subscription is not None and not self._fetcher.waits:
+                until = self._cluster.deadline_ms(min(_SHARE_LOOK_MS, deadline.remaining_s * 1000))
+            reading.receive(until)
             if deadline.expired:
                 break
-        self._request_more()  # so that the leaders work while the caller does
-
-    def _request_more(self) -> None:
-        self._fetcher.send_fetches(
-            {
-                topic_partition: self._fetch_from[topic_partition]
-                for topic_partition in self._assigned
-                if topic_partition in self._fetch_from
-            }
-        )
-
-    def _take_data(self, fetched: PartitionData) -> None:
-        topic_partition = fetched.topic_partition
-        if self._fetch_from.get(topic_partition) != fetched.position:
-            return  # the consumer was sent elsewhere meanwhile
-        if fetched.lost is not None:
-            self._lost(topic_partition, fetched.position, fetched.lost)
-            return
-        offset, topic_id = fetched.position
-        raws = list(walk(topic_partition, fetched.data, position=offset))
-        if not raws:
-            raise CorruptRecordBatchError(
-                f"{topic_partition}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
-                "without a whole record batch."
-            )
-        self._received.extend((topic_partition, raw) for raw in raws)
-        self._fetch_from[topic_partition] = Position(raws[-1].header.next_offset, topic_id)
-        # Whoever was served goes to the end of the next request, where space may run out.
-        del self._assigned[topic_partition]
-        self._assigned[topic_partition] = None
-
-    def _lost(
-        self, topic_partition: TopicPartition, position: Position, error: LogbusError
-    ) -> None:
-        """Raise, or go on from where the configuration says."""
-        if self._config.out_of_range == "error":
-            if isinstance(error, TopicRecreatedError):
-                self._recreated.add(topic_partition)
-            raise error
-        spec = Earliest() if self._config.out_of_range == "earliest" else Latest()
-        positions = self._resolve({topic_partition: spec})
-        logger.warning(
-            "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
-            "key out_of_range says.",
-            position.offset,
-            topic_partition,
-            error,
-            self._config.out_of_range,
-            positions[topic_partition].offset,
-        )
-        self._go_to(positions)
-
-    def _next_received(self) -> FetchedBatch | None:
-        topic_partition, raw = self._received[0]
-        fetched = decoded(
-            topic_partition, raw, start=self._positions[topic_partition].offset, end=NO_END
-        )
-        self._received.popleft()
-        self._move(topic_partition, raw.header.next_offset)
-        return fetched
-
-    def _move(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Onwards in the same topic."""
-        self._positions[topic_partition] = Position(
-            offset, self._positions[topic_partition].topic_id
-        )
+        reading.request_more()  # so that the leaders work while the caller does
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        return self
+        """The records as they come, for ever; waits for them as long as it takes."""
+        while True:
+            self._prepare_iteration()
+            iteration = self._reading.iteration
+            rows = iteration.rows
+            member = None if self._subscription is None else self._subscription.member
+            for record in rows:
+                iteration.last = record
+                yield record
+                if iteration.rows is not rows or (member is not None and elapsed() >= member.until):
+                    break
+            else:
+                self._reading.end_iteration()
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for one as long as it takes."""
+        iteration = self._reading.iteration
         while True:
-            record = next(self._rows, None)
+            if self._out_of_step() or iteration.batch is None:
+                self._prepare_iteration()
+            self._commit_if_due()
+            record = next(iteration.rows, None)
             if record is not None:
-                self._move(TopicPartition(record.topic, record.partition), record.offset + 1)
+                iteration.last = record
                 return record
-            if self._current is not None:
-                # Skips the gap that compaction may have left after the last record.
-                self._move(self._current.topic_partition, self._current.header.next_offset)
-                self._current = None
-            if not self._received:
-                self._receive(_ITERATION_POLL_S)
-            if self._received:
-                self._iterate_over(self._received[0][0])
+            self._reading.end_iteration()
 
-    def _iterate_over(self, topic_partition: TopicPartition) -> None:
-        before = self._positions[topic_partition]
-        fetched = self._next_received()
-        if fetched is not None:
-            self._positions[topic_partition] = before  # moves record by record from here
-            self._current = fetched
-            self._rows = records_of(fetched)
-
-    def _rest_of_iteration(self) -> list[FetchedBatch]:
-        current, self._current = self._current, None
-        self._rows = iter(())
-        if current is None:
-            return []
-        topic_partition = current.topic_partition
-        offsets = current.offsets()
-        done = sum(offset.as_py() < self._positions[topic_partition].offset for offset in offsets)
-        self._move(topic_partition, current.header.next_offset)
-        if done == len(offsets):
-            return []
-        rest = current.arrow_batch.slice(done)
-        return [FetchedBatch(topic_partition, offsets[done].as_py(), rest, current.header)]
+    def _prepare_iteration(self, deadline: Deadline | None = None) -> bool:
+        """Return when there is something to hand out, and it may be; False if that is not so by
+        the deadline, None being never."""
+        reading = self._reading
+        while True:
+            self._commit_if_due()
+            patience = deadline or self._cluster.deadline_ms(_ITERATION_POLL_S * 1000)
+            if self._keep_in_step(patience):
+                if reading.iteration.batch is not None:
+                    return True
+                if not reading.has_received:
+                    self._receive(patience)
+                if reading.has_received and not self._out_of_step():
+                    reading.begin_iteration()
+                    continue
+            if deadline is not None and deadline.expired:
+                return False
 
     # -- the group ------------------------------------------------------------------------
 
@@ -368,17 +341,10 @@ class Consumer:
         GroupHeldError, with the holder's name, while a query or a load holds the group.
         Needs ZooKeeper, and no broker.
         """
+        positions = self._reading.positions()
         if offsets is None:
-            offsets = {
-                topic_partition: at.offset
-                for topic_partition, at in self._positions.items()
-                if topic_partition in self._assigned
-            }
-        known = {
-            topic_partition: self._positions[topic_partition].topic_id
-            for topic_partition in offsets
-            if topic_partition in self._positions
-        }
+            offsets = {each: at.offset for each, at in positions.items()}
+        known = {each: positions[each].topic_id for each in offsets if each in positions}
         self._opened_group().commit_offsets(offsets, known)
 
     def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -388,9 +354,47 @@ class Consumer:
     def resume_from_committed(self) -> None:
         """Forget the positions and take up the group's committed offsets, rewinds included."""
         self._opened_group().follow_rewinds()
-        for topic_partition in self._assigned:
-            self._drop(topic_partition)
-        self._positions.clear()
+        self._reading.forget_positions()
+
+    def _schedule_commit(self) -> None:
+        every_ms = self._config.auto_commit_ms
+        self._commit_due = math.inf
+        if self._subscription is not None and every_ms is not None:
+            self._commit_due = elapsed() + every_ms / 1000
+            self._subscription.member.commit_at(self._commit_due)
+
+    def _commit_if_due(self) -> None:
+        """What was handed out before is dealt with, as the next is asked for."""
+        if self._subscription is not None and elapsed() >= self._commit_due:
+            self._schedule_commit()
+            self._commit_handed_out(self.assignment)
+
+    def _commit_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if self._config.auto_commit_ms is not None:
+            self._commit_handed_out(partitions)
+
+    def _commit_handed_out(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit positions that have moved, by itself: a failure is no concern of who reads, and
+        a ZooKeeper that is away is not waited for."""
+        if not self._opened_group().connected:
+            return
+        positions = self._reading.positions()
+        moved = {
+            each: positions[each]
+            for each in partitions
+            if each in positions and self._auto_committed.get(each) != positions[each]
+        }
+        if not moved:
+            return
+        try:
+            self.commit({each: at.offset for each, at in moved.items()})
+        except GroupRewoundError as rewound:
+            logger.warning("%s This consumer goes on from there.", rewound.message)
+            self.resume_from_committed()
+        except LogbusError as failure:
+            logger.warning("Positions were not committed: %s", failure)
+        else:
+            self._auto_committed.update(moved)
 
     def _opened_group(self) -> ConsumerGroup:
         if self._config.group is None:
@@ -401,17 +405,24 @@ class Consumer:
 
             client_id = self._cluster.config.client_id
             self._group = ConsumerGroup(
-                self._config.zookeeper, self._config.group, client_id=client_id
+                self._config.zookeeper or self._cluster.zookeeper,
+                self._config.group,
+                client_id=client_id,
+                session_timeout_ms=self._config.session_timeout_ms,
             )
         return self._group
 
     # -- the end --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop reading. Nothing is committed by itself."""
-        self._fetcher.close()
-        if self._group is not None:
-            self._group.close()
+        """Stop reading, and leave the group. Without a subscription nothing is committed by
+        itself."""
+        try:
+            self.unsubscribe()
+        finally:
+            self._fetcher.close()
+            if self._group is not None:
+                self._group.close()
 
     def __enter__(self) -> Consumer:
         return self
@@ -423,13 +434,3 @@ class Consumer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _placed(
-    offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[str, str]
-) -> dict[TopicPartition, Position]:
-    return {
-        topic_partition: Position(offset, topic_ids[topic_partition.topic])
-        for topic_partition, offset in offsets.items()
-        if offset is not None
-    }

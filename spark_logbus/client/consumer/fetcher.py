@@ -132,6 +132,11 @@ class Fetcher:
         deadline = self._cluster.deadline_ms(patience_ms + config.max_wait_ms)
         self._waiting[leader] = _Waiting(connection, pending, positions, now, deadline)
 
+    @property
+    def waits(self) -> bool:
+        """A leader is to answer."""
+        return bool(self._waiting)
+
     def collect_fetches(self, deadline: Deadline) -> list[PartitionData]:
         """The data received by ``deadline``; returns as soon as any leader has answered.
 

@@ -5,16 +5,20 @@ Imported when a consumer first needs its group: most users of clients never talk
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from spark_logbus.client.cluster.topic_identity import recreated
+from spark_logbus.client.consumer.group_member import GroupMember, MemberSettings
+from spark_logbus.coordination.assignment import Assignor
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import NoOwnership
+from spark_logbus.coordination.membership import Subscribed
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import RewindMark, TopicPartition
-from spark_logbus.zookeeper import Session, default_connect
+from spark_logbus.zookeeper import Session, SessionState, default_connect
 
 
 class ConsumerGroup:
@@ -24,11 +28,21 @@ class ConsumerGroup:
     commit over a rewind that it has not seen.
     """
 
-    def __init__(self, connect: str | None, group: str, *, client_id: str) -> None:
+    def __init__(
+        self,
+        connect: str | None,
+        group: str,
+        *,
+        client_id: str,
+        session_timeout_ms: int = 10_000,
+    ) -> None:
         self._group = group
         self._client_id = client_id
         self._session = Session(
-            connect or default_connect(), client_name=client_id, expects_cluster=True
+            connect or default_connect(),
+            client_name=client_id,
+            session_timeout_ms=session_timeout_ms,
+            expects_cluster=True,
         )
         self._session.start()
         self._offsets = GroupOffsets(self._session)
@@ -36,6 +50,35 @@ class ConsumerGroup:
         self._topics = TopicRegistry(self._session)
         self._no_ownership = NoOwnership(self._session, group)
         self._mark: RewindMark | None = None
+        self._member: GroupMember | None = None
+
+    def join(
+        self, topics: Subscribed, *, assignor: Assignor, max_poll_interval_ms: int
+    ) -> GroupMember:
+        """Become a member, which owns the partitions that it commits."""
+        settings = MemberSettings(
+            name=f"{self._client_id}-{uuid.uuid4().hex[:12]}",
+            topics=topics,
+            assignor=assignor,
+            max_poll_interval_ms=max_poll_interval_ms,
+        )
+        member = GroupMember(self._session, self._group, settings)
+        member.join()
+        self._member = member
+        return member
+
+    def leave(self) -> None:
+        """Be a member no more."""
+        self._member = None
+
+    @property
+    def connected(self) -> bool:
+        """ZooKeeper can be asked at the moment."""
+        return self._session.state is SessionState.CONNECTED
+
+    def require_no_query(self, topics: Iterable[str]) -> None:
+        """GroupHeldError if a query or load reads one of ``topics`` for the group."""
+        self._no_ownership.require_no_query(topics)
 
     def starting_offsets(
         self, topic_partitions: Sequence[TopicPartition], topic_ids: Mapping[str, str]
@@ -43,9 +86,10 @@ class ConsumerGroup:
         """The committed offsets to begin at. GroupHeldError if a query or a load holds the group:
         no commit would come through."""
         self._last_rewind()
-        self._no_ownership.require_no_owner(
-            topic_partition.topic for topic_partition in topic_partitions
-        )
+        if self._member is None:
+            self._no_ownership.require_no_owner(
+                topic_partition.topic for topic_partition in topic_partitions
+            )
         return self.committed_offsets(topic_partitions, topic_ids)
 
     def committed_offsets(
@@ -80,7 +124,7 @@ class ConsumerGroup:
                 for topic_partition in offsets
             },
             expected_mark=mark,
-            ownership=self._no_ownership,
+            ownership=self._no_ownership if self._member is None else self._member.ownership,
         )
 
     def follow_rewinds(self) -> None:

@@ -22,11 +22,12 @@ from spark_logbus.record.run import RecordBatchRun, find_run
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """Records of one record batch, cut to what was asked for.
+    """Records of one record batch, or of several small ones, cut to what was asked for.
 
     ``base_offset`` is the offset of the first record in ``arrow_batch``, whose columns are those
-    of ``record.arrow`` and whose buffers are views of the received bytes. ``header`` is of the
-    whole record batch. Offsets rise by one, unless the arrow batch has ``offset_delta``.
+    of ``record.arrow``; the buffers of one record batch are views of the received bytes. ``header``
+    is of the whole record batch, the first one of several. Offsets rise by one, unless the arrow
+    batch has ``offset_delta``.
     """
 
     topic_partition: TopicPartition

@@ -17,6 +17,7 @@ from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_bat
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
+from spark_logbus.record.columns import payload_schema
 from spark_logbus.record.join import joined
 from spark_logbus.record.run import RecordBatchRun, verified
 
@@ -116,6 +117,43 @@ def take_columns(
     return _one_by_one(
         topic_partition, part, wanted, start=start, end=end, enough_bytes=enough_bytes
     )
+
+
+_ALL: Final = ("timestamp", "key", "value", "headers")
+_JOINED_ROWS: Final = 1 << 20
+_JOINED_BYTES: Final = 2 << 20  # of which the copies stay in the processor's cache
+# Attributes of record batches that are handed out one by one: what is in their headers matters.
+_NOT_JOINED: Final = fmt.COMPRESSION_MASK | fmt.CONTROL | fmt.LOG_APPEND_TIME | fmt.HAS_OFFSET_DELTA
+
+
+def take_batch(
+    topic_partition: TopicPartition, run: RecordBatchRun, *, start: int, end: int
+) -> tuple[int, FetchedBatch | None]:
+    """The records in ``[start, end)`` of the first record batch of ``run``, or of as many small
+    ones as can be decoded together, and how many these are.
+
+    Raises and stops as ``take_columns`` does.
+    """
+    attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
+    if len(run) >= _LEAST_TOGETHER and not attributes & _NOT_JOINED:
+        count = _alike(run, end=end, enough_rows=_JOINED_ROWS, enough_bytes=_JOINED_BYTES)
+        if count >= _LEAST_TOGETHER and (count := verified(run.part(0, count))):
+            part = run.part(0, count)
+            columns = joined(part, _ALL)
+            if columns is not None:
+                whole = pa.RecordBatch.from_arrays(
+                    list(columns.values()),
+                    schema=payload_schema(
+                        has_key="key" in columns, has_headers="headers" in columns
+                    ),
+                )
+                skip, stop = max(0, start - part.base_offset), end - part.base_offset
+                rows = whole.slice(skip, max(0, min(stop, whole.num_rows) - skip))
+                if not rows.num_rows:
+                    return count, None
+                first = part.base_offset + skip
+                return count, FetchedBatch(topic_partition, first, rows, part.header(0))
+    return 1, decoded(topic_partition, encoded_batch(run, 0), start=start, end=end)
 
 
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:

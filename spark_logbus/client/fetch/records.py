@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -11,8 +13,9 @@ from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.model import TimestampType
 
 
-class ConsumerRecord(msgspec.Struct, frozen=True):
-    """One record and where it stood. Immutable.
+class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record and where it stood. Immutable, and without cycles, so that the garbage collector
+    need not look at it.
 
     ``timestamp_us`` is the append time where ``timestamp_type`` says so, else the producer's.
     """
@@ -31,25 +34,26 @@ def records_of(fetched: FetchedBatch) -> Iterator[ConsumerRecord]:
     """The records of one arrow batch, in order."""
     arrow_batch, header = fetched.arrow_batch, fetched.header
     topic, partition = fetched.topic_partition.topic, fetched.topic_partition.partition
-    count = arrow_batch.num_rows
     kind = header.timestamp_type
     times = (
-        [header.append_time_us] * count
+        repeat(header.append_time_us)
         if kind is TimestampType.LOG_APPEND_TIME
         else arrow_batch.column("timestamp").view(pa.int64()).to_pylist()
     )
-    keys = arrow_batch.column("key").to_pylist() if header.has_key else [None] * count
-    headers = arrow_batch.column("headers").to_pylist() if header.has_headers else [None] * count
+    keys = arrow_batch.column("key").to_pylist() if header.has_key else repeat(None)
     values = arrow_batch.column("value").to_pylist()
-    rows = zip(fetched.offsets().to_pylist(), times, keys, values, headers, strict=True)
-    for offset, time_us, key, value, pairs in rows:
-        yield ConsumerRecord(
-            topic,
-            partition,
-            offset,
-            time_us,
-            kind,
-            key,
-            value,
-            tuple((pair["key"], pair["value"]) for pair in pairs) if pairs else (),
-        )
+    fields = (repeat(topic), repeat(partition), _offsets(fetched), times, repeat(kind), keys)
+    if not header.has_headers:
+        return map(ConsumerRecord, *fields, values)
+    pairs = arrow_batch.column("headers").to_pylist()
+    return map(ConsumerRecord, *fields, values, map(_headers, pairs))
+
+
+def _offsets(fetched: FetchedBatch) -> Iterable[int]:
+    if fetched.header.has_offset_delta:
+        return fetched.offsets().to_pylist()  # type: ignore[no-any-return]
+    return range(fetched.base_offset, fetched.next_offset)
+
+
+def _headers(pairs: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((pair["key"], pair["value"]) for pair in pairs) if pairs else ()

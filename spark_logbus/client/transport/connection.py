@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-import pyarrow as pa
-
 from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.client.transport.transport import Transport
 from spark_logbus.errors import (
@@ -49,6 +47,8 @@ _NOTHING: Final = memoryview(b"")
 
 
 def _arrow_memory(size: int) -> memoryview:
+    import pyarrow as pa  # a command that only asks brokers for metadata starts without it
+
     return memoryview(pa.allocate_buffer(size)).cast("B")
 
 

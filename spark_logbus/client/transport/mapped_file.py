@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
-import pyarrow as pa
-
 ONE_DESCRIPTOR: Final = socket.CMSG_SPACE(array.array("i").itemsize) if os.name == "posix" else 0
 """The room in bytes for one passed descriptor, as ``recvmsg`` wants to know it."""
 
@@ -80,6 +78,8 @@ def _read_in(mapping: mmap.mmap) -> None:
     Not by the mapping's own ``madvise``, under which all threads of the process would wait for the
     disk: it keeps the interpreter's lock.
     """
+    import pyarrow as pa  # see transport.connection
+
     buffer = pa.py_buffer(mapping)
     address, size = ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size)
     if _libc().madvise(address, size, _MADV_POPULATE_READ) != 0:

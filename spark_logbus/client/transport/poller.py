@@ -62,11 +62,10 @@ class Poller(Generic[T]):
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._wake_end.recv(4096):
-                pass
-        # After the last byte is gone, not before: or a wake in between would lose its byte and
-        # leave the flag set, and no later one would get through. The waiter sees what a wake
-        # skipped here has announced when this wait is over.
+            self._wake_end.recv(4096)
+        # After the byte is gone, not before: or a wake in between would lose its byte and leave
+        # the flag set, and no later one would get through. The waiter sees what a wake skipped
+        # here has announced when this wait is over.
         self._awake = False
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from spark_logbus.client.fetch.batches import EncodedBatch, decoded, received_run
-from spark_logbus.client.fetch.columns import take_columns
+from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import split, stamp
@@ -157,6 +157,27 @@ def together(
     return Answer(rows, None)
 
 
+def in_batches(data: memoryview, *, start: int, end: int) -> Answer:
+    """As a consumer takes them."""
+    rows: list[Row] = []
+    run = received_run(TP, data, position=FIRST_OFFSET)
+    while run is not None:
+        try:
+            count, found = take_batch(TP, run, start=start, end=end)
+        except CorruptRecordBatchError as error:
+            return Answer(rows, str(error))
+        run = run.part(count, len(run)) if count < len(run) else None
+        if found is None:
+            continue
+        event(f"record batches handed out at once: {'several' if count > 1 else 'one'}")
+        offsets = found.offsets().to_pylist()
+        assert (offsets[0], offsets[-1] + 1) == (found.base_offset, found.next_offset)
+        names = set(COLUMNS).intersection(found.arrow_batch.schema.names)
+        columns = {name: found.arrow_batch[name] for name in names}
+        rows += rows_of(columns, offsets, found.header.timestamp_type)
+    return Answer(rows, None)
+
+
 @DEFAULT
 @given(stored(), st.data())
 def test_records_are_those_of_record_batches_one_by_one(
@@ -172,6 +193,7 @@ def test_records_are_those_of_record_batches_one_by_one(
     assert expected.damage is None
     enough = data.draw(st.sampled_from([1, 10, 10_000]))
     assert together(view, start=start, end=end, enough_rows=enough) == expected
+    assert in_batches(view, start=start, end=end) == expected
 
 
 @DEFAULT
@@ -207,3 +229,4 @@ def test_damage_is_the_same_error_after_the_same_records(
         assert expected == Answer([], None)
         return
     assert found == expected
+    assert in_batches(memoryview(record_batches), start=FIRST_OFFSET, end=after) == expected

@@ -21,8 +21,8 @@ from spark_logbus.offsets.position import (
     PerPartition,
     Positions,
 )
-from spark_logbus.offsets.selection import Partitions, Pattern, Topics
 from spark_logbus.offsets.trigger_limits import TriggerLimits
+from spark_logbus.selection import Partitions, Pattern, Topics
 
 T0 = TopicPartition("t", 0)
 

@@ -9,9 +9,9 @@ import pytest
 from spark_logbus.client import Admin, PartitionDescription, TopicDescription
 from spark_logbus.errors import BrokerUnavailableError, LogbusError
 from spark_logbus.model import BrokerAddress
-from spark_logbus.offsets.selection import Pattern
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.protocol import PartitionEnds
+from spark_logbus.selection import Pattern
 
 LEADER = BrokerAddress(2, "etl-1", 9092)
 

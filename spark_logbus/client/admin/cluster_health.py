@@ -1,0 +1,115 @@
+"""A cluster as one looks at it first: which brokers run, what they hold, what nobody serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.coordination.brokers import BrokerRegistration, BrokerRegistry
+from spark_logbus.errors import LogbusError
+from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
+from spark_logbus.protocol import Api, MetadataRequest, MetadataResponse
+from spark_logbus.zookeeper import Session, default_connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDescription:
+    """A broker and the partitions that it leads. ``registration`` is None for one that is not
+    running; ``problem`` says why it serves nothing now, or not all. ``offline`` of the
+    ``partitions`` are not served; ``size_bytes`` is of the others."""
+
+    broker_id: int
+    registration: BrokerRegistration | None
+    partitions: int
+    offline: int
+    size_bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """``offline`` are the partitions that nobody serves now, each with its leader's id."""
+
+    zookeeper: str
+    brokers: list[BrokerDescription]
+    topics: int
+    partitions: int
+    offline: dict[TopicPartition, int]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(broker.size_bytes for broker in self.brokers)
+
+    @property
+    def healthy(self) -> bool:
+        """True when every known broker runs and answers, and every partition is served."""
+        return not self.offline and all(broker.problem is None for broker in self.brokers)
+
+
+def describe_cluster(
+    cluster: Cluster, topics: Mapping[str, TopicDescription]
+) -> ClusterDescription:
+    """``topics`` are all of them, with their ends."""
+    zookeeper = cluster.zookeeper or default_connect()
+    with Session(zookeeper, client_name="logbus-cluster", expects_cluster=True) as session:
+        registered = {
+            each.address.broker_id: each for each in BrokerRegistry(session).registrations()
+        }
+    led: dict[int, list[PartitionDescription]] = {broker_id: [] for broker_id in registered}
+    offline: dict[TopicPartition, int] = {}
+    for topic in topics.values():
+        for part in topic.partitions.values():
+            leader_id = -1 if part.leader_id is None else part.leader_id
+            led.setdefault(leader_id, []).append(part)
+            if part.ends is None:
+                offline[TopicPartition(topic.name, part.partition)] = leader_id
+    return ClusterDescription(
+        zookeeper=zookeeper,
+        brokers=[
+            _described(cluster, broker_id, registered.get(broker_id), led[broker_id])
+            for broker_id in sorted(led)
+        ],
+        topics=len(topics),
+        partitions=sum(map(len, led.values())),
+        offline=dict(sorted(offline.items())),
+    )
+
+
+def _described(
+    cluster: Cluster,
+    broker_id: int,
+    registration: BrokerRegistration | None,
+    led: list[PartitionDescription],
+) -> BrokerDescription:
+    sizes = [part.ends.size_bytes for part in led if part.ends is not None]
+    offline = len(led) - len(sizes)
+    problem = None
+    if registration is None:
+        problem = "not running"
+    elif not sizes:  # nothing has shown yet that it answers
+        problem = _silence(cluster, registration.address)
+    if problem is None and offline:
+        problem = "does not serve all that it leads; its log says why"
+    return BrokerDescription(
+        broker_id=broker_id,
+        registration=registration,
+        partitions=len(led),
+        offline=offline,
+        size_bytes=sum(sizes),
+        problem=problem,
+    )
+
+
+def _silence(cluster: Cluster, address: BrokerAddress) -> str | None:
+    """Why a broker does not answer; None if it does."""
+    deadline = cluster.deadline_ms(cluster.config.connect_timeout_ms)
+    request = MetadataRequest(topics=[])
+    try:
+        cluster.call(address, Api.METADATA, request, MetadataResponse, deadline=deadline)
+    except LogbusError as error:
+        if not error.retriable:
+            raise
+        return f"does not answer: {error.message}"
+    return None

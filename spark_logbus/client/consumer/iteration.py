@@ -1,0 +1,47 @@
+"""The record batch that a consumer hands out record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.fetch.records import ConsumerRecord, records_of
+
+
+class Iteration:
+    """One arrow batch under iteration, or none. Not thread-safe.
+
+    Whoever takes a record from ``rows`` notes it in ``last``: that is all that a record costs here,
+    and the position is computed when somebody asks for it. ``rows`` is another object after
+    ``begin`` and ``end``, by which a loop over it sees that it is to stop.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Iterator[ConsumerRecord] = iter(())
+        self.last: ConsumerRecord | None = None
+        self.batch: FetchedBatch | None = None
+
+    def begin(self, batch: FetchedBatch) -> None:
+        self.batch, self.last = batch, None
+        self.rows = records_of(batch)
+
+    def end(self) -> None:
+        self.batch = self.last = None
+        self.rows = iter(())
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset after the last record that was handed out; None before the first."""
+        return None if self.last is None else self.last.offset + 1
+
+    def rest(self) -> FetchedBatch | None:
+        """What was not handed out; None if nothing is left."""
+        batch, next_offset = self.batch, self.next_offset
+        if batch is None or next_offset is None:
+            return batch
+        offsets = batch.offsets().to_pylist()
+        done = sum(offset < next_offset for offset in offsets)
+        if done == len(offsets):
+            return None
+        left = batch.arrow_batch.slice(done)
+        return FetchedBatch(batch.topic_partition, offsets[done], left, batch.header)

@@ -1,0 +1,292 @@
+"""What a consumer reads, and how far it has come."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
+from spark_logbus.client.consumer.iteration import Iteration
+from spark_logbus.client.consumer.partition_failures import PartitionFailures
+from spark_logbus.client.consumer.places import Places
+from spark_logbus.client.fetch.batches import FetchedBatch, received_run
+from spark_logbus.client.fetch.columns import take_batch
+from spark_logbus.errors import (
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    TopicRecreatedError,
+)
+from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.record.format import NO_END
+from spark_logbus.record.run import RecordBatchRun
+from spark_logbus.retry import Deadline
+
+logger = logging.getLogger(__name__)
+
+_OUT_OF_RANGE: Final[Mapping[str, OffsetSpec]] = {"earliest": Earliest(), "latest": Latest()}
+
+
+class Reading:
+    """The partitions that one consumer reads. Not thread-safe.
+
+    Each has a *position*, the offset of the next record to hand out, once it was found. What was
+    received lies between the position and the place of the next fetch. One batch may be under
+    ``iteration``, past which the position moves record by record.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        fetcher: Fetcher,
+        failures: PartitionFailures,
+        *,
+        out_of_range: Literal["error", "earliest", "latest"],
+    ) -> None:
+        self._places = places
+        self._fetcher = fetcher
+        self._failures = failures
+        self._out_of_range = out_of_range
+        self._partitions: dict[TopicPartition, None] = {}  # in the order of the next request
+        self._positions: dict[TopicPartition, Position] = {}
+        self._fetch_from: dict[TopicPartition, Position] = {}  # not of those that are paused
+        self._recreated: set[TopicPartition] = set()  # whose topic is another now, as raised
+        self._paused: set[TopicPartition] = set()
+        self._received: deque[tuple[TopicPartition, RecordBatchRun]] = deque()
+        self.iteration = Iteration()
+
+    # -- which partitions -----------------------------------------------------------------
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return sorted(self._partitions)
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._partitions
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def read_exactly(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Those that stay keep their positions, and pauses."""
+        before, self._partitions = self._partitions, dict.fromkeys(topic_partitions)
+        for topic_partition in before:
+            if topic_partition not in self._partitions:
+                self._drop(topic_partition)
+                self._positions.pop(topic_partition, None)
+                self._paused.discard(topic_partition)
+
+    def require(self, topic_partition: TopicPartition) -> None:
+        """InvalidRequestError for one that is not read."""
+        if topic_partition not in self._partitions:
+            raise InvalidRequestError(
+                f"{topic_partition} is not assigned to this consumer; assign it first."
+            )
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        self._note_iteration()
+        self._drop(topic_partition)  # what was received is asked for again
+        self._paused.add(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        if topic_partition in self._paused:
+            self._paused.discard(topic_partition)
+            if topic_partition in self._positions:
+                self._fetch_from[topic_partition] = self._positions[topic_partition]
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return sorted(self._paused)
+
+    # -- positions ------------------------------------------------------------------------
+
+    def position(self, topic_partition: TopicPartition) -> Position | None:
+        """None until it was found."""
+        self._note_iteration()
+        return self._positions.get(topic_partition)
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Those that were found."""
+        self._note_iteration()
+        return dict(self._positions)
+
+    def seek(self, topic_partition: TopicPartition, spec: OffsetSpec) -> None:
+        """An offset is of the topic that is read; once that was raised as recreated, of the
+        present one."""
+        known = self._positions.get(topic_partition)
+        if (
+            isinstance(spec, AtOffset)
+            and known is not None
+            and topic_partition not in self._recreated
+        ):
+            self._go_to({topic_partition: Position(spec.offset, known.topic_id)})
+        else:
+            self._go_to(self._places.resolve({topic_partition: spec}))
+
+    def find_position(self, topic_partition: TopicPartition) -> Position:
+        """Its position; where it has none, its committed or configured start, for which leaders
+        that are away are waited for."""
+        if topic_partition not in self._positions:
+            starts, specs = self._places.starts([topic_partition])
+            self._go_to({**starts, **self._places.resolve(specs)})
+        self._note_iteration()
+        return self._positions[topic_partition]
+
+    def find_positions(self) -> None:
+        """Give each partition without a position its committed or configured start, if that can
+        be had now."""
+        missing = [
+            topic_partition
+            for topic_partition in self._partitions
+            if topic_partition not in self._positions and self._failures.may_try(topic_partition)
+        ]
+        if missing:
+            starts, specs = self._places.starts(missing)
+            self._go_to({**starts, **self._places.resolve_some(specs)})
+
+    def forget_positions(self) -> None:
+        """They are to be found anew."""
+        for topic_partition in self._partitions:
+            self._drop(topic_partition)
+        self._positions.clear()
+
+    def _go_to(self, positions: Mapping[TopicPartition, Position]) -> None:
+        for topic_partition, position in positions.items():
+            self._drop(topic_partition)
+            self._positions[topic_partition] = position
+            if topic_partition not in self._paused:
+                self._fetch_from[topic_partition] = position
+
+    def _drop(self, topic_partition: TopicPartition) -> None:
+        """Forget what was received and not handed out."""
+        self._received = deque(pair for pair in self._received if pair[0] != topic_partition)
+        current = self.iteration.batch
+        if current is not None and current.topic_partition == topic_partition:
+            self.iteration.end()
+        self._fetch_from.pop(topic_partition, None)
+        self._recreated.discard(topic_partition)
+        self._fetcher.forget_partition(topic_partition)
+
+    def _move(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Onwards in the same topic."""
+        self._positions[topic_partition] = Position(
+            offset, self._positions[topic_partition].topic_id
+        )
+
+    # -- receiving ------------------------------------------------------------------------
+
+    @property
+    def has_received(self) -> bool:
+        """There is something to hand out, besides what is under iteration."""
+        return bool(self._received)
+
+    def request_more(self) -> None:
+        self._fetcher.send_fetches(
+            {
+                topic_partition: self._fetch_from[topic_partition]
+                for topic_partition in self._partitions
+                if topic_partition in self._fetch_from
+            }
+        )
+
+    def receive(self, deadline: Deadline) -> None:
+        """Take what the leaders answer, once some have, or at the deadline. Raises the failures
+        of partitions that cannot be read."""
+        for fetched in self._fetcher.collect_fetches(deadline):
+            self._take_data(fetched)
+        self._failures.report(self._partitions)
+
+    def _take_data(self, fetched: PartitionData) -> None:
+        topic_partition = fetched.topic_partition
+        if self._fetch_from.get(topic_partition) != fetched.position:
+            return  # the consumer was sent elsewhere meanwhile
+        if fetched.lost is not None:
+            self._lost(topic_partition, fetched.position, fetched.lost)
+            return
+        offset, topic_id = fetched.position
+        run = received_run(topic_partition, fetched.data, position=offset)
+        if run is None:
+            raise CorruptRecordBatchError(
+                f"{topic_partition}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
+                "without a whole record batch."
+            )
+        self._received.append((topic_partition, run))
+        self._fetch_from[topic_partition] = Position(run.next_offset, topic_id)
+        # Whoever was served goes to the end of the next request, where space may run out.
+        del self._partitions[topic_partition]
+        self._partitions[topic_partition] = None
+
+    def _lost(
+        self, topic_partition: TopicPartition, position: Position, error: LogbusError
+    ) -> None:
+        """Raise, or go on from where the configuration says."""
+        spec = _OUT_OF_RANGE.get(self._out_of_range)
+        if spec is None:
+            if isinstance(error, TopicRecreatedError):
+                self._recreated.add(topic_partition)
+            raise error
+        positions = self._places.resolve({topic_partition: spec})
+        logger.warning(
+            "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
+            "key out_of_range says.",
+            position.offset,
+            topic_partition,
+            error,
+            self._out_of_range,
+            positions[topic_partition].offset,
+        )
+        self._go_to(positions)
+
+    # -- handing out ----------------------------------------------------------------------
+
+    def take_all(self) -> list[FetchedBatch]:
+        """What is there; positions move past it."""
+        rest = self.iteration.rest()
+        self.end_iteration()
+        batches = [] if rest is None else [rest]
+        while self._received:
+            try:
+                fetched = self._next_received()
+            except LogbusError:
+                if not batches:
+                    raise
+                break  # the next call meets it again; what stands before it is handed out first
+            if fetched is not None:
+                batches.append(fetched)
+        return batches
+
+    def _next_received(self) -> FetchedBatch | None:
+        topic_partition, run = self._received[0]
+        count, fetched = take_batch(
+            topic_partition, run, start=self._positions[topic_partition].offset, end=NO_END
+        )
+        if count < len(run):
+            self._received[0] = (topic_partition, run.part(count, len(run)))
+        else:
+            self._received.popleft()
+        self._move(topic_partition, run.part(0, count).next_offset)
+        return fetched
+
+    def begin_iteration(self) -> None:
+        """With what was received first, which may hold nothing to hand out."""
+        topic_partition = self._received[0][0]
+        before = self._positions[topic_partition]
+        fetched = self._next_received()
+        if fetched is not None:
+            self._positions[topic_partition] = before  # it moves record by record from here
+            self.iteration.begin(fetched)
+
+    def end_iteration(self) -> None:
+        """All of it was handed out; so was the gap that compaction may have left behind it."""
+        current = self.iteration.batch
+        if current is not None:
+            self._move(current.topic_partition, current.header.next_offset)
+            self.iteration.end()
+
+    def _note_iteration(self) -> None:
+        """Move the position of what is under iteration past what was handed out."""
+        current, next_offset = self.iteration.batch, self.iteration.next_offset
+        if current is not None and next_offset is not None:
+            self._move(current.topic_partition, next_offset)

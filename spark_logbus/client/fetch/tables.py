@@ -1,0 +1,49 @@
+"""Fetched record batches as one table, for who reads a bounded part of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.model import TimestampType
+from spark_logbus.record.arrow import HEADERS, TIMESTAMP
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", TIMESTAMP, nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+    ]
+)
+
+
+def table_of(batches: Iterable[FetchedBatch]) -> pa.Table:
+    """The records with the columns of ``SCHEMA``, in the order of the batches. Key, value, headers
+    and timestamps are views of the received bytes."""
+    return pa.Table.from_batches([_with_place(batch) for batch in batches], SCHEMA)
+
+
+def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
+    records, header, at = batch.arrow_batch, batch.header, batch.topic_partition
+    rows = records.num_rows
+    there = set(records.schema.names)
+    timestamps = records.column("timestamp")
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        timestamps = pa.repeat(pa.scalar(header.append_time_us, pa.int64()), rows).view(TIMESTAMP)
+    columns = [
+        pa.repeat(pa.scalar(at.topic, pa.string()), rows),
+        pa.repeat(pa.scalar(at.partition, pa.int32()), rows),
+        batch.offsets(),
+        timestamps,
+        *(
+            records.column(name) if name in there else pa.nulls(rows, SCHEMA.field(name).type)
+            for name in ("key", "value", "headers")
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
