@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from spark_logbus.cli.options import Execute
 from spark_logbus.cli.output import console
 
 _TAKEN_WITHIN_S: Final = 10.0
@@ -16,15 +17,17 @@ _LOOK_EVERY_S: Final = 0.1
 
 def accept_clock(
     data: Annotated[Path, typer.Argument(help="The data_dir of the broker.")],
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")
-    ] = False,
+    execute: Execute = False,
 ) -> None:
     """Tell a broker that its clock is right, though it is more than a day off what was expected.
 
     Until then the broker deletes by age late rather than early. Check the machine's clock first.
     Run this on that machine, as the broker's user; the broker may be running or stopped. A dry
     run unless --execute is given.
+
+    \b
+    Example:
+      logbus accept-clock logbus-data/broker-1/data --execute
     """
     from spark_logbus.clock import SystemClock
     from spark_logbus.log import OS_FILES

@@ -1,44 +1,102 @@
-"""The command line's frame: verbs, errors, logging. Verbs import what they need when they run."""
+"""The command line's frame: verbs, errors, logging.
+
+A verb's module is imported when it is called, or its own help is asked for.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from spark_logbus import __version__
-from spark_logbus.cli import (
-    accept_clock,
-    broker,
-    consume,
-    dump,
-    groups,
-    produce,
-    topics,
-    up,
-    verify,
-)
 from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
 
+INTERRUPTED: Final = 130  # as shells have it for Ctrl-C
+
+
+class Verb(NamedTuple):
+    """A function of a module of its own, or a group of them, which is a Typer named ``app``."""
+
+    help: str
+    is_group: bool = False
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "up": Verb("Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them."),
+    "broker": Verb("Run one broker until SIGTERM or Ctrl-C."),
+    "cluster": Verb(
+        "Show the brokers, their versions, what they lead and hold, and if all is well."
+    ),
+    "topics": Verb("Create, list, describe, alter and delete topics.", is_group=True),
+    "groups": Verb("List, describe, rewind and clear consumer groups.", is_group=True),
+    "produce": Verb("Publish one record for each line."),
+    "consume": Verb("Print the records of topics."),
+    "bench": Verb("Send records, read them back, and tell the rates."),
+    "dump": Verb("Show what stands in the files of a broker.", is_group=True),
+    "verify": Verb("Check every checksum, offset and index of a data directory."),
+    "accept-clock": Verb("Tell a broker that its clock is right."),
+}
+
+
+class _Verbs(TyperGroup):
+    """Knows all verbs by name, and imports the one that is wanted."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: TyperCommand(name, help=verb.help) for name, verb in VERBS.items()}
+        self._loaded: dict[str, Any] = {}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in VERBS and cmd_name not in self._loaded:
+            self._loaded[cmd_name] = loaded(cmd_name)
+        return self._loaded.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            done = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read has enough. Python flushes once more at its exit: to nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        except KeyboardInterrupt as interrupt:
+            raise typer.Exit(INTERRUPTED) from interrupt
+        return done
+
+
+def loaded(name: str) -> Any:
+    """The command of a verb, or of a group of them."""
+    module = import_module(f"spark_logbus.cli.{name.replace('-', '_')}")
+    if VERBS[name].is_group:
+        verbs = module.app
+    else:
+        verbs = typer.Typer(add_completion=False, rich_markup_mode=None)
+        verbs.command(name)(getattr(module, name.replace("-", "_")))
+    command = get_command(verbs)
+    command.name = name
+    return command
+
+
 app = typer.Typer(
     name="logbus",
-    help="A segment-file log broker and its Spark connector.",
+    cls=_Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich would take as long as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up.up)
-app.command("broker")(broker.broker)
-app.add_typer(topics.app, name="topics")
-app.add_typer(groups.app, name="groups")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(dump.app, name="dump")
-app.command("verify")(verify.verify)
-app.command("accept-clock")(accept_clock.accept_clock)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,10 +109,19 @@ def _print_version(wanted: bool) -> None:
 def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print it."),
     ] = False,
 ) -> None:
-    """A segment-file log broker and its Spark connector."""
+    """A segment-file log broker and its Spark connector.
+
+    \b
+    Example:
+      logbus up                                 a cluster here, in a shell of its own
+      logbus topics create events -p 4
+      seq 1000 | logbus produce events
+      logbus consume events -n 10
+    """
     del version  # printed by its callback
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -72,3 +139,5 @@ def main() -> None:
         out.print("Error:", style="bold red", end=" ")
         out.print(str(error))
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

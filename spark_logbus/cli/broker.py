@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def broker(
-    config: Annotated[Path, typer.Option(help="TOML file; see conf/broker.toml.")],
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML file; see conf/broker.toml.")
+    ],
     ready_file: Annotated[
         Path | None,
         typer.Option(help="Write host:port to this file once requests are served."),
@@ -26,7 +28,12 @@ def broker(
         typer.Option(help="text, or json: one object a line; default: [logging] of the file."),
     ] = None,
 ) -> None:
-    """Run one broker until SIGTERM or Ctrl-C."""
+    """Run one broker until SIGTERM or Ctrl-C.
+
+    \b
+    Example:
+      logbus broker -c conf/broker.toml
+    """
     from spark_logbus.broker import Broker, LoggingConfig, load_broker_config
     from spark_logbus.cli.logs import configure
     from spark_logbus.errors import LogbusError

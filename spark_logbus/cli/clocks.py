@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from spark_logbus.cli.output import Console
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import StorageError
 from spark_logbus.local.cluster import BrokerProcess
@@ -28,6 +27,5 @@ def tell_of_clocks(out: Console, brokers: Sequence[BrokerProcess]) -> None:
                 f"The clock is {abs(days):,.1f} days {'ahead of' if days > 0 else 'behind'} what "
                 f"broker {broker.broker_id} has seen last, so it deletes old records later than "
                 "their retention says. That harms nothing; to have them deleted in time, if the "
-                f"clock is right:\n  logbus accept-clock {data} --execute\n",
-                soft_wrap=True,  # so that it can be copied
+                f"clock is right:\n  logbus accept-clock {data} --execute\n"
             )

@@ -1,76 +1,211 @@
-"""``logbus consume``: print records, one a line."""
+"""``logbus consume``: print records."""
 
 from __future__ import annotations
 
-import datetime as dt
-import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topics, ZooKeeper, connected
+from spark_logbus.cli.record_format import Show, as_json, by_format, value_line, with_metadata
 from spark_logbus.cli.until_now import Wanted, spans, until_now
 
 if TYPE_CHECKING:
-    from spark_logbus.client import Admin, Cluster, FetchedBatch, TopicDescription
-    from spark_logbus.model import TopicPartition
+    from spark_logbus.client import Admin, Cluster, ConsumerRecord, FetchedBatch, TopicDescription
+    from spark_logbus.model import OffsetSpec, TopicPartition
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PATIENCE_MS: Final = 4_000  # with a broker that is away, before the others' records are read
 
 
 def consume(
-    topic: str,
-    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    topics: Topics,
+    regex: Annotated[
+        bool, typer.Option("--regex", "-r", help="Topics are regular expressions for whole names.")
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="Only this partition.")
+    ] = None,
     start: Annotated[
         str,
         typer.Option(
-            help="earliest, latest, an offset, -1000 (records before the end), or '-10 minutes'."
+            "--start",
+            "-o",
+            help="earliest, latest, an offset, -1000 (records before the end), '-10 minutes', or a "
+            "time such as 2026-01-31T12:00Z.",
         ),
     ] = "earliest",
     limit: Annotated[
-        int | None, typer.Option("--max", help="Stop after so many records.", min=1)
+        int | None, typer.Option("--max", "-n", help="Stop after so many records.", min=1)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Share the topics with this consumer group, go on where it stands, and commit.",
+        ),
+    ] = None,
+    record_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help=r"As kcat's: %s value, %k key, %h headers, %t topic, %p partition, %o offset, %T "
+            r"timestamp in ms, %S and %K lengths, -1 for null; \n, \t, \x41.",
+        ),
+    ] = None,
+    json_lines: AsJson = False,
     metadata: Annotated[
-        bool, typer.Option(help="Partition, offset, timestamp and key before each value.")
+        bool,
+        typer.Option(
+            "--metadata", "-m", help="Partition, offset, timestamp and key before each value."
+        ),
     ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Print the records of a topic: those that are there, or with --follow also new ones."""
+    """Print the records of topics: those that are there, or with --follow also new ones.
+
+    \b
+    Example:
+      logbus consume orders -o -10 -f '%p %o %k %s\\n'
+    """
     from spark_logbus.client import Admin, ClientConfig
-    from spark_logbus.offsets.position import parse_spec
+    from spark_logbus.client.fetch.records import records_of
 
-    spec = parse_spec(start, option="--start")
+    reader: Iterator[Iterable[ConsumerRecord]]
+    show = _show(record_format, json_lines=json_lines, metadata=metadata)
+    spec = _start(start)
     # What cannot be read is told, and tried again when the rest has been.
-    config = ClientConfig() if follow else ClientConfig(retry_deadline_ms=_PATIENCE_MS)
-    with connected(zookeeper, config) as cluster:
+    config = ClientConfig() if follow or group else ClientConfig(retry_deadline_ms=_PATIENCE_MS)
+    with connected(zookeeper, config) as cluster, ExitStack() as stack:
         admin = Admin(cluster)
-        partitions = _partitions(admin, topic, partition)
-        wanted = Wanted(topic, _topic_id(admin, topic), tuple(partitions), spec)
-        reader = _follow(cluster, admin, wanted) if follow else until_now(cluster, admin, wanted)
+        if group is not None:
+            _refuse_with_group(partition)
+            shared = _shared(cluster, admin, group, topics, regex=regex, start=spec, follow=follow)
+            reader = stack.enter_context(closing(shared))
+        else:
+            names = _matching(admin, topics) if regex else topics
+            wanted = [_wanted(admin, name, partition, spec) for name in names]
+            batches = (
+                _follow(cluster, admin, wanted)
+                if follow
+                else chain.from_iterable(until_now(cluster, admin, each) for each in wanted)
+            )
+            reader = map(records_of, batches)
         try:
-            _print(reader, limit, metadata=metadata)
+            _print(reader, limit, show)
         except KeyboardInterrupt:
-            return
-        except BrokenPipeError:
-            # Whoever read has enough. Python flushes once more at its exit: to nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not follow:  # which has no other end
+                raise
 
 
-def _print(reader: Iterator[FetchedBatch], limit: int | None, *, metadata: bool) -> None:
+def _show(record_format: str | None, *, json_lines: bool, metadata: bool) -> Show:
+    from spark_logbus.errors import InvalidRequestError
+
+    if (record_format is not None) + json_lines + metadata > 1:
+        raise InvalidRequestError("Choose one of --format, --json and --metadata.")
+    if record_format is not None:
+        return by_format(record_format)
+    if json_lines:
+        return as_json
+    return with_metadata if metadata else value_line
+
+
+def _start(text: str) -> OffsetSpec:
+    from spark_logbus.model import AtTimestamp
+    from spark_logbus.position_text import parse_position
+    from spark_logbus.times import parse_moment_us
+
+    if _DATE.match(text):
+        with suppress(ValueError):
+            return AtTimestamp(parse_moment_us(text))
+    return parse_position(text, what="--start")
+
+
+def _refuse_with_group(partition: int | None) -> None:
+    from spark_logbus.errors import InvalidRequestError
+
+    if partition is not None:
+        raise InvalidRequestError(
+            "The consumers of a group share all partitions; leave out --partition or --group."
+        )
+
+
+def _matching(admin: Admin, patterns: list[str]) -> list[str]:
+    from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+
+    try:
+        expression = re.compile(_any_of(patterns))
+    except re.error as error:
+        raise InvalidRequestError(f"{patterns} is no regular expression: {error}.") from error
+    known = [topic.name for topic in admin.topics()]
+    found = [name for name in known if expression.fullmatch(name)]
+    if not found:
+        raise UnknownTopicError(
+            f"No topic matches {', '.join(patterns)}; there are: {', '.join(known) or 'none'}."
+        )
+    return found
+
+
+def _shared(
+    cluster: Cluster,
+    admin: Admin,
+    group: str,
+    topics: list[str],
+    *,
+    regex: bool,
+    start: OffsetSpec,
+    follow: bool,
+) -> Generator[list[ConsumerRecord], None, None]:
+    """As a member of a group, one record at a time, so that what is committed was printed; without
+    ``follow`` until it is at the ends of what it reads."""
+    from spark_logbus.client import Consumer, ConsumerConfig
+    from spark_logbus.model import Latest
+
+    with Consumer(cluster, ConsumerConfig(group=group, start=start)) as consumer:
+        consumer.subscribe(re.compile(_any_of(topics)) if regex else topics)
+        assigned: list[TopicPartition] = []
+        ends: dict[TopicPartition, int | None] = {}
+        while True:
+            records = consumer.poll(1.0, max_records=1)
+            if records:
+                yield records
+            elif not follow and consumer.assignment:
+                if consumer.assignment != assigned:
+                    assigned = consumer.assignment
+                    ends = admin.list_offsets(dict.fromkeys(assigned, Latest()))
+                if all(consumer.position(each) >= (end or 0) for each, end in ends.items()):
+                    return
+
+
+def _any_of(patterns: list[str]) -> str:
+    return "|".join(f"(?:{pattern})" for pattern in patterns)
+
+
+def _print(reader: Iterator[Iterable[ConsumerRecord]], limit: int | None, show: Show) -> None:
     out = sys.stdout.buffer
     printed = 0
-    for batch in reader:
-        lines = _lines(batch, metadata=metadata)
-        if limit is not None:
-            lines = lines[: limit - printed]
+    for records in reader:
+        left = None if limit is None else limit - printed
+        lines = [show(record) for record in islice(records, left)]
         out.writelines(lines)
         out.flush()
         printed += len(lines)
         if printed == limit:
             return
+
+
+def _wanted(admin: Admin, topic: str, partition: int | None, start: OffsetSpec) -> Wanted:
+    partitions = _partitions(admin, topic, partition)
+    topic_id = admin.describe([topic], ends=False)[topic].topic_id
+    return Wanted(topic, topic_id, tuple(partitions), start)
 
 
 def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
@@ -92,40 +227,16 @@ def _named(known: Mapping[str, TopicDescription], topic: str) -> str:
     return ", ".join(sorted(known)) or "no topics"
 
 
-def _topic_id(admin: Admin, topic: str) -> str:
-    return admin.describe([topic], ends=False)[topic].topic_id
-
-
-def _follow(cluster: Cluster, admin: Admin, wanted: Wanted) -> Iterator[FetchedBatch]:
+def _follow(cluster: Cluster, admin: Admin, wanted: list[Wanted]) -> Iterator[FetchedBatch]:
     """The consumer warns of brokers that are away, and waits for them."""
     from spark_logbus.client import Consumer, ConsumerConfig
     from spark_logbus.model import AtOffset
 
-    with Consumer(cluster, ConsumerConfig(start=wanted.start)) as consumer:
-        consumer.assign(wanted.partitions)
-        if isinstance(wanted.start, AtOffset):
-            for topic_partition, span in spans(admin, wanted, wanted.partitions).found.items():
-                consumer.seek(topic_partition, span.start)
+    with Consumer(cluster, ConsumerConfig(start=wanted[0].start)) as consumer:
+        consumer.assign(at for each in wanted for at in each.partitions)
+        for each in wanted:
+            if isinstance(each.start, AtOffset):
+                for topic_partition, span in spans(admin, each, each.partitions).found.items():
+                    consumer.seek(topic_partition, span.start)
         while True:
             yield from consumer.poll_arrow(1.0)
-
-
-def _lines(batch: FetchedBatch, *, metadata: bool) -> list[bytes]:
-    values = batch.arrow_batch.column("value").to_pylist()
-    if not metadata:
-        return [(value if value is not None else b"") + b"\n" for value in values]
-    names = batch.arrow_batch.schema.names
-    keys = batch.arrow_batch.column("key").to_pylist() if "key" in names else [None] * len(values)
-    times = batch.arrow_batch.column("timestamp").to_pylist()
-    offsets = batch.offsets().to_pylist()
-    partition = batch.topic_partition.partition
-    lines = []
-    for offset, time, key, value in zip(offsets, times, keys, values, strict=True):
-        position = f"{partition}\t{offset}\t{_iso(time)}".encode()
-        shown = b"-" if key is None else key
-        lines.append(b"\t".join((position, shown, value or b"")) + b"\n")
-    return lines
-
-
-def _iso(time: dt.datetime) -> str:
-    return time.isoformat(timespec="milliseconds")

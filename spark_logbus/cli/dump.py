@@ -5,17 +5,29 @@ from __future__ import annotations
 import base64
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
-from spark_logbus.cli.output import console, human_bytes, plural, table, utc
+from spark_logbus.cli.options import AsJson
+from spark_logbus.cli.output import (
+    MOMENT,
+    NUMBER,
+    WORDS,
+    Column,
+    Console,
+    Kind,
+    Table,
+    console,
+    human_bytes,
+    plural,
+    print_json,
+    utc,
+)
 
 if TYPE_CHECKING:
     from spark_logbus.log import File
@@ -23,9 +35,12 @@ if TYPE_CHECKING:
     from spark_logbus.record import RecordBatchHeader
 
 Segment = Annotated[Path, typer.Argument(help="A .log file of a partition's directory.")]
-Limit = Annotated[int, typer.Option("--max", help="At most so many.", min=1)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Limit = Annotated[int, typer.Option("--max", "-n", help="At most so many.", min=1)]
 
+#: First and last, of a start and an end.
+OFFSETS = Kind(
+    lambda span: f"{span[0]:,} - {span[1] - 1:,}", lambda span: f"{span[0]}-{span[1] - 1}"
+)
 _TEXT_LINES_SHOWN = 5
 _LONGEST_UNKNOWN_TEXT_BYTES = 256
 
@@ -43,6 +58,7 @@ app = typer.Typer(
     cls=_Group,
     help="Show what stands in the files of a broker; running or not, damaged or not.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -54,7 +70,12 @@ def segments(
     directory: Annotated[Path, typer.Argument(help="A data directory, or that of one partition.")],
     as_json: AsJson = False,
 ) -> None:
-    """The segments of each log and the small files; headers are read, not the records."""
+    """The segments of each log and the small files; headers are read, not the records.
+
+    \b
+    Example:
+      logbus dump segments logbus-data/broker-1/data
+    """
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import in_use, list_directory
@@ -84,18 +105,24 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
     for name in log.others:
         if not name.endswith(".index"):
             _show_file(out, log.path / name, as_json=as_json)
-    numbers = ("offsets", "record batches", "records", "bytes")
-    rows = table("segment", *numbers, "oldest record (UTC)", "newest record (UTC)", "index",
-                 "state", numbers=numbers)  # fmt: skip
-    rows.columns[0].no_wrap = True
-    rows.columns[0].min_width = len(log.segment(0).name)
+    rows = Table(
+        Column("segment"),
+        Column("offsets", OFFSETS),
+        Column("record_batches", NUMBER),
+        Column("records", NUMBER),
+        Column("size_bytes", NUMBER, "bytes"),
+        Column("min_timestamp_us", MOMENT, "oldest record (UTC)"),
+        Column("max_timestamp_us", MOMENT, "newest record (UTC)"),
+        Column("index"),
+        Column("state"),
+    )
     for base, following in itertools.zip_longest(log.base_offsets, log.base_offsets[1:]):
         path = log.segment(base)
         try:
             found = inspect_segment(OS_FILES, path, base_offset=base, checksums=False)
         except OSError as error:
             unreadable = f"Cannot be read: {error.strerror}"
-            rows.add_row(path.name, *["?"] * 7, unreadable)
+            rows.add({"segment": path.name, "state": unreadable})
             if as_json:
                 _print_json("segment", path=str(path), problem=unreadable)
             continue
@@ -105,9 +132,11 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
             _print_json("segment", path=str(path), **_segment_fields(found), index=index,
                         problem=problem)  # fmt: skip
         else:
-            rows.add_row(path.name, *_segment_cells(found), index, problem or "-")
+            offsets = (found.base_offset, found.end_offset) if found.record_batches else None
+            rows.add({**_segment_fields(found), "segment": path.name, "offsets": offsets,
+                      "index": index, "state": problem})  # fmt: skip
     if not as_json:
-        out.print(rows if rows.rows else "It has no segment.")
+        out.print(rows if len(rows) else "It has no segment.")
 
 
 def _segment_problem(found: SegmentReport, following: int | None) -> str | None:
@@ -122,18 +151,6 @@ def _segment_fields(found: SegmentReport) -> dict[str, object]:
     names = ("base_offset", "end_offset", "record_batches", "records", "size_bytes",
              "min_timestamp_us", "max_timestamp_us")  # fmt: skip
     return {name: getattr(found, name) for name in names}
-
-
-def _segment_cells(found: SegmentReport) -> list[str]:
-    oldest, newest = found.min_timestamp_us, found.max_timestamp_us
-    return [
-        f"{found.base_offset:,} - {found.end_offset - 1:,}" if found.record_batches else "-",
-        f"{found.record_batches:,}",
-        f"{found.records:,}",
-        f"{found.size_bytes:,}",
-        "-" if oldest is None else utc(oldest),
-        "-" if newest is None else utc(newest),
-    ]
 
 
 def _show_file(out: Console, path: Path, *, as_json: bool) -> None:
@@ -196,22 +213,33 @@ def _first_line(path: Path, size: int) -> list[str]:
 
 @app.command("batches")
 def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> None:
-    """The record batches of a segment, each checked; exit code 1 if one is damaged."""
+    """The record batches of a segment, each checked; exit code 1 if one is damaged.
+
+    \b
+    Example:
+      logbus dump batches data/orders-0/00000000000000000000.log -n 10
+    """
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import Damage, read_segment
 
-    numbers = ("position", "offsets", "records", "bytes", "epoch")
-    rows = table(
-        *numbers, "newest record (UTC)", "compression", "attributes", "producer", "check",
-        numbers=numbers,
-    )  # fmt: skip
-    rows.columns[8].overflow = "fold"
+    rows = Table(
+        Column("position", NUMBER),
+        Column("offsets", OFFSETS),
+        Column("records", NUMBER),
+        Column("bytes", NUMBER),
+        Column("leader_epoch", NUMBER, "epoch"),
+        Column("max_timestamp_us", MOMENT, "newest record (UTC)"),
+        Column("compression"),
+        Column("flags", WORDS, "attributes"),
+        Column("producer"),
+        Column("check"),
+    )
     problems = _Problems(segment, as_json=as_json)
     shown = 0
     with _readable(segment):
         for found in read_segment(OS_FILES.open_read_only(segment)):
             if isinstance(found, Damage):
-                rows.add_row(*_damage_cells(found))
+                rows.add(_damage_cells(found), styles={"check": "bold red"})
                 problems.add(found.position, found.size_bytes, found.reason)
                 continue
             if shown == limit:
@@ -222,32 +250,31 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
             if as_json:
                 _print_json("record batch", position=position, **_batch_fields(header))
             else:
-                rows.add_row(*_batch_cells(header, position))
+                rows.add(_batch_cells(header, position))
     if not as_json:
-        console().print(rows if rows.rows else f"{segment} is empty.")
+        console().print(rows if len(rows) else f"{segment} is empty.")
     problems.report()
 
 
-def _batch_cells(header: RecordBatchHeader, position: int) -> list[str]:
+def _batch_cells(header: RecordBatchHeader, position: int) -> dict[str, object]:
     producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
-    return [
-        f"{position:,}",
-        f"{header.base_offset:,} - {header.last_offset:,}",
-        f"{header.record_count:,}",
-        f"{header.size:,}",
-        str(header.leader_epoch),
-        utc(header.max_timestamp_us),
-        header.compression.name.lower(),
-        ", ".join(_attributes(header)) or "-",
-        producer if header.producer_id >= 0 else "-",
-        "ok",
-    ]
+    return {
+        **_batch_fields(header),
+        "position": position,
+        "offsets": (header.base_offset, header.last_offset + 1),
+        "records": header.record_count,
+        "producer": producer if header.producer_id >= 0 else None,
+        "check": "ok",
+    }
 
 
-def _damage_cells(found: Damage) -> list[str]:
-    offsets = "?" if found.at_end else f"{found.start:,} - {found.end - 1:,}"
-    size = f"{found.size_bytes:,}"
-    return [f"{found.position:,}", offsets, "?", size, *[""] * 5, "DAMAGED"]
+def _damage_cells(found: Damage) -> dict[str, object]:
+    return {
+        "position": found.position,
+        "offsets": None if found.at_end else (found.start, found.end),
+        "bytes": found.size_bytes,
+        "check": "DAMAGED",
+    }
 
 
 def _batch_fields(header: RecordBatchHeader) -> dict[str, object]:
@@ -270,18 +297,28 @@ def _attributes(header: RecordBatchHeader) -> list[str]:
 @app.command("records")
 def records(
     segment: Segment,
-    from_offset: Annotated[int, typer.Option(help="Skip those before it.", min=0)] = 0,
+    from_offset: Annotated[
+        int, typer.Option("--from-offset", "-o", help="Skip those before it.", min=0)
+    ] = 0,
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """The records of a segment: offset, time, key and value; exit code 1 at damage."""
+    """The records of a segment: offset, time, key and value; exit code 1 at damage.
+
+    \b
+    Example:
+      logbus dump records data/orders-0/00000000000000000000.log -o 151 -n 10
+    """
     from spark_logbus.log import OS_FILES
 
     problems = _Problems(segment, as_json=as_json)
     with _readable(segment):
         found = _read_records(OS_FILES.open_read_only(segment), from_offset, problems)
         for record in itertools.islice(found, limit):
-            print(json.dumps(_record_fields(record)) if as_json else _record_line(record))
+            if as_json:
+                print_json(_record_fields(record))
+            else:
+                print(_record_line(record))
         if next(found, None) is not None:
             _note_limit(limit)
     problems.report()
@@ -357,7 +394,12 @@ def index(
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """The entries of an index, its summary, and whether it agrees with its segment."""
+    """The entries of an index, its summary, and whether it agrees with its segment.
+
+    \b
+    Example:
+      logbus dump index data/orders-0/00000000000000000000.index
+    """
     from spark_logbus.errors import InvalidRequestError
     from spark_logbus.log import OS_FILES
     from spark_logbus.log.inspect import inspect_index
@@ -378,10 +420,14 @@ def index(
         for name, value in summary.items():
             shown = f"{utc(value)} UTC" if name.endswith("_us") else f"{value:,}"
             out.print(f"{name.removesuffix('_us')}: {shown}")
-        rows = table("offset", "position", "newest before (UTC)", numbers=("offset", "position"))
+        rows = Table(
+            Column("offset", NUMBER),
+            Column("position", NUMBER),
+            Column("max_timestamp_before_us", MOMENT, "newest before (UTC)"),
+        )
         for offset, position, newest in entries[:limit]:
-            before = utc(newest) if newest > -(1 << 63) else "-"
-            rows.add_row(f"{offset:,}", f"{position:,}", before)
+            before = newest if newest > -(1 << 63) else None
+            rows.add({"offset": offset, "position": position, "max_timestamp_before_us": before})
         out.print(rows)
         if len(entries) > limit:
             out.print(f"Only the first {limit:,} of {len(entries):,} are shown; --max shows more.")
@@ -424,7 +470,7 @@ def _note_limit(limit: int) -> None:
 
 
 def _print_json(kind: str, **fields: object) -> None:
-    print(json.dumps({"kind": kind, **fields}))
+    print_json({"kind": kind, **fields})
 
 
 @contextmanager

@@ -6,10 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper
-from spark_logbus.cli.output import console, table
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, Topic, ZooKeeper
+from spark_logbus.cli.output import NUMBER, Column, Console, Table, console
 
 if TYPE_CHECKING:
     from spark_logbus.coordination.topics import TopicRegistry
@@ -20,30 +19,38 @@ _LOOK_EVERY_S = 0.2
 
 
 def give_up(
-    name: str,
+    name: Topic,
     partition: Annotated[
         list[int] | None,
-        typer.Option(help="Only these partitions; default: all that their brokers refuse.", min=0),
+        typer.Option(
+            "--partition",
+            "-p",
+            help="Only these partitions; default: all that their brokers refuse.",
+            min=0,
+        ),
     ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")
-    ] = False,
+    execute: Execute = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+    as_json: AsJson = False,
 ) -> None:
     """Give up the logs of partitions that are not served because their disk is lost.
 
     They go on empty, behind every offset that was ever given. A dry run unless --execute is given.
+
+    \b
+    Example:
+      logbus topics give-up orders -p 3
     """
     from spark_logbus.coordination.group_offsets import GroupOffsets
     from spark_logbus.coordination.topics import TopicRegistry
     from spark_logbus.offsets.give_up import prepare
     from spark_logbus.zookeeper import Session
 
-    out = console()
+    out = console(stderr=as_json)
     with Session(zookeeper, client_name="logbus-topics") as session:
         topics = TopicRegistry(session)
         plan = prepare(name, topics=topics, groups=GroupOffsets(session), only=partition or ())
-        out.print(_plan_table(name, plan))
+        _plan_table(name, plan).print(as_json=as_json)
         if not execute:
             out.print(
                 "Dry run: all records of these partitions would be lost to readers; those that "
@@ -54,14 +61,16 @@ def give_up(
             return
         for row in plan.rows:
             topics.give_up(row.topic_partition, topic_id=plan.topic_id, go_on_at=row.go_on_at)
-        for row in _unfollowed(name, plan, topics):
+        for row in _unfollowed(name, plan, topics, out):
             out.print(
                 f"{row.topic_partition} is given up, and broker {row.broker_id} has not followed "
                 "yet; it will when it runs and ZooKeeper can be reached."
             )
 
 
-def _unfollowed(name: str, plan: GiveUpPlan, topics: TopicRegistry) -> list[GiveUpRow]:
+def _unfollowed(
+    name: str, plan: GiveUpPlan, topics: TopicRegistry, out: Console
+) -> list[GiveUpRow]:
     """Wait for the brokers, and say what is served again; what is not in time."""
     from spark_logbus.clock import SystemClock
     from spark_logbus.offsets.give_up import is_followed
@@ -74,21 +83,31 @@ def _unfollowed(name: str, plan: GiveUpPlan, topics: TopicRegistry) -> list[Give
         for row in [row for row in left if is_followed(row, states)]:
             left.remove(row)
             start = states[row.topic_partition.partition].end or 0
-            console().print(f"{row.topic_partition} is served again, from offset {start:,} on.")
+            out.print(f"{row.topic_partition} is served again, from offset {start:,} on.")
         if left:
             pause.wait(_LOOK_EVERY_S)
     return left
 
 
 def _plan_table(name: str, plan: GiveUpPlan) -> Table:
-    numbers = ("partition", "broker", "reached at least", "groups are at", "goes on at")
-    rows = table(*numbers, numbers=numbers, title=f"Give up partitions of {name}")
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("broker", NUMBER),
+        Column("reached", NUMBER, "reached at least"),
+        Column("committed", NUMBER, "groups are at"),
+        Column("goes_on_at", NUMBER),
+        title=f"Give up partitions of {name}",
+    )
     for row in plan.rows:
-        rows.add_row(
-            str(row.topic_partition.partition),
-            str(row.broker_id),
-            f"{row.known_end:,}",
-            "-" if row.committed is None else f"{row.committed:,}",
-            f"{row.go_on_at:,}",
+        rows.add(
+            {
+                "topic": name,
+                "partition": row.topic_partition.partition,
+                "broker": row.broker_id,
+                "reached": row.known_end,
+                "committed": row.committed,
+                "goes_on_at": row.go_on_at,
+            }
         )
     return rows

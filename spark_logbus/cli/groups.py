@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, connected
-from spark_logbus.cli.output import ago, console, plural, table, utc
+from spark_logbus.cli.completion import topic_names
+from spark_logbus.cli.options import (
+    DEFAULT_ZOOKEEPER,
+    AsJson,
+    Execute,
+    Group,
+    Groups,
+    Yes,
+    ZooKeeper,
+    connected,
+)
+from spark_logbus.cli.output import (
+    AGE,
+    CHANGE,
+    MARK,
+    MOMENT,
+    NUMBER,
+    WORDS,
+    Column,
+    Table,
+    console,
+    plural,
+    print_json,
+    utc,
+)
 from spark_logbus.record.format import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_logbus.client import Cluster
-    from spark_logbus.coordination.group_offsets import CommittedOffset
+    from spark_logbus.client.admin.groups import GroupDescription, GroupPosition
     from spark_logbus.coordination.group_owners import GroupOwner
     from spark_logbus.coordination.rewinds import Rewind
-    from spark_logbus.model import TopicPartition
     from spark_logbus.offsets.rewind import RewindPlan, Target
     from spark_logbus.zookeeper import Session
 
-app = typer.Typer(help="List, describe, rewind and clear consumer groups.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, describe, rewind and clear consumer groups.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command("rewind")
 def rewind(
-    group: str,
+    group: Group,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Only these topics; default: all that the group has committed."),
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Only these topics; default: all that the group has committed.",
+            autocompletion=topic_names,
+        ),
     ] = None,
     to: Annotated[
         str | None,
@@ -61,73 +88,64 @@ def rewind(
     why: Annotated[
         str, typer.Option(help="The reason, for those who look at the group later.")
     ] = "",
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without this nothing is changed.")
-    ] = False,
+    execute: Execute = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+    as_json: AsJson = False,
 ) -> None:
     """Set a group's committed offsets back (or forward); a dry run unless --execute is given.
 
     A streaming query of the group follows with its next micro-batch, or when it is started
     again; what starts with startingOffsets=committed starts there.
+
+    \b
+    Example:
+      logbus groups rewind warehouse --to '-6 hours' --why 'a bad deploy' --execute
     """
     from spark_logbus.client import Admin
-    from spark_logbus.clock import SystemClock
-    from spark_logbus.coordination.group_offsets import GroupOffsets
-    from spark_logbus.coordination.rewinds import GroupRewinds
-    from spark_logbus.offsets.rewind import apply, prepare, require_rows
-    from spark_logbus.offsets.selection import Topics
-    from spark_logbus.offsets.snapshot import take_snapshot
 
     target = _target(to, to_offset, to_time, by_duration, by_count, to_earliest, to_latest)
-    out = console()
-    with group_session(zookeeper) as session, connected(zookeeper) as cluster:
-        groups = GroupOffsets(session)
-        topics = topic or sorted(
-            {topic_partition.topic for topic_partition in groups.committed(group)}
+    out = console(stderr=as_json)
+    with connected(zookeeper) as cluster:
+        done = Admin(cluster).rewind(group, target, topics=topic, execute=execute, why=why)
+    plan = done.plan
+    for name in done.deleted:
+        out.print(
+            f"Topic {name} was deleted and is left out; "
+            f"`logbus groups forget {group} --topic {name}` clears what is committed for it."
         )
-        if not topics:
-            refuse_unknown(group, groups.groups())
-        admin = Admin(cluster)
-        snapshot = take_snapshot(admin, Topics(tuple(topics)), missing_ok=topic is None)
-        plan = prepare(
-            group,
-            target,
-            admin=admin,
-            groups=groups,
-            snapshot=snapshot,
-            now_us=SystemClock().now_us,
+    for name in plan.recreated:
+        out.print(
+            f"Topic {name} was deleted and created again since group {group} committed "
+            "offsets for it; those count for nothing."
         )
-        require_rows(plan)
-        for name in sorted(set(topics) - set(snapshot.topic_ids)):
-            out.print(
-                f"Topic {name} was deleted and is left out; "
-                f"`logbus groups forget {group} --topic {name}` clears what is committed for it."
-            )
-        for name in plan.recreated:
-            out.print(
-                f"Topic {name} was deleted and created again since group {group} committed "
-                "offsets for it; those count for nothing."
-            )
-        out.print(_plan_table(plan))
-        if any(row.clamped for row in plan.rows):
-            out.print("* cut to what the log holds")
-        total = f"{plural(plan.records_to_read_again, 'record')} will be read again."
-        if not execute:
-            out.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
-            return
-        done = apply(plan, rewinds=GroupRewinds(session), by=_user(), why=why)
-        out.print(f"Rewind {done.epoch} of group {group} is recorded: {total}")
+    _plan_table(plan).print(as_json=as_json)
+    if any(row.clamped for row in plan.rows):
+        out.print("* cut to what the log holds")
+    total = f"{plural(plan.records_to_read_again, 'record')} will be read again."
+    if done.recorded is None:
+        out.print(f"Dry run: {total} Nothing was changed; add --execute to do it.")
+    else:
+        out.print(f"Rewind {done.recorded.epoch} of group {group} is recorded: {total}")
 
 
 @app.command("forget")
 def forget(
-    group: str,
-    topic: Annotated[list[str], typer.Option(help="May be given more than once.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    group: Group,
+    topic: Annotated[
+        list[str],
+        typer.Option(
+            "--topic", "-t", help="May be given more than once.", autocompletion=topic_names
+        ),
+    ],
+    yes: Yes = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Forget what a group has committed for some topics, such as deleted ones."""
+    """Forget what a group has committed for some topics, such as deleted ones.
+
+    \b
+    Example:
+      logbus groups forget warehouse -t orders-2019
+    """
     from spark_logbus.coordination.group_offsets import GroupOffsets
 
     with group_session(zookeeper) as session:
@@ -146,41 +164,59 @@ def forget(
 
 
 @app.command("delete")
-def delete(
-    group: str,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
-) -> None:
-    """Delete a group: its committed offsets and the record of its rewinds."""
+def delete(names: Groups, yes: Yes = False, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
+    """Delete groups: their committed offsets and the record of their rewinds.
+
+    Topics are left as they are, and need not be there any more.
+
+    \b
+    Example:
+      logbus groups delete warehouse-test --yes
+    """
     from spark_logbus.coordination.group_offsets import GroupOffsets
 
     with group_session(zookeeper) as session:
         groups = GroupOffsets(session)
         known = groups.groups()
-        if group not in known:
-            refuse_unknown(group, known)
+        for name in names:
+            if name not in known:
+                refuse_unknown(name, known)
         if not yes:
-            typer.confirm(f"Delete group {group} and all its committed offsets?", abort=True)
-        groups.delete(group)
-    console().print(f"Group {group} is deleted.")
+            which = "group" if len(names) == 1 else "groups"
+            what = f"{which} {', '.join(names)} and all committed offsets"
+            typer.confirm(f"Delete {what}?", abort=True)
+        for name in dict.fromkeys(names):
+            groups.delete(name)
+            console().print(f"Group {name} is deleted.")
 
 
 def _plan_table(plan: RewindPlan) -> Table:
     from spark_logbus.offsets.rewind import describe
 
-    numbers = ("partition", "log start", "high watermark", "committed", "new", "change")
-    rows = table(
-        "topic", *numbers, numbers=numbers, title=f"Rewind {plan.group} {describe(plan.target)}"
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("log_start_offset", NUMBER, "log start"),
+        Column("high_watermark", NUMBER),
+        Column("committed", NUMBER),
+        Column("new", NUMBER),
+        Column("change", CHANGE),
+        Column("cut", MARK),
+        title=f"Rewind {plan.group} {describe(plan.target)}",
     )
     for row in plan.rows:
-        rows.add_row(
-            row.topic_partition.topic,
-            str(row.topic_partition.partition),
-            f"{row.span.start:,}",
-            f"{row.span.end:,}",
-            "-" if row.committed is None else f"{row.committed:,}",
-            f"{row.new_offset:,}" + (" *" if row.clamped else ""),
-            f"{row.change:+,}",
+        rows.add(
+            {
+                "group": plan.group,
+                "topic": row.topic_partition.topic,
+                "partition": row.topic_partition.partition,
+                "log_start_offset": row.span.start,
+                "high_watermark": row.span.end,
+                "committed": row.committed,
+                "new": row.new_offset,
+                "change": row.change,
+                "cut": row.clamped,
+            }
         )
     return rows
 
@@ -226,11 +262,12 @@ def _target(
 
 
 def _position(text: str) -> Target:
-    from spark_logbus.offsets.position import parse_partition_offsets, parse_spec
+    from spark_logbus.offsets.position import parse_partition_offsets
+    from spark_logbus.position_text import parse_position
 
     if text.lstrip().startswith("{"):
         return parse_partition_offsets(text, option="--to")
-    return parse_spec(text, option="--to")
+    return parse_position(text, what="--to")
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -> int:
@@ -240,13 +277,6 @@ def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -
         return parse(text)
     except ValueError as error:
         raise InvalidRequestError(f"{option} is {text!r}; use {example}.") from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no entry
-        return "unknown"
 
 
 @contextmanager
@@ -268,139 +298,118 @@ def refuse_unknown(group: str, known: list[str]) -> None:
 
 @app.command("list")
 def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
-    """The groups that have committed offsets, and the queries that hold them."""
+    """The groups that have committed offsets, and the queries and consumers that hold them.
+
+    \b
+    Example:
+      logbus groups list
+    """
     from spark_logbus.coordination.group_offsets import GroupOffsets
+    from spark_logbus.coordination.membership import GroupMembers
     from spark_logbus.coordination.rewinds import GroupRewinds
     from spark_logbus.zookeeper import CorruptNodeError
 
+    rows = Table(
+        Column("group"),
+        Column("topics", WORDS),
+        Column("partitions", NUMBER),
+        Column("rewinds", NUMBER),
+        Column("last_commit_us", MOMENT, "last commit (UTC)"),
+        Column("held_by", WORDS),
+    )
     with group_session(zookeeper) as session:
         offsets, rewinds = GroupOffsets(session), GroupRewinds(session)
-        numbers = ("partitions", "rewinds")
-        heads = ("group", "topics", *numbers, "last commit (UTC)", "held by")
-        rows = table(*heads, numbers=numbers)
+        sharing = GroupMembers(session)
         for group in offsets.groups():
             try:
                 committed = offsets.committed(group)
                 holders = offsets.owners(group)
+                members = sharing.members(group)
                 epoch = rewinds.epoch(group)
             except CorruptNodeError as failure:
                 console(stderr=True).print(f"Group {group} is left out. {failure.message}")
                 continue
-            topics = sorted({topic_partition.topic for topic_partition in committed})
-            last = max((entry.committed_at_us for entry in committed.values()), default=None)
-            if as_json:
-                line = {
-                    "group": group,
-                    "topics": topics,
-                    "partitions": len(committed),
-                    "rewinds": epoch,
-                    "last_commit_us": last,
-                    "holders": _holders_json(holders),
-                }
-                print(json.dumps(line))
-            rows.add_row(
-                group,
-                ", ".join(topics),
-                str(len(committed)),
-                str(epoch),
-                utc(last) if last is not None else "-",
-                ", ".join(sorted({f"{h.pid} on {h.host}" for h in holders.values()})) or "-",
-            )
-    if not as_json:
-        console().print(rows if rows.rows else "No consumer group has committed offsets.")
+            row = {
+                "group": group,
+                "topics": sorted({topic_partition.topic for topic_partition in committed}),
+                "partitions": len(committed),
+                "rewinds": epoch,
+                "last_commit_us": max(
+                    (entry.committed_at_us for entry in committed.values()), default=None
+                ),
+                "holders": _holders_json(holders),
+                "members": len(members),
+            }
+            held_by = sorted({f"{holder.pid} on {holder.host}" for holder in holders.values()})
+            if members:
+                held_by.append(plural(len(members), "consumer"))
+            rows.add(row if as_json else {**row, "held_by": held_by})
+    rows.print(as_json=as_json, empty="No consumer group has committed offsets.")
 
 
 @app.command("describe")
-def describe(group: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
-    """Show a group's owners, committed offsets, lag and rewinds."""
-    from spark_logbus.clock import SystemClock
-    from spark_logbus.coordination.group_offsets import GroupOffsets
-    from spark_logbus.coordination.rewinds import GroupRewinds
+def describe(
+    names: Groups, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False
+) -> None:
+    """Show groups' owners, committed offsets, lag and rewinds.
 
-    with group_session(zookeeper) as session, connected(zookeeper) as cluster:
-        offsets = GroupOffsets(session)
-        committed, holders = offsets.committed(group), offsets.owners(group)
-        rewinds = GroupRewinds(session).history(group)
-        if not committed and not holders:
-            refuse_unknown(group, offsets.groups())
-        positions = _positions(committed, cluster)
-    if as_json:
-        print(json.dumps(_as_json(group, holders, positions, rewinds)))
-        return
+    \b
+    Example:
+      logbus groups describe warehouse --json | jq '.partitions[] | .lag'
+    """
+    from spark_logbus.client import Admin
+
+    with connected(zookeeper) as cluster:
+        for number, name in enumerate(dict.fromkeys(names)):
+            described = Admin(cluster).describe_group(name)
+            if as_json:
+                print_json(_as_json(described))
+                continue
+            if number:
+                console().print("")
+            _describe(described)
+
+
+def _describe(described: GroupDescription) -> None:
+    from spark_logbus.clock import SystemClock
+
     out = console()
-    for topic, holder in sorted(holders.items()):
-        out.print(f"Topic {topic} is held by {holder}.")
-    if not holders:
-        out.print("No running query holds this group.")
-    if positions:
-        out.print(_table(positions, now_us=SystemClock().now_us()))
-    for rewind in rewinds:
+    for topic, owner in sorted(described.owners.items()):
+        out.print(f"Topic {topic} is held by {owner}.")
+    if described.members:
+        out.print(f"{plural(len(described.members), 'consumer')} share group {described.name}.")
+    elif not described.owners:
+        out.print(f"No running query or consumer holds group {described.name}.")
+    if described.positions:
+        out.print(_table(described.positions, now_us=SystemClock().now_us()))
+    idle = {member.name for member in described.members} - {
+        position.reader.consumer for position in described.positions if position.reader is not None
+    }
+    if idle:
+        out.print(f"Without a partition: {', '.join(sorted(idle))}.")
+    for rewind in described.rewinds:
         out.print(_told(rewind))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Position:
-    """A committed offset beside what the partition holds now; ``state`` says why that is
-    unknown, or ``ok``."""
-
-    topic_partition: TopicPartition
-    committed: CommittedOffset
-    high_watermark: int | None
-    state: str
-
-    @property
-    def lag(self) -> int | None:
-        end = self.high_watermark
-        return None if end is None else max(0, end - self.committed.offset)
-
-
-def _positions(
-    committed: Mapping[TopicPartition, CommittedOffset], cluster: Cluster
-) -> list[_Position]:
-    from spark_logbus.client import Admin
-    from spark_logbus.model import Latest
-
-    admin = Admin(cluster)
-    topics = {topic.name: topic for topic in admin.topics()}
-    states: dict[TopicPartition, str] = {}
-    for topic_partition, entry in committed.items():
-        topic = topics.get(topic_partition.topic)
-        if topic is None or topic_partition.partition not in topic.partitions:
-            states[topic_partition] = "topic deleted"
-        elif not entry.is_of(topic.topic_id):
-            states[topic_partition] = "topic recreated"
-        else:
-            states[topic_partition] = "ok"
-    ends = admin.list_offsets(
-        {topic_partition: Latest() for topic_partition, state in states.items() if state == "ok"}
+def _table(positions: list[GroupPosition], *, now_us: int) -> Table:
+    shared = any(position.reader is not None for position in positions)
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("committed", NUMBER),
+        Column("high_watermark", NUMBER),
+        Column("lag", NUMBER),
+        Column("age", AGE),
+        Column("by"),
+        Column("committed_at_us", MOMENT, "at (UTC)"),
+        *([Column("consumer", head="read by")] if shared else []),
+        Column("state"),
     )
-    return [
-        _Position(
-            topic_partition=topic_partition,
-            committed=entry,
-            high_watermark=ends.get(topic_partition),
-            state=states[topic_partition],
-        )
-        for topic_partition, entry in sorted(committed.items())
-    ]
-
-
-def _table(positions: list[_Position], *, now_us: int) -> Table:
-    numbers = ("partition", "committed", "high watermark", "lag", "age")
-    rows = table("topic", *numbers, "by", "at (UTC)", numbers=numbers)
-    rows.columns[-1].no_wrap = True
     for position in positions:
-        end, lag, entry = position.high_watermark, position.lag, position.committed
-        rows.add_row(
-            position.topic_partition.topic,
-            str(position.topic_partition.partition),
-            f"{entry.offset:,}",
-            position.state if end is None else f"{end:,}",
-            "-" if lag is None else f"{lag:,}",
-            ago(now_us - entry.committed_at_us),
-            entry.actor,
-            utc(entry.committed_at_us),
-        )
+        row = _position_json(position)
+        if position.committed is not None:
+            row["age"] = now_us - position.committed.committed_at_us
+        rows.add(row, styles=None if position.state == "ok" else {"state": "yellow"})
     return rows
 
 
@@ -418,29 +427,12 @@ def _told(rewind: Rewind) -> str:
     )
 
 
-def _as_json(
-    group: str,
-    holders: Mapping[str, GroupOwner],
-    positions: list[_Position],
-    rewinds: list[Rewind],
-) -> dict[str, Any]:
+def _as_json(described: GroupDescription) -> dict[str, Any]:
     return {
-        "group": group,
-        "holders": _holders_json(holders),
-        "partitions": [
-            {
-                "topic": position.topic_partition.topic,
-                "partition": position.topic_partition.partition,
-                "committed": position.committed.offset,
-                "high_watermark": position.high_watermark,
-                "lag": position.lag,
-                "state": position.state,
-                "by": position.committed.actor,
-                "committed_at_us": position.committed.committed_at_us,
-                "rewind_epoch": position.committed.rewind_epoch,
-            }
-            for position in positions
-        ],
+        "group": described.name,
+        "holders": _holders_json(described.owners),
+        "members": [asdict(member) for member in described.members],
+        "partitions": [_position_json(position) for position in described.positions],
         "rewinds": [
             {
                 "rewind_epoch": rewind.epoch,
@@ -457,8 +449,24 @@ def _as_json(
                     for topic_partition, offset in sorted(rewind.positions.items())
                 ],
             }
-            for rewind in rewinds
+            for rewind in described.rewinds
         ],
+    }
+
+
+def _position_json(position: GroupPosition) -> dict[str, Any]:
+    entry, reader = position.committed, position.reader
+    return {
+        "topic": position.topic_partition.topic,
+        "partition": position.topic_partition.partition,
+        "committed": None if entry is None else entry.offset,
+        "high_watermark": position.high_watermark,
+        "lag": position.lag,
+        "state": position.state,
+        "by": None if entry is None else entry.actor,
+        "committed_at_us": None if entry is None else entry.committed_at_us,
+        "rewind_epoch": None if entry is None else entry.rewind_epoch,
+        "consumer": None if reader is None else reader.consumer,
     }
 
 

@@ -1,37 +1,30 @@
-"""Output of the commands: a console, tables, times and sizes."""
+"""What verbs print: for people at a terminal, for programs behind a pipe, and as JSON.
+
+A table holds values, not text. A terminal gets boxes, heads in words, and numbers, sizes and times
+as people read them; a pipe gets aligned columns under upper-case heads, where values are raw and
+hold no spaces of ours; ``--json`` an object a line, whose keys are the columns'. Rich draws, and is
+imported for a terminal only: it takes longer than the rest of a verb's start.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import os
-from collections.abc import Collection
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.table import Table as RichTable
 
-# A pipe has no width, and what reads it wants whole lines.
-_PIPE_WIDTH = 1_000
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Messages are never broken into lines; tables fit the terminal, if it is one.
-
-    What is printed is text, not markup: names and messages may hold brackets.
-    """
-    made = Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = _PIPE_WIDTH
-    return made
+_GAP: Final = "  "
+_NO_VALUE: Final = "-"
 
 
-def table(*columns: str, numbers: Collection[str] = (), title: str | None = None) -> Table:
-    """An empty table; the columns ``numbers`` are set flush right."""
-    made = Table(title=title)
-    for column in columns:
-        # In a narrow terminal heads are broken between words, never cut.
-        words = max(map(len, column.split()))
-        made.add_column(column, justify="right" if column in numbers else "left", min_width=words)
-    return made
+# -- values -------------------------------------------------------------------------------
 
 
 def utc(time_us: int) -> str:
@@ -62,3 +55,166 @@ def human_bytes(size: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _mark(is_so: bool) -> str:
+    return "*" if is_so else _NO_VALUE
+
+
+def _utc_in_one_word(time_us: int) -> str:
+    shown = utc(time_us)
+    return shown.replace(" ", "T") + "Z" if shown[-1].isdigit() else shown.replace(" ", "")
+
+
+# -- tables -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How values of a column are shown to people and to programs; numbers are set flush right."""
+
+    human: Callable[[Any], str] = str
+    plain: Callable[[Any], str] = str
+    right: bool = True
+
+
+TEXT: Final = Kind(right=False)
+WORDS: Final = Kind(", ".join, ",".join, right=False)
+NUMBER: Final = Kind("{:,}".format)
+CHANGE: Final = Kind("{:+,}".format, "{:+}".format)
+SIZE: Final = Kind(human_bytes)
+MARK: Final = Kind(_mark, _mark, right=False)
+MOMENT: Final = Kind(utc, _utc_in_one_word, right=False)
+AGE: Final = Kind(ago, lambda age_us: ago(age_us).replace(" ", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``key`` in JSON, KEY in a pipe; ``head`` in a terminal, by default the key's words."""
+
+    key: str
+    kind: Kind = TEXT
+    head: str | None = None
+
+
+class Table:
+    """Rows of values by key; None is shown as ``-``. Keys without a column are for JSON only."""
+
+    def __init__(self, *columns: Column, title: str | None = None) -> None:
+        self._columns = columns
+        self._title = title
+        self._rows: list[Mapping[str, Any]] = []
+        self._styles: list[Mapping[str, str]] = []
+
+    def add(self, values: Mapping[str, Any], *, styles: Mapping[str, str] | None = None) -> None:
+        """A row; ``styles`` (Rich's) are of cells, by key, for terminals."""
+        self._rows.append(values)
+        self._styles.append(styles or {})
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def plain(self) -> list[str]:
+        """The lines for a pipe."""
+        heads = [
+            column.key.removesuffix("_us").upper().replace("_", "-") for column in self._columns
+        ]
+        cells = [
+            [_cell(row.get(column.key), column.kind.plain) for column in self._columns]
+            for row in self._rows
+        ]
+        widths = [max(map(len, each)) for each in zip(heads, *cells, strict=True)]
+        return [
+            _GAP.join(
+                cell.rjust(width) if column.kind.right else cell.ljust(width)
+                for column, cell, width in zip(self._columns, line, widths, strict=True)
+            ).rstrip()
+            for line in [heads, *cells]
+        ]
+
+    def boxed(self) -> RichTable:
+        """For a terminal; of any width: heads are broken between words, never cut."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        made = RichTable(title=self._title)
+        for column in self._columns:
+            head = column.head or column.key.replace("_", " ")
+            made.add_column(
+                head,
+                justify="right" if column.kind.right else "left",
+                min_width=max(map(len, head.split())),
+                no_wrap=column.kind is MOMENT,
+                overflow="fold",
+            )
+        for row, styles in zip(self._rows, self._styles, strict=True):
+            made.add_row(
+                *(
+                    Text(_cell(row.get(column.key), column.kind.human), styles.get(column.key, ""))
+                    for column in self._columns
+                )
+            )
+        return made
+
+    def print(self, *, as_json: bool = False, empty: str | None = None) -> None:
+        """To standard output. ``empty`` is said to people, where there is no row."""
+        if as_json:
+            print_json(*self._rows)
+        elif self._rows or empty is None:
+            console().print(self)
+        elif (out := console()).is_terminal:
+            out.print(empty)
+        else:
+            console(stderr=True).print(empty)
+
+
+def _cell(value: Any, show: Callable[[Any], str]) -> str:
+    if value is None or (isinstance(value, list | tuple) and not value):
+        return _NO_VALUE
+    return value if isinstance(value, str) else show(value)
+
+
+def print_json(*rows: Mapping[str, Any]) -> None:
+    """An object a line, on standard output."""
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False))
+
+
+# -- where it goes ------------------------------------------------------------------------
+
+
+class Console:
+    """Standard output or standard error. What is printed is text, not markup: names and messages
+    may hold brackets. Messages are never broken into lines; tables fit the terminal, if it is
+    one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_terminal = stream.isatty()
+
+    def print(self, *what: str | Table, style: str = "", end: str = "\n") -> None:
+        """Text, styled in a terminal, and tables."""
+        if self.is_terminal:
+            rich = self.rich()
+            for each in what:
+                shown = each.boxed() if isinstance(each, Table) else each
+                rich.print(shown, style=style or None, end=end)
+            return
+        for each in what:
+            lines = each.plain() if isinstance(each, Table) else [each]
+            self._stream.write("\n".join(lines) + end)
+
+    def status(self, doing: str) -> AbstractContextManager[object]:
+        """Shows what is being done, in a terminal, for as long as it takes."""
+        return self.rich().status(doing) if self.is_terminal else nullcontext()
+
+    def rich(self) -> RichConsole:
+        """Rich's console of the same stream, for bars that move."""
+        from rich.console import Console as RichConsole
+
+        return RichConsole(file=self._stream, soft_wrap=True, markup=False, highlight=False)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console of today's stream: tests and pipes put others in its place."""
+    return Console(sys.stderr if stderr else sys.stdout)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, Topic, ZooKeeper, connected
 from spark_logbus.cli.output import console, plural
+from spark_logbus.cli.record_input import (
+    InputRecord,
+    KeySplitter,
+    delimited,
+    parse_header,
+    parse_json,
+    parse_time,
+    unescaped,
+)
+from spark_logbus.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from spark_logbus.client import RecordFuture
@@ -26,47 +35,106 @@ _LAST_ANSWERS_S = 5.0
 
 
 def produce(
-    topic: str,
-    file: Annotated[
-        Path | None, typer.Argument(help="A text file; default: standard input.")
+    topic: Topic,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files of lines; default: standard input.")
     ] = None,
+    whole_files: Annotated[
+        bool, typer.Option("--whole-files", help="Each file is one value.")
+    ] = False,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-D", help="What stands between records.")
+    ] = "\\n",
     key_separator: Annotated[
         str | None,
         typer.Option(
+            "--key-separator",
+            "-K",
             help="What stands before the first one is the key; \\t, \\0, \\xNN and \\\\ are taken. "
-            "A line without it has no key."
+            "A line without it has no key.",
         ),
     ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            "-J",
+            help="A line is an object with value, and optionally key, headers, partition and "
+            "timestamp_us, as logbus consume --json prints it.",
+        ),
+    ] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="One key for all.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="name=value, for all; may be given more than once."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="All of them go there.", min=0)
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", help="Of all: milliseconds since 1970, or a moment."),
+    ] = None,
+    tombstones: Annotated[
+        bool, typer.Option("--tombstones", "-Z", help="An empty value is null.")
+    ] = False,
+    compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="none, written or flushed.")] = "flushed",
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Publish one record for each line. Ctrl-C ends it, and tells how many were published."""
-    from spark_logbus.client import Admin, Producer, ProducerConfig
-    from spark_logbus.errors import ConfigError, RequestTimeoutError
-    from spark_logbus.model import Acks
+    """Publish one record for each line. Ctrl-C ends it, and tells how many were published.
 
-    if acks not in {kind.value for kind in Acks}:
-        raise ConfigError(f"--acks is {acks!r}; use none, written or flushed.")
-    keys = _Keys(key_separator)
+    \b
+    Example:
+      logbus produce orders orders.tsv -K '\\t' -H source=backfill
+    """
+    from spark_logbus.client import Admin, Producer, ProducerConfig
+    from spark_logbus.errors import RequestTimeoutError
+    from spark_logbus.model import Acks, Compression
+
+    keys = None if key_separator is None else _Keys(key_separator)
+    records = _Input(
+        files or [],
+        whole_files=whole_files,
+        delimiter=unescaped(delimiter, option="--delimiter"),
+        keys=keys,
+        json_lines=json_lines,
+        for_all=InputRecord(
+            value=None,
+            key=None if key is None else os.fsencode(key),
+            headers=tuple(map(parse_header, header or ())),
+            partition=partition,
+            timestamp_us=None if timestamp is None else parse_time(timestamp),
+        ),
+        tombstones=tombstones,
+    )
+    config = ProducerConfig(
+        acks=one_of("--acks", acks, Acks),
+        compression=one_of("--compression", compression, Compression),
+    )
     fates = _Fates()
     count = 0
     interrupted = False
     started = time.monotonic()
     with (
         connected(zookeeper) as cluster,
-        Producer(cluster, ProducerConfig(acks=Acks(acks))) as producer,
-        _lines(file) as lines,
-        _progress() as progress,
+        Producer(cluster, config) as producer,
+        _progress() as show_count,
     ):
         Admin(cluster).describe([topic], ends=False)  # there may be no line that would miss it
-        task = progress.add_task("publishing", total=None)
         try:
-            for line in lines:
-                key, value = keys.split(line.rstrip(b"\r\n"))
-                producer.send(topic, value, key=key).add_done_callback(fates.settle)
+            for record in records:
+                producer.send(
+                    topic,
+                    record.value,
+                    key=record.key,
+                    headers=record.headers or None,
+                    partition=record.partition,
+                    timestamp_us=record.timestamp_us,
+                ).add_done_callback(fates.settle)
                 count += 1
                 if count % 1000 == 0:
-                    progress.update(task, completed=count)
+                    show_count(count)
             producer.flush()
         except KeyboardInterrupt:
             interrupted = True
@@ -80,6 +148,14 @@ def produce(
                     f"acknowledged by {topic}; others may be there, too."
                 )
                 raise typer.Exit(_INTERRUPTED) from twice
+        except InvalidRequestError as error:  # of one record: what came before it is published
+            producer.flush()
+            fates.check(count, interrupted=False)
+            where = records.where
+            if where is None:
+                raise
+            before = f"Published before it: {plural(fates.acknowledged, 'record')}."
+            raise InvalidRequestError(f"{where} cannot be published. {error} {before}") from error
     seconds = time.monotonic() - started
     fates.check(count, interrupted=interrupted)
     published = f"ublished {plural(fates.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
@@ -87,7 +163,81 @@ def produce(
         console(stderr=True).print(f"Interrupted: p{published}")
         raise typer.Exit(_INTERRUPTED)
     console(stderr=True).print(f"P{published}")
-    keys.check()
+    if keys is not None:
+        keys.check()
+
+
+Choice = TypeVar("Choice", bound=enum.Enum)
+
+
+def one_of(option: str, given: str, choices: type[Choice]) -> Choice:
+    """The choice of that name; ConfigError for another."""
+    for choice in choices:
+        if choice.name.lower() == given:
+            return choice
+    *most, last = [choice.name.lower() for choice in choices]
+    raise ConfigError(f"{option} is {given!r}; use {', '.join(most)} or {last}.")
+
+
+class _Input:
+    """The records of files, or of standard input; ``where`` says which one was read last."""
+
+    def __init__(
+        self,
+        files: list[Path],
+        *,
+        whole_files: bool,
+        delimiter: bytes,
+        keys: _Keys | None,
+        json_lines: bool,
+        for_all: InputRecord,
+        tombstones: bool,
+    ) -> None:
+        if json_lines and (keys is not None or whole_files):
+            raise ConfigError("With --json, leave out --key-separator and --whole-files.")
+        if whole_files and not files:
+            raise ConfigError("Name the files that --whole-files is to publish.")
+        self._files = files
+        self._whole_files = whole_files
+        self._delimiter = delimiter
+        self._keys = keys
+        self._json_lines = json_lines
+        self._for_all = for_all
+        self._tombstones = tombstones
+        self.where: str | None = None
+
+    def __iter__(self) -> Iterator[InputRecord]:
+        if not self._files:
+            yield from self._records(sys.stdin.buffer, "standard input")
+        for file in self._files:
+            with _opened(file) as source:
+                if self._whole_files:
+                    self.where = str(file)
+                    yield self._completed(InputRecord(value=source.read()))
+                else:
+                    yield from self._records(source, str(file))
+
+    def _records(self, source: BinaryIO, name: str) -> Iterator[InputRecord]:
+        for number, line in enumerate(delimited(source, self._delimiter), 1):
+            self.where = f"Line {number:,} of {name}"
+            if self._json_lines:
+                yield self._completed(parse_json(line))
+            elif self._keys is not None:
+                key, value = self._keys.split(line)
+                yield self._completed(InputRecord(value=value, key=key))
+            else:
+                yield self._completed(InputRecord(value=line))
+
+    def _completed(self, record: InputRecord) -> InputRecord:
+        """With what is given for all, where the record does not say it itself."""
+        every = self._for_all
+        return InputRecord(
+            value=None if self._tombstones and not record.value else record.value,
+            key=every.key if record.key is None else record.key,
+            headers=record.headers + every.headers,
+            partition=every.partition if record.partition is None else record.partition,
+            timestamp_us=every.timestamp_us if record.timestamp_us is None else record.timestamp_us,
+        )
 
 
 class _Fates:
@@ -117,90 +267,65 @@ class _Fates:
         raise type(error)(f"{error} {told}") from error
 
 
-class _Keys:
-    """Cuts lines into key and value, and counts those that have no key."""
+class _Keys(KeySplitter):
+    """Tells of lines without a key."""
 
-    def __init__(self, given: str | None) -> None:
-        self._shown = "'{}'".format((given or "").replace("\t", "\\t"))
-        self._separator = None if given is None else _unescaped(given)
-        self._lines = 0
-        self._without = 0
-        self._first_without = 0
-
-    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
-        if self._separator is None:
-            return None, line
-        self._lines += 1
-        key, found, value = line.partition(self._separator)
-        if found:
-            return key, value
-        self._without += 1
-        self._first_without = self._first_without or self._lines
-        return None, line
+    def __init__(self, given: str) -> None:
+        super().__init__(given)
+        if "\n" in given or b"\n" in unescaped(given, option="--key-separator"):
+            raise ConfigError(
+                f"--key-separator is {given!r}; use a character that stands in a line."
+            )
 
     def check(self) -> None:
         """Say how many lines had no key. InvalidRequestError when none had one."""
-        from spark_logbus.errors import InvalidRequestError
-
-        if not self._without:
+        if not self.without:
             return
-        if self._without == self._lines:
+        if self.without == self.lines:
             raise InvalidRequestError(
-                f"No line has the key separator {self._shown}: the records were published "
+                f"No line has the key separator {self.shown}: the records were published "
                 "without keys."
             )
         console(stderr=True).print(
-            f"{self._without:,} of {self._lines:,} lines do not have the key separator "
-            f"{self._shown}, and no key: the first is line {self._first_without:,}."
+            f"{self.without:,} of {self.lines:,} lines do not have the key separator "
+            f"{self.shown}, and no key: the first is line {self.first_without:,}."
         )
 
 
-def _unescaped(text: str) -> bytes:
-    """The separator that is meant: in single quotes, shells leave a backslash as it is."""
-    from spark_logbus.errors import ConfigError
-
-    def meant(found: re.Match[bytes]) -> bytes:
-        known = {b"\\t": b"\t", b"\\0": b"\0", b"\\\\": b"\\"}
-        if found[0].startswith(b"\\x") and len(found[0]) == 4:
-            return bytes.fromhex(found[0][2:].decode())
-        if found[0] not in known:
-            raise ConfigError(
-                f"--key-separator is {text!r}; behind a backslash use t (a tab), 0, xNN, or "
-                "another backslash."
-            )
-        return known[found[0]]
-
-    # As the shell gave it: xNN is a byte, and what is no UTF-8 is taken too.
-    separator = re.sub(rb"\\(?:x[0-9A-Fa-f]{2}|.|$)", meant, os.fsencode(text))
-    if not separator or b"\n" in separator:
-        raise ConfigError(f"--key-separator is {text!r}; use a character that stands in a line.")
-    return separator
-
-
 @contextlib.contextmanager
-def _lines(file: Path | None) -> Iterator[BinaryIO]:
-    from spark_logbus.errors import InvalidRequestError
-
-    if file is None:
-        yield sys.stdin.buffer
-        return
+def _opened(file: Path) -> Iterator[BinaryIO]:
     try:
         opened = file.open("rb")
     except OSError as error:
-        raise InvalidRequestError(f"Cannot read {file}: {error.strerror}.") from error
+        raise _unreadable(file, error) from error
     with opened:
-        yield opened
+        try:
+            yield opened
+        except OSError as error:
+            raise _unreadable(file, error) from error
 
 
-def _progress() -> Progress:
+def _unreadable(file: Path, error: OSError) -> InvalidRequestError:
+    return InvalidRequestError(f"Cannot read {file}: {error.strerror}.")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Takes the number of records so far, and shows it in a terminal."""
     out = console(stderr=True)
-    return Progress(
+    if not out.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("publishing"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} records"),
         TimeElapsedColumn(),
-        console=out,
-        disable=not out.is_terminal,
+        console=out.rich(),
         transient=True,
-    )
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.update(task, completed=count)

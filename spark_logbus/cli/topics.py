@@ -1,134 +1,239 @@
-"""``logbus topics``: create, list, describe, alter, delete, give-up."""
+"""``logbus topics``: create, list, describe, alter, add partitions, delete, give up."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from spark_logbus.cli.expiring import expiring
 from spark_logbus.cli.give_up import give_up
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper, connected
-from spark_logbus.cli.output import console, human_bytes, plural, table
+from spark_logbus.cli.options import (
+    DEFAULT_ZOOKEEPER,
+    AsJson,
+    Topic,
+    Topics,
+    Yes,
+    ZooKeeper,
+    connected,
+)
+from spark_logbus.cli.output import NUMBER, SIZE, Column, Table, console, plural, print_json
+from spark_logbus.cli.quantities import in_units, topic_config
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from spark_logbus.client import TopicAlteration, TopicDescription
 
-app.command("give-up")(give_up)
+app = typer.Typer(
+    help="Create, list, describe, alter and delete topics.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-
-def _parse_config(pairs: list[str], *, option: str = "--config") -> dict[str, str]:
-    from spark_logbus.errors import ConfigError
-
-    config = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise ConfigError(f"{option} takes key=value, got {pair!r}.")
-        config[key.strip()] = value.strip()
-    return config
+_PAIR = "key=value, such as retention.ms=7d or segment.bytes=256MiB; may be given more than once."
 
 
 @app.command("create")
 def create(
-    name: str,
-    partitions: Annotated[int, typer.Option(help="How many partitions.", min=1)] = 1,
+    names: Annotated[list[str], typer.Argument(help="One topic or several.", metavar="TOPIC")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="How many partitions each.", min=1)
+    ] = 1,
     config: Annotated[
-        list[str] | None, typer.Option(help="key=value, such as retention.ms=3600000.")
+        list[str] | None, typer.Option("--config", "-c", help=_PAIR, metavar="KEY=VALUE")
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option(help="Be content if it is there.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content if it is there.")
+    ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
 ) -> None:
-    """Create a topic and wait until its partitions can be used."""
+    """Create topics and wait until their partitions can be used.
+
+    \b
+    Example:
+      logbus topics create orders payments -p 4 -c retention.ms=7d
+    """
     from spark_logbus.client import Admin
 
-    wanted = _parse_config(config or [])
+    wanted = topic_config(config or [], option="--config")
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
-        admin.create_topic(name, partitions=partitions, config=wanted, if_not_exists=if_not_exists)
-        # With --if-not-exists it may have been there, and with another number.
-        found = len(admin.describe([name], ends=False)[name].partitions)
-    console().print(f"Topic {name} is ready with {plural(found, 'partition')}.")
+        for name in names:
+            admin.create_topic(
+                name, partitions=partitions, config=wanted, if_not_exists=if_not_exists
+            )
+            # With --if-not-exists it may have been there, and with another number.
+            found = len(admin.describe([name], ends=False)[name].partitions)
+            console().print(f"Topic {name} is ready with {plural(found, 'partition')}.")
 
 
 @app.command("list")
-def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
-    """All topics with their offsets and sizes. Compaction leaves offsets without a record."""
+def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
+    """All topics with their offsets and sizes. Compaction leaves offsets without a record.
+
+    \b
+    Example:
+      logbus topics list --json | jq -r 'select(.offline > 0).topic'
+    """
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
         described = Admin(cluster).describe(None, ends=True)
-    if not described:
-        console().print("There are no topics; make one with `logbus topics create`.")
-        return
-    numbers = ("partitions", "offsets", "size", "offline")
-    rows = table("topic", *numbers, numbers=numbers)
+    rows = Table(
+        Column("topic"),
+        Column("partitions", NUMBER),
+        Column("offsets", NUMBER),
+        Column("size_bytes", SIZE, "size"),
+        Column("offline", NUMBER),
+    )
     for name in sorted(described):
         ends = [partition.ends for partition in described[name].partitions.values()]
         known = [end for end in ends if end is not None]
-        offsets = sum(end.high_watermark - end.log_start_offset for end in known)
-        size = sum(end.size_bytes for end in known)
         offline = len(ends) - len(known)
-        rows.add_row(
-            name,
-            f"{len(ends)}",
-            f"{offsets:,}",
-            human_bytes(size),
-            f"{offline}" if offline else "-",
-        )
-    console().print(rows)
+        row = {
+            "topic": name,
+            "partitions": len(ends),
+            "offsets": sum(end.high_watermark - end.log_start_offset for end in known),
+            "size_bytes": sum(end.size_bytes for end in known),
+            "offline": offline,
+        }
+        rows.add(row, styles={"offline": "bold red"} if offline else None)
+    rows.print(as_json=as_json, empty="There are no topics; make one with `logbus topics create`.")
 
 
 @app.command("describe")
-def describe(name: str, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
-    """A topic's partitions: leaders, offsets and sizes."""
+def describe(
+    names: Topics, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False
+) -> None:
+    """Partitions of topics: leaders, offsets, sizes; and all settings, own and default.
+
+    A setting that is not the topic's own is shown as logbus has it by default; the [log] table of
+    a broker's configuration may say otherwise.
+
+    \b
+    Example:
+      logbus topics describe orders payments
+    """
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
-        described = Admin(cluster).describe([name], ends=True)[name]
-    numbers = ("partition", "log start", "high watermark", "size")
-    rows = table(
-        "partition", "leader", "log start", "high watermark", "size", numbers=numbers, title=name
-    )
-    for number, partition in sorted(described.partitions.items()):
-        ends = partition.ends
-        rows.add_row(
-            str(number),
-            str(partition.leader) if partition.leader else Text("none", style="red"),
-            f"{ends.log_start_offset:,}" if ends else "?",
-            f"{ends.high_watermark:,}" if ends else "?",
-            human_bytes(ends.size_bytes) if ends else "?",
-        )
+        described = Admin(cluster).describe(names, ends=True)
+    found = [described[name] for name in dict.fromkeys(names)]
+    if as_json:
+        print_json(*map(_fields, found))
+        return
     out = console()
-    out.print(rows)
-    for key, value in sorted(described.config.items()):
-        out.print(f"  {key} = {value}")
+    out.print(_partitions_table(found))
+    out.print("")
+    out.print(_settings_table(found))
+
+
+def _partitions_table(topics: list[TopicDescription]) -> Table:
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("leader"),
+        Column("address"),
+        Column("log_start_offset", NUMBER, "log start"),
+        Column("high_watermark", NUMBER),
+        Column("size_bytes", SIZE, "size"),
+        Column("state"),
+    )
+    for topic in topics:
+        for row in _partitions(topic):
+            shown = {**row, "topic": topic.name, "state": "ok" if row["served"] else "offline"}
+            rows.add(shown, styles=None if row["served"] else {"state": "bold red"})
+    return rows
+
+
+def _settings_table(topics: list[TopicDescription]) -> Table:
+    rows = Table(
+        Column("topic"), Column("setting"), Column("value"), Column("in_units"), Column("source")
+    )
+    for topic in topics:
+        for key, setting in _settings(topic).items():
+            row = {
+                "topic": topic.name,
+                "setting": key,
+                "in_units": in_units(key, setting["value"]),
+                **setting,
+            }
+            rows.add(row, styles={"value": "bold"} if setting["source"] == "topic" else None)
+    return rows
+
+
+def _fields(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": _partitions(topic),
+        "settings": _settings(topic),
+    }
+
+
+def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": number,
+            "leader": partition.leader_id,
+            "address": f"{partition.leader.host}:{partition.leader.port}"
+            if partition.leader
+            else None,
+            "log_start_offset": partition.ends.log_start_offset if partition.ends else None,
+            "high_watermark": partition.ends.high_watermark if partition.ends else None,
+            "size_bytes": partition.ends.size_bytes if partition.ends else None,
+            "served": partition.ends is not None,
+        }
+        for number, partition in sorted(topic.partitions.items())
+    ]
+
+
+def _settings(topic: TopicDescription) -> dict[str, dict[str, str]]:
+    """Value and source of each key, the topic's own first."""
+    from spark_logbus.log.config import LogConfig
+
+    values = {**LogConfig().topic_config, **topic.config}
+    settings = {
+        key: {"value": values[key], "source": "topic" if key in topic.config else "default"}
+        for key in sorted(values)
+    }
+    return dict(sorted(settings.items(), key=lambda setting: setting[1]["source"] != "topic"))
 
 
 @app.command("alter")
 def alter(
-    name: str,
+    name: Topic,
     put: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, such as retention.ms=3600000.")
+        list[str] | None, typer.Option("--set", "-s", help=_PAIR, metavar="KEY=VALUE")
     ] = None,
     drop: Annotated[
-        list[str] | None, typer.Option("--unset", help="Go back to the brokers' default.")
+        list[str] | None,
+        typer.Option(
+            "--unset", "-u", help="A key that goes back to the brokers' default.", metavar="KEY"
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(help="Have so many partitions from now on; only more.", min=1)
+        int | None,
+        typer.Option("--partitions", "-p", help="Have so many from now on; only more.", min=1),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before data is deleted.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before data is deleted.")
+    ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+    as_json: AsJson = False,
 ) -> None:
-    """Change a topic's configuration or add partitions, while it is in use."""
+    """Change a topic's configuration or add partitions, while it is in use.
+
+    \b
+    Example:
+      logbus topics alter orders -s retention.ms=12h -u segment.bytes
+    """
     from spark_logbus.client import Admin
     from spark_logbus.config import refuse_unknown
 
-    wanted = _parse_config(put or [], option="--set")
+    wanted = topic_config(put or [], option="--set")
     unwanted = drop or []
     if not wanted and not unwanted and partitions is None:
         raise typer.BadParameter("say what to change: --set, --unset or --partitions.")
-    out = console()
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
         topic = admin.describe([name])[name]
@@ -139,27 +244,73 @@ def alter(
             if not yes:
                 typer.confirm(f"Alter topic {name} all the same?", abort=True, err=True)
         done = admin.alter_topic(name, put=wanted, drop=unwanted, partitions=partitions)
-    rows = table("setting", "before", "now", title=name)
-    for key in sorted({*done.config_before, *done.config}):
-        before, now = (each.get(key, "(default)") for each in (done.config_before, done.config))
-        rows.add_row(key, before, now if now == before else Text(now, style="bold"))
-    rows.add_row("partitions", str(done.partitions_before), str(done.partitions))
-    out.print(rows)
+    _changes(done).print(as_json=as_json)
     if done.partitions > done.partitions_before:
-        out.print("Keys may go to other partitions from now on than their earlier records.")
+        _note_keys()
+
+
+def _changes(done: TopicAlteration) -> Table:
+    rows = Table(Column("setting"), Column("before"), Column("now"))
+    for key in sorted({*done.config_before, *done.config}):
+        before, now = done.config_before.get(key), done.config.get(key)
+        row = {"setting": key, "before": before or "default", "now": now or "default"}
+        rows.add(row, styles=None if now == before else {"now": "bold"})
+    rows.add({"setting": "partitions", "before": str(done.partitions_before),
+              "now": str(done.partitions)})  # fmt: skip
+    return rows
+
+
+def _note_keys() -> None:
+    console(stderr=True).print(
+        "Keys may go to other partitions from now on than their earlier records."
+    )
+
+
+@app.command("add-partitions")
+def add_partitions(
+    names: Topics,
+    num: Annotated[int, typer.Option("--num", "-n", help="How many more each.", min=1)],
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Add partitions to topics; to have a certain number, see topics alter --partitions.
+
+    \b
+    Example:
+      logbus topics add-partitions orders -n 2
+    """
+    from spark_logbus.client import Admin
+
+    with connected(zookeeper) as cluster:
+        admin = Admin(cluster)
+        topics = admin.describe(names, ends=False)
+        for name in dict.fromkeys(names):
+            wanted = len(topics[name].partitions) + num
+            done = admin.alter_topic(name, partitions=wanted)
+            console().print(
+                f"Topic {name} has {plural(done.partitions, 'partition')}, and had "
+                f"{done.partitions_before:,}."
+            )
+    _note_keys()
 
 
 @app.command("delete")
-def delete(
-    name: str,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
-) -> None:
-    """Delete a topic and all its records."""
+def delete(names: Topics, yes: Yes = False, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER) -> None:
+    """Delete topics and all their records.
+
+    \b
+    Example:
+      logbus topics delete orders --yes
+    """
     from spark_logbus.client import Admin
 
     if not yes:
-        typer.confirm(f"Delete topic {name} and all its records?", abort=True)
+        what = f"topic {names[0]} and all its" if len(names) == 1 else f"{', '.join(names)} and all"
+        typer.confirm(f"Delete {what} records?", abort=True)
     with connected(zookeeper) as cluster:
-        Admin(cluster).delete_topic(name)
-    console().print(f"Topic {name} is deleted.")
+        admin = Admin(cluster)
+        for name in dict.fromkeys(names):
+            admin.delete_topic(name)
+            console().print(f"Topic {name} is deleted.")
+
+
+app.command("give-up")(give_up)

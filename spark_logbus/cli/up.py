@@ -9,9 +9,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
-from spark_logbus.cli.output import console, plural
+from spark_logbus.cli.output import Console, console, plural
 
 if TYPE_CHECKING:
     from spark_logbus.local.cluster import EmbeddedCluster
@@ -23,17 +22,26 @@ def up(
     brokers: Annotated[
         int | None,
         typer.Option(
+            "--brokers",
+            "-b",
             help="How many brokers; default: as many as ran here before, else one.",
             min=1,
             show_default=False,
         ),
     ] = None,
-    data: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path("logbus-data"),
+    data: Annotated[Path, typer.Option("--data", "-d", help="Where everything is kept.")] = Path(
+        "logbus-data"
+    ),
     zookeeper_port: Annotated[
         int, typer.Option(help="ZooKeeper's port; 0: that of the last run, else any free one.")
     ] = 0,
 ) -> None:
-    """Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them. The data stays."""
+    """Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them. The data stays.
+
+    \b
+    Example:
+      logbus up -b 3 -d /tmp/logbus
+    """
     # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
     # though its KeyboardInterrupt was caught.
     from spark_logbus.cli.clocks import tell_of_clocks

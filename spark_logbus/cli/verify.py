@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,15 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
-from spark_logbus.cli.output import console, human_bytes, plural, table
+from spark_logbus.cli.output import Column, Table, console, human_bytes, plural, print_json
 
 if TYPE_CHECKING:
     from spark_logbus.log.inspect import Verification
@@ -29,12 +21,16 @@ _PROGRESS_BYTES = 16 << 20  # a bar that moves with each record batch would cost
 def verify(
     data: Annotated[Path, typer.Argument(help="A data directory, or that of one partition.")],
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line; the last sums it up.")
+        bool, typer.Option("--json", "-J", help="One JSON object a line; the last sums it up.")
     ] = False,
 ) -> None:
     """Check every checksum, offset and index; nothing is changed. The broker may be running.
 
     Exit code 0: sound, 1: something is wrong, 2: wrong usage.
+
+    \b
+    Example:
+      logbus verify logbus-data/broker-1/data
     """
     from spark_logbus.broker import BROKER_FILES
     from spark_logbus.log import OS_FILES
@@ -61,10 +57,10 @@ def verify(
 def _print(result: Verification, root: Path, seconds: float) -> None:
     out = console()
     if result.findings:
-        rows = table("kind", "where", "what")
+        rows = Table(Column("kind"), Column("where"), Column("what"))
         for finding in result.findings:
-            where = finding.path.relative_to(root)
-            rows.add_row(finding.severity.value, str(where), finding.message)
+            where = str(finding.path.relative_to(root))
+            rows.add({"kind": finding.severity.value, "where": where, "what": finding.message})
         out.print(rows)
     state = "in use by a broker" if result.live else "not in use"
     if not result.live:
@@ -85,22 +81,33 @@ def _print(result: Verification, root: Path, seconds: float) -> None:
 def _print_json(result: Verification, seconds: float) -> None:
     for finding in result.findings:
         found = {"path": str(finding.path), "message": finding.message}
-        print(json.dumps({"kind": finding.severity.value, **found}))
+        print_json({"kind": finding.severity.value, **found})
     summary = {
         name: getattr(result, name)
         for name in (
             "sound", "live", "clean", "logs", "segments", "record_batches", "records", "size_bytes"
         )
     }  # fmt: skip
-    print(json.dumps({"kind": "summary", **summary, "seconds": round(seconds, 3)}))
+    print_json({"kind": "summary", **summary, "seconds": round(seconds, 3)})
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error while something is checked; none if that is no terminal."""
     out = console(stderr=True)
+    if not out.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=out.rich(), transient=True) as bar:
         task = bar.add_task("", total=total)
         waiting = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,10 +79,10 @@ def data(tmp_path: Path) -> Path:
 def test_whole_record_batches(dump: Dump) -> None:
     code, shown = dump("batches", FIRST + SECOND)
     assert code == 0
-    assert "0 - 1" in shown
-    assert "2 - 2" in shown
-    assert "2013-01-01 05:00:00" in shown
-    assert "none        │ key" in shown
+    assert "0-1" in shown
+    assert "2-2" in shown
+    assert "2013-01-01T05:00:00Z" in shown
+    assert "none         key " in shown
     assert shown.count("ok") == 2
 
 
@@ -107,7 +108,7 @@ def test_a_flipped_bit_does_not_hide_what_follows(dump: Dump) -> None:
     code, shown = dump("batches", bytes(damaged) + SECOND)
     assert code == 1
     assert f"Position 0, {len(FIRST)} bytes: Record batch at offset 0: checksum" in shown
-    assert "2 - 2" in shown
+    assert "2-2" in shown
     assert "1 place in" in shown
 
 
@@ -158,7 +159,7 @@ def test_at_most_so_many(dump: Dump) -> None:
     code, shown = dump("batches", FIRST + SECOND, "--max", "1")
     assert code == 0
     assert "Only the first 1 are shown" in shown
-    assert "2 - 2" not in shown
+    assert "2-2" not in shown
 
 
 # -- records --------------------------------------------------------------------------------
@@ -237,8 +238,8 @@ def test_segments(run: Run, data: Path) -> None:
     assert "(not in use)" in shown
     assert "logbus-clean-shutdown 1" in shown
     assert "logbus-partition 1" in shown
-    assert "00000000000000000000.log │   0 - 3 │              2 │       4 " in shown
-    assert "00000000000000000004.log │   4 - 5 │              1 │       2 " in shown
+    assert re.search(r"00000000000000000000.log +0-3 +2 +4 ", shown)
+    assert re.search(r"00000000000000000004.log +4-5 +1 +2 ", shown)
 
 
 def test_segments_of_a_live_directory(run: Run, tmp_path: Path) -> None:

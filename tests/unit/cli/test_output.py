@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+
 import pytest
 
-from spark_logbus.cli.output import ago, console, human_bytes, plural, table, utc
+from spark_logbus.cli.output import (
+    CHANGE,
+    MARK,
+    MOMENT,
+    NUMBER,
+    SIZE,
+    WORDS,
+    Column,
+    Console,
+    Table,
+    ago,
+    console,
+    human_bytes,
+    plural,
+    utc,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +68,76 @@ def test_plural(count: int, shown: str) -> None:
     assert plural(count, "record") == shown
 
 
-def test_a_pipe_gets_long_lines_whole(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def rows() -> Table:
+    """One row of each kind of column, and one without values."""
+    made = Table(
+        Column("topic"),
+        Column("readers", WORDS),
+        Column("records", NUMBER),
+        Column("size_bytes", SIZE, "size"),
+        Column("change", CHANGE),
+        Column("last_commit_us", MOMENT, "last commit (UTC)"),
+        Column("cut", MARK),
+    )
+    made.add(
+        {
+            "topic": "t" * 200,
+            "readers": ["a", "b"],
+            "records": 1234,
+            "size_bytes": 2048,
+            "change": 5,
+            "last_commit_us": 1_357_016_400_000_000,
+            "cut": True,
+            "note": "only in JSON",
+        }
+    )
+    made.add({"topic": "none", "readers": [], "records": None, "cut": False})
+    return made
+
+
+def test_a_pipe_gets_aligned_columns_of_raw_values(capsys: pytest.CaptureFixture[str]) -> None:
+    rows().print()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["TOPIC", "READERS", "RECORDS", "SIZE-BYTES", "CHANGE", "LAST-COMMIT", "CUT"],
+        ["t" * 200, "a,b", "1234", "2048", "+5", "2013-01-01T05:00:00Z", "*"],
+        ["none", "-", "-", "-", "-", "-", "-"],
+    ]
+    assert len({line.rindex(end) for line, end in zip(lines, ["CUT", "*", "-"], strict=True)}) == 1
+
+
+def test_json_has_raw_values_and_keys_without_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    rows().print(as_json=True)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["size_bytes"], first["readers"], first["note"]) == (
+        2048,
+        ["a", "b"],
+        "only in JSON",
+    )
+    assert second["records"] is None
+
+
+def test_a_terminal_gets_boxes_and_values_for_people() -> None:
+    screen, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        Console(stream).print(rows())
+        data = b""
+        while "┘".encode() not in data:  # a terminal hands it over in pieces
+            data += os.read(screen, 100_000)
+        shown = data.decode()
+    os.close(screen)
+    assert "last" in shown
+    for part in ("┃", "a, b", "1,234", "2.0 KiB", "2013-01-01 05:00:00"):
+        assert part in shown
+
+
+def test_a_table_without_rows_says_so_beside_standard_output(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    rows = table("topic", "records", numbers=("records",))
-    rows.add_row("t" * 200, "1")
-    console().print(rows)
-    assert "t" * 200 in capsys.readouterr().out
+    Table(Column("topic")).print(empty="There are no topics.")
+    assert capsys.readouterr() == ("", "There are no topics.\n")
+    Table(Column("topic")).print(as_json=True, empty="There are no topics.")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_brackets_are_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_damage(verify: Run, data: Path) -> None:
     break_it(data)
     code, out, _ = verify(data)
     assert code == 1
-    assert "damage │ flights-0/00000000000000000000.log" in out
+    assert "damage  flights-0/00000000000000000000.log" in out
     assert out.splitlines()[-1] == "Something is wrong in 1 place."
 
 
@@ -60,7 +60,7 @@ def test_notes_alone_are_no_reason_to_worry(verify: Run, data: Path) -> None:
     (data / "notes.txt").touch()
     code, out, _ = verify(data)
     assert code == 0
-    assert "note │ notes.txt" in out
+    assert "note  notes.txt" in out
 
 
 def test_lines_of_json(verify: Run, data: Path) -> None:

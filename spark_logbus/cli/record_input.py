@@ -1,0 +1,166 @@
+"""Records out of text: lines with keys, whole files, JSON lines. No clients, no console."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from spark_logbus.errors import ConfigError, InvalidRequestError
+from spark_logbus.times import parse_moment_us
+
+_PIECE_BYTES: Final = 1 << 16
+_FIELDS: Final = frozenset({"key", "value", "headers", "partition", "timestamp_us"})
+# Of what `logbus consume --json` prints, which says where a record was.
+_IGNORED: Final = frozenset({"topic", "offset"})
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """A record that is to be published. ``timestamp_us`` None is the time of sending."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_us: int | None = None
+
+
+def delimited(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """The parts of ``source`` between delimiters; what follows the last one only if it is not
+    empty. A newline takes a carriage return before it along."""
+    if delimiter == b"\n":
+        for line in source:
+            yield line.rstrip(b"\r\n")
+        return
+    rest = b""
+    while piece := source.read(_PIECE_BYTES):
+        *parts, rest = (rest + piece).split(delimiter)
+        yield from parts
+    if rest:
+        yield rest
+
+
+class KeySplitter:
+    """Cuts lines into key and value, and counts those that have no key."""
+
+    def __init__(self, given: str) -> None:
+        self.shown = "'{}'".format(given.replace("\t", "\\t"))
+        self._separator = unescaped(given, option="--key-separator")
+        self.lines = 0
+        self.without = 0
+        self.first_without = 0
+
+    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
+        self.lines += 1
+        key, found, value = line.partition(self._separator)
+        if found:
+            return key, value
+        self.without += 1
+        self.first_without = self.first_without or self.lines
+        return None, line
+
+
+def unescaped(text: str, *, option: str) -> bytes:
+    """The bytes that are meant: in single quotes, shells leave a backslash as it is."""
+
+    def meant(found: re.Match[bytes]) -> bytes:
+        known = {b"\\t": b"\t", b"\\0": b"\0", b"\\n": b"\n", b"\\r": b"\r", b"\\\\": b"\\"}
+        if found[0].startswith(b"\\x") and len(found[0]) == 4:
+            return bytes.fromhex(found[0][2:].decode())
+        if found[0] not in known:
+            raise ConfigError(
+                f"{option} is {text!r}; behind a backslash use t (a tab), n, r, 0, xNN, or another "
+                "backslash."
+            )
+        return known[found[0]]
+
+    # As the shell gave it: xNN is a byte, and what is no UTF-8 is taken too.
+    data = re.sub(rb"\\(?:x[0-9A-Fa-f]{2}|.|$)", meant, os.fsencode(text))
+    if not data:
+        raise ConfigError(f"{option} is {text!r}; use one character or more.")
+    return data
+
+
+def parse_header(text: str) -> tuple[str, bytes | None]:
+    """``name=value``; a name alone has no value."""
+    name, found, value = text.partition("=")
+    if not name:
+        raise ConfigError(f"--header is {text!r}; use name=value.")
+    return name, os.fsencode(value) if found else None
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970, or a moment in ISO 8601, in µs."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text) * 1000
+    try:
+        return parse_moment_us(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--timestamp is {text!r}; use milliseconds since 1970, or a moment such as "
+            "2026-01-31T12:00Z."
+        ) from error
+
+
+def parse_json(line: bytes) -> InputRecord:
+    """A record as ``logbus consume --json`` prints it. InvalidRequestError says what is wrong."""
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"It is no JSON: {error}.") from error
+    if not isinstance(given, dict):
+        raise InvalidRequestError("It is no JSON object.")
+    unknown = given.keys() - _FIELDS - _IGNORED
+    if unknown or "value" not in given:
+        raise InvalidRequestError(
+            f"It has {', '.join(sorted(given)) or 'no fields'}; use value, and optionally key, "
+            "headers, partition and timestamp_us."
+        )
+    return InputRecord(
+        value=_bytes("value", given["value"]),
+        key=_bytes("key", given.get("key")),
+        headers=tuple(_headers(given.get("headers") or ())),
+        partition=_whole("partition", given.get("partition")),
+        timestamp_us=_whole("timestamp_us", given.get("timestamp_us")),
+    )
+
+
+def _bytes(name: str, given: Any) -> bytes | None:
+    match given:
+        case None:
+            return None
+        case str():
+            return given.encode()
+        case {"base64": str(text)} if len(given) == 1:
+            try:
+                return base64.b64decode(text, validate=True)
+            except binascii.Error as error:
+                raise InvalidRequestError(f"Its {name} is no base64: {error}.") from error
+    raise InvalidRequestError(
+        f'Its {name} is {json.dumps(given)[:60]}; use text, null, or {{"base64": "..."}}.'
+    )
+
+
+def _headers(given: Any) -> Iterator[tuple[str, bytes | None]]:
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    for pair in pairs if isinstance(pairs, list | tuple) else [None]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidRequestError(
+                f"Its headers are {json.dumps(given)[:60]}; use an object, or pairs, of names and "
+                "values."
+            )
+        yield pair[0], _bytes(f"header {pair[0]}", pair[1])
+
+
+def _whole(name: str, given: Any) -> int | None:
+    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    raise InvalidRequestError(f"Its {name} is {json.dumps(given)[:60]}; use a whole number.")
