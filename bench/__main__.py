@@ -16,6 +16,7 @@ BENCHMARKS = {
     "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",
     "requests": "what an append request costs the broker, in itself and in the kernel",
     "interference": "latency of appends beside cold, stopped and idle readers, against alone",
+    "clients": "producers and consumers, against librdkafka's and Kafka's own in Java",
     "record": "encode, verify and decode one record batch",
 }
 

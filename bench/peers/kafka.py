@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,16 +63,38 @@ class Kafka:
     bootstrap: str
     connector: Sequence[Path]
     """Jars that a Spark session needs for ``format("kafka")``."""
+    data: Path
+    """Where it keeps its partitions, each in a folder ``<topic>-<number>``."""
+    version: str
 
-    def create_topic(self, name: str, *, partitions: int) -> None:
+    def create_topic(
+        self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
+    ) -> None:
         from confluent_kafka.admin import NewTopic
 
         admin = self._admin()  # must live until its futures are done
-        _wait_for(admin.create_topics([NewTopic(name, partitions, 1)]))
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        _wait_for(admin.create_topics([topic]))
 
     def delete_topic(self, name: str) -> None:
         admin = self._admin()
         _wait_for(admin.delete_topics([name]))
+
+    def record_count(self, topic: str, *, partitions: int) -> int:
+        """What consumers see of a topic that was never compacted."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
+        try:
+            ends = [
+                consumer.get_watermark_offsets(
+                    TopicPartition(topic, number), timeout=_REQUEST_DEADLINE_S
+                )
+                for number in range(partitions)
+            ]
+        finally:
+            consumer.close()
+        return sum(high - low for low, high in ends)
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
@@ -105,12 +127,11 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
     connector = jars_of(_HERE / "kafka-connector.xml")
     with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-") as name:
         directory = Path(name)
+        data = directory / "data"
         port, controller_port = _free_ports(2)
         properties = directory / "server.properties"
         properties.write_text(
-            _PROPERTIES.format(
-                host=_HOST, port=port, controller_port=controller_port, data=directory / "data"
-            )
+            _PROPERTIES.format(host=_HOST, port=port, controller_port=controller_port, data=data)
             + (_FLUSH_EACH_APPEND if flushed else "")
         )
         command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
@@ -120,9 +141,18 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
         process = spawn([*command, "kafka.Kafka", str(properties)], output=output)
         try:
             _wait_until_ready(process, port, output)
-            yield Kafka(bootstrap=f"{_HOST}:{port}", connector=connector)
+            yield Kafka(
+                bootstrap=f"{_HOST}:{port}",
+                connector=connector,
+                data=data,
+                version=_version(server),
+            )
         finally:
             stop(process, _STOP_GRACE_S)
+
+
+def _version(jars: Sequence[Path]) -> str:
+    return next(jar.stem.split("-")[1] for jar in jars if jar.name.startswith("kafka_2.13-"))
 
 
 def _run(command: list[str]) -> None:

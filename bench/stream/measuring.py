@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -54,9 +55,17 @@ class Bench:
 _numbers = itertools.count(1)
 
 
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
 def in_turn(
-    contenders: Sequence[Contender],
-    measure: Callable[[Contender, bool], Metrics],
+    contenders: Sequence[_Named],
+    measure: Callable[[_Named, bool], Metrics],
     *,
     rounds: int,
 ) -> dict[str, list[Metrics]]:

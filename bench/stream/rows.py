@@ -74,11 +74,12 @@ def nothing(bench: Bench, row: str) -> Result:
         batches = bench.batches if counts else WARM_UP_BATCHES
         return live(bench, contender, a_second=FAST, batches=batches)
 
+    contenders: list[Contender] = [alone, beside, ready, bench.logbus]
     return Result(
         row,
         f"micro-batches at {FAST:,} records/s to noop",
         "ms",
-        in_turn([alone, beside, ready, bench.logbus], measure, rounds=bench.rounds),
+        in_turn(contenders, measure, rounds=bench.rounds),
         (WHOLE,),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import struct
 from pathlib import Path
 from typing import cast
 from unittest.mock import patch
@@ -10,6 +11,10 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
+from bench.clients import results as clients_results
+from bench.clients.rows import JAVA, LIBRDKAFKA, LOGBUS, TIME
+from bench.clients.systems import stored_in
+from bench.clients.work import Done, Work
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
 from bench.stream import results
@@ -112,3 +117,41 @@ def test_phases_add_up_to_the_whole_micro_batch() -> None:
     assert phases["rest"] == [10]
     whole = phases.pop("triggerExecution")
     assert [sum(values) for values in zip(*phases.values(), strict=True)] == whole == [100]
+
+
+def test_work_reaches_a_client_process_unchanged() -> None:
+    work = Work("send", "librdkafka", records=7, batch_records=50, flushed=True)
+    assert Work.from_json(work.to_json()) == work
+    assert [len(value) for value in work.values(3)] == [200] * 3
+
+
+def test_times_of_clients_are_those_of_one_record() -> None:
+    done = Done(1_000, 10, seconds=0.5, cpu_seconds=0.25, waits_s=[0.001] * 99 + [0.002])
+    metrics = done.metrics()
+    assert (metrics[TIME], metrics["CPU µs a record"]) == (500, 250)
+    assert metrics["p50, µs"] == 1_000 < metrics["p99, µs"]
+
+
+@pytest.mark.parametrize("prefix", ["<qI", ">qi"])
+def test_record_batches_of_segment_files_are_counted(tmp_path: Path, prefix: str) -> None:
+    for number, lengths in enumerate(([100, 7], [30])):
+        folder = tmp_path / f"t-{number}"
+        folder.mkdir()
+        data = b"".join(struct.pack(prefix, 0, length) + bytes(length) for length in lengths)
+        (folder / "00000000000000000000.log").write_bytes(data)
+    stored = stored_in(tmp_path, "t", partitions=2, prefix=struct.Struct(prefix))
+    assert stored == (3, 100 + 7 + 30 + 3 * 12)
+
+
+def test_the_table_of_clients_says_which_peer_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rounds = {LIBRDKAFKA: [{TIME: 3.0}], LOGBUS: [{TIME: 2.0}]}
+    with patch.object(clients_results, "console", Console(width=160)):
+        lines = clients_results.Lines()
+        lines.add(Result("iterate", "reads", TIME, rounds, (TIME,)), {JAVA: 1.0, LIBRDKAFKA: 1.8})
+        lines.show()
+    java, librdkafka = (line for line in capsys.readouterr().out.splitlines() if "iterate" in line)
+    assert "not at hand" in java
+    assert "1.50 (1.50-1.50)" in librdkafka
+    assert "1.8" in librdkafka

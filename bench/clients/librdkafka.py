@@ -1,0 +1,132 @@
+"""What confluent-kafka's clients, Python over librdkafka in C, do for each ``Work``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition, libversion, version
+
+from bench.clients.work import Done, Work
+from bench.clients.worker import timed
+
+_FLUSH_S = 120.0
+_SILENCE_S = 30.0
+_CONSUMED = 10_000  # messages that one call of consume may return
+
+# What its documentation names for throughput; checksums are checked as the others do.
+CONSUMER_TUNED: Mapping[str, Any] = {
+    "check.crcs": True,
+    "fetch.message.max.bytes": 8 << 20,
+    "fetch.max.bytes": 64 << 20,
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 1 << 20,
+}
+
+
+def versions() -> str:
+    return f"confluent-kafka {version()}, librdkafka {libversion()[0]}"
+
+
+def _producer(work: Work, settings: Mapping[str, Any]) -> Producer:
+    limits = {} if work.batch_records is None else {"batch.num.messages": work.batch_records}
+    return Producer(
+        {
+            "bootstrap.servers": work.address,
+            "acks": "1",
+            "linger.ms": work.linger_ms,
+            "batch.size": work.batch_bytes,
+            "queue.buffering.max.messages": 1_000_000,
+            **limits,
+            **settings,
+        }
+    )
+
+
+def send(work: Work) -> Done:
+    """With reports of failures only."""
+    failed: list[str] = []
+    producer = _producer(
+        work,
+        {
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failed.append(str(error)),
+        },
+    )
+
+    def all_acknowledged(count: int) -> None:
+        produce, topic = producer.produce, work.topic
+        for value in work.values(count):
+            while True:
+                try:
+                    produce(topic, value)
+                    break
+                except BufferError:  # the queue is full: let some of it go
+                    producer.poll(0.01)
+        left = producer.flush(_FLUSH_S)
+        if left or failed:
+            raise SystemExit(f"Kafka did not take {left or len(failed)} records: {failed[:1]}.")
+
+    all_acknowledged(work.warm_up)
+    return Done(work.records, work.warm_up, *timed(lambda: all_acknowledged(work.records)))
+
+
+def send_each(work: Work) -> Done:
+    """One record, and wait for its report, which takes less time than ``flush``."""
+    producer = _producer(work, {})
+    reported: list[Any] = []
+    waits: list[float] = []
+
+    def report(error: Any, _: Any) -> None:
+        reported.append(error)
+
+    def wait_for_each(count: int) -> None:
+        for value in work.values(count):
+            started = time.perf_counter()
+            producer.produce(work.topic, value, on_delivery=report)
+            while not reported:
+                producer.poll(_FLUSH_S)
+            error = reported.pop()
+            waits.append(time.perf_counter() - started)
+            if error is not None:
+                raise SystemExit(f"Kafka did not take a record: {error}.")
+
+    wait_for_each(work.warm_up)
+    waits.clear()
+    return Done(work.records, work.warm_up, *timed(lambda: wait_for_each(work.records)), waits)
+
+
+def consume(work: Work) -> Done:
+    consumer = Consumer(
+        {**CONSUMER_TUNED, "bootstrap.servers": work.address, "group.id": "bench",
+         "enable.auto.commit": False}
+    )  # fmt: skip
+    try:
+        numbers = consumer.list_topics(work.topic, timeout=_SILENCE_S).topics[work.topic].partitions
+        consumer.assign([TopicPartition(work.topic, number, 0) for number in numbers])
+        count = value_bytes = 0
+
+        def take(limit: int) -> None:
+            nonlocal count, value_bytes
+            messages = consumer.consume(limit, timeout=_SILENCE_S)
+            if not messages:
+                raise SystemExit(f"No more records within {_SILENCE_S:.0f} s after {count:,}.")
+            for message in messages:
+                if message.error():
+                    raise SystemExit(f"Kafka's consumer: {message.error()}.")
+                value_bytes += len(message.value())
+                count += 1
+
+        def read() -> None:
+            while count < work.records:
+                take(min(_CONSUMED, work.records - count))  # it waits until it has so many
+
+        take(1)
+        took = timed(read)
+    finally:
+        consumer.close()
+    expected = work.records * work.value_bytes
+    if value_bytes != expected:
+        raise SystemExit(f"Expected {expected:,} bytes of values, read {value_bytes:,}.")
+    return Done(count - 1, 1, *took)

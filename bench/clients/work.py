@@ -1,0 +1,65 @@
+"""What one client process is asked to do, and what it answers. Sent as JSON, both ways."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from typing import Self
+
+VALUES = 1_000  # different ones, handed over again and again
+
+
+@dataclass(frozen=True)
+class Work:
+    name: str
+    """A function of the client's module."""
+    system: str = "logbus"
+    """Whose client: logbus or librdkafka."""
+    address: str = ""
+    """ZooKeeper's connect string, or Kafka's bootstrap servers."""
+    topic: str = ""
+    records: int = 0
+    value_bytes: int = 200
+    batch_bytes: int = 1 << 20
+    batch_records: int | None = None
+    """At most so many in a record batch; None: what ``batch_bytes`` hold."""
+    linger_ms: int = 50
+    flushed: bool = False
+    warm_up: int = 10_000
+    """Records that are sent before the clock starts."""
+
+    def values(self, count: int) -> Iterator[bytes]:
+        different = [b"%0*d" % (self.value_bytes, number) for number in range(VALUES)]
+        return islice(cycle(different), count)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Done:
+    records: int
+    """Of the time that was taken."""
+    warm_up: int
+    """Records before that."""
+    seconds: float
+    cpu_seconds: float | None = None
+    """Of the client's process."""
+    waits_s: Sequence[float] = ()
+    """From handing over one record to its acknowledgement, where each is waited for."""
+
+    def metrics(self) -> dict[str, float]:
+        shown = {"µs a record": 1e6 * self.seconds / self.records}
+        if self.cpu_seconds is not None:
+            shown["CPU µs a record"] = 1e6 * self.cpu_seconds / self.records
+        if self.waits_s:
+            shown["p50, µs"] = 1e6 * statistics.median(self.waits_s)
+            shown["p99, µs"] = 1e6 * statistics.quantiles(self.waits_s, n=100)[98]
+        return shown

@@ -1,0 +1,55 @@
+"""A client's process: ``python -m bench.clients.worker``, work as JSON in, what is done out.
+
+A fresh one for each measurement, which imports, connects and warms up before its clock starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+
+from bench.clients.work import Done, Work
+
+_MODULES = {"logbus": "bench.clients.logbus_client", "librdkafka": "bench.clients.librdkafka"}
+_ROOT = Path(__file__).resolve().parents[2]
+_DEADLINE_S = 600.0
+
+
+def run(work: Work) -> Done:
+    """Do it in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.clients.worker"],
+        input=work.to_json(),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        timeout=_DEADLINE_S,
+    )
+    if ended.returncode != 0:
+        raise SystemExit(f"The client of {work.system} ended with code {ended.returncode}.")
+    return Done(**json.loads(ended.stdout))
+
+
+def timed(job: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that ``job`` takes, and the processor's seconds of this process."""
+    gc.collect()
+    started, cpu_started = time.perf_counter(), time.process_time()
+    job()
+    return time.perf_counter() - started, time.process_time() - cpu_started
+
+
+def main() -> None:
+    work = Work.from_json(sys.stdin.read())
+    done: Done = getattr(import_module(_MODULES[work.system]), work.name)(work)
+    print(json.dumps(asdict(done)))
+
+
+if __name__ == "__main__":
+    main()
