@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 
 import pytest
@@ -53,11 +55,19 @@ def restart_elsewhere(*brokers: BrokerProcess) -> None:
         broker.stop()
         # A broker whose port is not configured comes back to the one it remembers.
         (broker.directory / "data" / "broker.port").unlink()
-    for broker in brokers:
-        broker.launch()
-    for broker in brokers:
-        broker.wait_until_ready()
+    with ExitStack() as held:
+        for address in before:  # else a broker may choose one of them by chance
+            held.enter_context(listener(address))
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready()
     assert before.isdisjoint({broker.address for broker in brokers})
+
+
+def listener(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_server((host, int(port)))
 
 
 def read_all(cluster: Cluster, topic_partition: TopicPartition) -> list[bytes]:
