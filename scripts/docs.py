@@ -1,4 +1,4 @@
-"""Writes what the documents repeat of the code: tables of settings and metrics, links to tests.
+"""Writes what documents repeat of the code: tables of settings and metrics, commands, test links.
 
 The sources are the configuration dataclasses, with the ``#:`` comment above each field, the table
 of metrics, and the names of the tests. In a page, ``<!-- generated: NAME -->`` begins a generated
@@ -29,6 +29,7 @@ from spark_logbus.broker import (
     NetworkConfig,
 )
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind
+from spark_logbus.cli.app import VERBS, loaded
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.log import LogConfig
 from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
@@ -256,6 +257,42 @@ def metric_table() -> str:
     return "\n".join(rows)
 
 
+def command_reference() -> str:
+    """Each verb of the command line: its help, arguments, options with defaults, and example."""
+    sections: list[str] = []
+    for name in VERBS:
+        command = loaded(name)
+        inner = getattr(command, "commands", None)
+        verbs = {f"{name} {each}": found for each, found in (inner or {}).items()}
+        for words, verb in (verbs or {name: command}).items():
+            sections += _verb(words, verb)
+    return "\n".join(sections)
+
+
+def _verb(words: str, verb: Any) -> Iterator[str]:
+    text, _, example = verb.help.partition("\b\nExample:\n")
+    yield f"### `logbus {words}`\n"
+    for paragraph in text.strip().split("\n\n"):
+        escaped = paragraph.replace("<", "\\<").replace("*", "\\*")
+        yield textwrap.fill(" ".join(escaped.split()), WIDTH) + "\n"
+    yield f"```\n{textwrap.dedent(example).strip()}\n```\n"
+    yield "| option | default | |\n|---|---|---|"
+    for param in verb.params:
+        if param.param_type_name == "argument":
+            names = (param.metavar or param.name).strip("{}.").upper() + "..." * (param.nargs != 1)
+        else:
+            names = "`, `".join([*param.opts, *param.secondary_opts])
+        default = "required" if param.required else _default(param.default)
+        environment = f" From `{param.envvar}` if that is set." if param.envvar else ""
+        cell = _cell(" ".join((param.help or "").split()))
+        yield f"| `{names}` | {default} | {cell}{environment} |"
+    yield ""
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or callable(value) else f"`{value!s}`"
+
+
 def _cell(comment: str) -> str:
     return comment.replace("``", "`").replace("|", "\\|")
 
@@ -287,6 +324,7 @@ def parts(page: Path) -> dict[str, Callable[[str], str]]:
         **tables,
         "log-settings": lambda _: log_table(),
         "metrics": lambda _: metric_table(),
+        "commands": lambda _: command_reference(),
         "tests": links(page),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from tests.helpers import wait_until
 from tests.servers.broker import broker_process
 from tests.servers.relay import Relay
 
@@ -20,7 +22,8 @@ CONFIG = ClientConfig(local_sockets=False, retry_backoff_ms=1, retry_backoff_max
 
 
 class Losses:
-    """Once ``losing``, drops two answers in five, and the connection with them.
+    """Once ``losing``, drops two answers in five, and the connection with them. While ``held``,
+    answers wait, and then get lost likewise.
 
     What they were about has been carried out: the broker has answered.
     """
@@ -29,8 +32,11 @@ class Losses:
         self._chance = random.Random(18)
         self.losing = False
         self.lost = 0
+        self.held: threading.Event | None = None
 
     def passes(self, _: bytes) -> bool:
+        if self.held is not None:
+            return self.held.wait(30) and False
         if self.losing and self._chance.random() < 0.4:
             self.lost += 1
             return False
@@ -92,3 +98,30 @@ def test_without_numbers_there_are_second_copies(lossy: tuple[Cluster, Losses]) 
     config = ProducerConfig(linger_ms=0, batch_bytes=100, idempotent=False)
     publish(cluster, losses, config)
     assert max(Counter(stored(cluster)).values()) > 1
+
+
+def test_several_requests_are_under_way_and_keep_their_order(
+    lossy: tuple[Cluster, Losses], tmp_path: Path
+) -> None:
+    """What a broker far away has taken shows in its log, before any of its answers arrives."""
+    cluster, losses = lossy
+    values = [b"%04d" % number * 1_000 for number in range(20)]
+
+    def taken() -> list[bytes]:
+        [log] = tmp_path.glob(f"**/{TP.topic}-0/*.log")
+        data = log.read_bytes()
+        return [value for value in values if value in data]
+
+    with Producer(cluster, ProducerConfig(linger_ms=0, batch_bytes=100)) as producer:
+        producer.send(TP.topic, b"first").result(30)
+        losses.held = threading.Event()
+        futures = []
+        for count in range(1, 4):
+            futures.append(producer.send(TP.topic, values[count - 1]))
+            wait_until(lambda count=count: taken() == values[:count])  # type: ignore[misc]
+        futures += [producer.send(TP.topic, value) for value in values[3:]]
+        held, losses.held = losses.held, None
+        held.set()
+        offsets = [future.result(60).offset for future in futures]
+    assert stored(cluster) == [b"first", *values]
+    assert offsets == list(range(1, 21))

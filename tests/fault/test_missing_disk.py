@@ -207,7 +207,7 @@ def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, c
         shown = logbus("topics", "give-up", "t", "-z", chroot)
         assert shown.returncode == 0
         assert "Nothing was changed" in shown.stdout
-        row = rf"│ +1 │ +1 │ +{2 * AT_FIRST} │ +6 │ +{GONE_ON:,} │"
+        row = rf"t +1 +1 +{2 * AT_FIRST} +6 +{GONE_ON}\n"
         assert re.search(row, shown.stdout)
         check_refused(broker, 1)
         done = logbus("topics", "give-up", "t", "--execute", "-z", chroot)

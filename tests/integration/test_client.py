@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -45,9 +46,9 @@ from spark_logbus.model import (
     OffsetRange,
     TopicPartition,
 )
-from spark_logbus.offsets.selection import Pattern
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.protocol import Api, CreateTopicRequest, CreateTopicResponse
+from spark_logbus.selection import Pattern
 from spark_logbus.zookeeper import Session
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
@@ -438,3 +439,127 @@ def test_many_producers_and_readers_at_once(cluster: Cluster, topic: str) -> Non
     for mine in range(4):
         own = [value for value in got if value.startswith(b"%d:" % mine)]
         assert own == [b"%d:%d" % (mine, number) for number in range(500)]
+
+
+def test_paused_partitions_wait_and_lose_nothing(cluster: Cluster, topic: str) -> None:
+    one, two = (TopicPartition(topic, number) for number in (0, 1))
+    with Producer(cluster) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+    with Consumer(cluster) as consumer:
+        consumer.assign([one])
+        read = [record.value for record in islice(consumer, 2)]
+        consumer.assign([one, two])
+        consumer.pause([one])
+        assert consumer.paused == [one]
+        assert consumer.position(one) == 2
+        assert [record.value for record in islice(consumer, 5)] == [b"1", b"3", b"5", b"7", b"9"]
+        assert consumer.poll_arrow(0.1) == []
+        consumer.seek(one, 1)  # takes effect when it is read again
+        consumer.resume([one, two])
+        assert consumer.paused == []
+        read += [record.value for record in islice(consumer, 4)]
+        assert read == [b"0", b"2", b"2", b"4", b"6", b"8"]
+        consumer.pause([one])
+        consumer.assign([two])
+        assert consumer.paused == []
+        with pytest.raises(InvalidRequestError, match=f"{one} is not assigned"):
+            consumer.pause([one])
+
+
+def test_what_there_is_as_a_table(cluster: Cluster, topic: str) -> None:
+    fill(cluster, topic, b"a", 3)
+    headers = {"origin": b"test", "none": None}
+    with Producer(cluster) as producer:
+        producer.send(topic, None, key=b"k", timestamp_us=7, partition=1, headers=headers)
+    with Consumer(cluster) as consumer:
+        consumer.assign_topics(topic)
+        consumer.seek(TopicPartition(topic, 0), "-2 records")
+        table = consumer.to_arrow().sort_by([("topic", "ascending"), ("partition", "ascending")])
+        assert table.column("value").to_pylist() == [b"a1", b"a2", None]
+        assert table.column("offset").to_pylist() == [1, 2, 0]
+        assert table.column("partition").to_pylist() == [0, 0, 1]
+        assert table.column("key").to_pylist() == [None, None, b"k"]
+        assert table.column("headers").to_pylist()[2] == [
+            {"key": "origin", "value": b"test"}, {"key": "none", "value": None},
+        ]  # fmt: skip
+        assert table.column("timestamp").cast(pa.int64()).to_pylist()[2] == 7
+        assert consumer.to_arrow().num_rows == 0
+        fill(cluster, topic, b"b", 1)
+        frame = consumer.to_pandas()
+        assert frame["value"].tolist() == [b"b0"]
+        assert list(frame.columns) == table.column_names
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"), [("earliest", 0), ("latest", 3), (1, 1), ("2", 2), ("-2 records", 1),
+                            ("-10 minutes", 0)],
+)  # fmt: skip
+def test_places_to_seek(cluster: Cluster, topic: str, place: int | str, expected: int) -> None:
+    fill(cluster, topic, b"a", 3)
+    with Consumer(cluster) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), place)
+        assert consumer.position(TopicPartition(topic, 0)) == expected
+        with pytest.raises(InvalidRequestError, match="The place to seek is 'soon'"):
+            consumer.seek(TopicPartition(topic, 0), "soon")
+
+
+def test_many_records_at_once(cluster: Cluster, topic: str) -> None:
+    with Producer(cluster) as producer:
+        producer.send_many(topic, [])
+        ranges = producer.send_many(
+            topic,
+            [b"a", None, bytearray(b"c")],
+            keys=[b"k", b"k", None],
+            timestamps_us=[1, 2, 3],
+            headers=[{"h": b"1"}, None, [("h", b"2"), ("h", None)]],
+            partition=1,
+        )
+        producer.send_many(topic, pa.array([b"d"]), partition=1)
+        producer.flush()
+        assert sum(future.result(0).record_count for future in ranges) == 3
+    with Consumer(cluster) as consumer:
+        consumer.assign([TopicPartition(topic, 1)])
+        got = list(islice(consumer, 4))
+    assert [record.value for record in got] == [b"a", None, b"c", b"d"]
+    assert [record.key for record in got] == [b"k", b"k", None, None]
+    assert [record.timestamp_us for record in got[:3]] == [1, 2, 3]
+    assert [record.headers for record in got] == [
+        (("h", b"1"),), (), (("h", b"2"), ("h", None)), (),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": b"abc"}, "values must be a sequence .* got bytes"),
+        ({"values": ["text"]}, r"values\[0\] must be bytes"),
+        ({"values": [b"a", 1]}, r"values\[1\] must be bytes"),
+        ({"values": [b"a"], "keys": [b"k", b"l"]}, "There are 1 values and 2 for the column key"),
+        ({"values": [b"a"], "timestamps_us": ["noon"]}, "timestamp_us must be a whole number"),
+        ({"values": [b"a"], "headers": [7]}, "headers must be a mapping"),
+    ],
+)
+def test_what_many_records_may_be(
+    cluster: Cluster, topic: str, arguments: dict[str, Any], message: str
+) -> None:
+    with Producer(cluster) as producer:
+        with pytest.raises(InvalidRequestError, match=message):
+            producer.send_many(topic, **arguments)
+        assert producer.send(topic, b"next").result(30).offset == 0
+
+
+def test_a_few_records_at_a_time(cluster: Cluster, topic: str) -> None:
+    with Producer(cluster) as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    with Consumer(cluster) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        got = [record.value for record in consumer.poll(30, max_records=3)]
+        assert got == [b"0", b"1", b"2"]
+        assert consumer.position(TopicPartition(topic, 0)) == 3
+        assert next(consumer).value == b"3"
+        got = [record.value for record in consumer.poll(30)]
+        assert got == [b"%d" % number for number in range(4, 10)]
+        assert consumer.poll(0.05) == []
+        assert consumer.position(TopicPartition(topic, 0)) == 10

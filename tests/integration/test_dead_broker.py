@@ -28,8 +28,8 @@ from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.errors import BrokerUnavailableError, RequestTimeoutError
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import AtOffset, Latest, TopicPartition
-from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.selection import Topics
 from tests.helpers import wait_until
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)

@@ -19,6 +19,7 @@ from spark_logbus.client import (
     Cluster,
     Consumer,
     Producer,
+    ProducerConfig,
     RangeReader,
 )
 from spark_logbus.clock import SystemClock
@@ -125,3 +126,27 @@ def test_an_answer_that_is_on_its_way_is_waited_for(
                 assert sum(len(fetched.arrow_batch) for fetched in reader) == 9
         finally:
             relay.close()
+
+
+def test_a_send_waits_for_no_metadata(tmp_path: Path, chroot: str) -> None:
+    config = replace(
+        CONFIG, metadata_max_age_ms=1, connect_timeout_ms=60_000, request_timeout_ms=60_000
+    )
+    with (
+        broker_process(tmp_path, chroot) as broker,
+        Cluster.from_zookeeper(chroot, config) as cluster,
+    ):
+        Admin(cluster).create_topic("t", partitions=1)
+        with Producer(cluster, ProducerConfig(batch_bytes=1, linger_ms=0)) as producer:
+            futures = [producer.send("t", b"0")]
+            futures[0].result(30)
+
+            def send() -> None:
+                futures.extend(producer.send("t", b"%d" % number) for number in range(1, 20))
+
+            sending = threading.Thread(target=send)
+            with stopped(broker):
+                sending.start()
+                sending.join(20)
+                assert not sending.is_alive()
+            assert [future.result(30).offset for future in futures] == list(range(20))

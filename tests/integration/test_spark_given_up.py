@@ -15,8 +15,8 @@ from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.reading import plan
 from spark_logbus.model import TopicPartition
-from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, is_led

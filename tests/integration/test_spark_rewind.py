@@ -24,8 +24,8 @@ from spark_logbus.model import (
 )
 from spark_logbus.offsets.position import ShiftBack
 from spark_logbus.offsets.rewind import Target, apply, describe, prepare
-from spark_logbus.offsets.selection import Topics
 from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.spark import Logbus, Streams, finish

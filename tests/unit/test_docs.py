@@ -18,7 +18,7 @@ from spark_logbus.datasource import options as source
 from spark_logbus.sink import options as sink
 
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 
 
@@ -46,7 +46,12 @@ def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
 
 def test_every_setting_and_metric_has_a_place_in_a_page() -> None:
     placed = {name for page in PAGES for _, name, _ in GENERATED.findall(page.read_text())}
-    assert placed == {"metrics", "tests", *(f"{name}-settings" for name in (*TABLES, *CLIENTS))}
+    assert placed == {
+        "commands",
+        "metrics",
+        "tests",
+        *(f"{name}-settings" for name in (*TABLES, *CLIENTS)),
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,0 +1,130 @@
+"""``logbus cluster`` and completion, with brokers that run, are stopped, and do not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_logbus import __version__
+from spark_logbus.client import Admin, Bootstrap, Cluster
+from tests.helpers import wait_until
+from tests.servers.broker import broker_process
+from tests.servers.spark import Logbus
+
+LOGBUS = [sys.executable, "-m", "spark_logbus.cli"]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    return subprocess.run([*LOGBUS, *words], capture_output=True, text=True, timeout=60, env=env)
+
+
+@pytest.mark.long
+def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str) -> None:
+    with (
+        broker_process(tmp_path / "1", chroot, broker_id=1),
+        broker_process(tmp_path / "2", chroot, broker_id=2) as second,
+    ):
+        wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+        with Cluster.from_zookeeper(chroot) as cluster:
+            Admin(cluster).create_topic("t", partitions=4)
+        well = run("cluster", "-z", chroot)
+        assert (well.returncode, well.stderr) == (0, "")
+        row = rf"2 +{re.escape(str(second.address))} +{re.escape(__version__)} +\S+Z +2 +0 +0 +ok\n"
+        assert re.search(row, well.stdout)
+        assert well.stdout.endswith("Healthy: 2 brokers, 1 topic, 4 partitions, 0 B.\n")
+        second.stop()
+        ill = run("cluster", "-z", chroot)
+        assert ill.returncode == 1
+        assert re.search(r"2 +- +- +- +2 +2 +0 +not running\n", ill.stdout)
+        assert "Not healthy: broker 2 is not running; 2 of 4 partitions offline: t-" in ill.stdout
+        told = json.loads(run("cluster", "-z", chroot, "--json").stdout)
+        assert (told["healthy"], told["topics"], told["partitions"]) == (False, 1, 4)
+        assert [each["leader"] for each in told["offline"]] == [2, 2]
+        assert told["brokers"][1]["problem"] == "not running"
+
+
+def completed(line: str, word: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(_LOGBUS_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(word),
+               **environment)  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_shell_completes_topics_and_groups(tmp_path: Path, chroot: str) -> None:
+    with broker_process(tmp_path, chroot), Cluster.from_zookeeper(chroot) as cluster:
+        admin = Admin(cluster)
+        for name in ("orders", "orders-eu", "payments"):
+            admin.create_topic(name, partitions=1)
+        admin.rewind("warehouse", "earliest", topics=["orders"], execute=True)
+        topics = completed("logbus consume ord", 2, LOGBUS_ZOOKEEPER=chroot)
+        assert topics.stdout.split() == ["orders", "orders-eu"]
+        given = completed(f"logbus topics describe -z {chroot} pay", 5)
+        assert given.stdout.split() == ["payments"]
+        groups = completed("logbus groups describe w", 3, LOGBUS_ZOOKEEPER=chroot)
+        assert groups.stdout.split() == ["warehouse"]
+
+
+def test_completion_is_silent_without_a_cluster() -> None:
+    done = completed("logbus consume o", 2, LOGBUS_ZOOKEEPER="127.0.0.1:1/logbus")
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+@pytest.mark.long
+def test_bench_tells_rates_and_leaves_no_topic_of_its_own(tmp_path: Path, chroot: str) -> None:
+    with broker_process(tmp_path, chroot), Cluster.from_zookeeper(chroot) as cluster:
+        done = run("bench", "-n", "2000", "-s", "50", "-p", "2", "-z", chroot, "--json")
+        sent, read = map(json.loads, done.stdout.splitlines())
+        assert (done.returncode, sent["records"], read["records"]) == (0, 2000, 2000)
+        assert 0 < sent["p50_ms"] <= sent["p99_ms"]
+        assert min(sent["records_per_s"], read["mb_per_s"]) > 0
+        admin = Admin(cluster)
+        assert admin.topics() == []
+        admin.create_topic("mine", partitions=1)
+        assert run("bench", "-t", "mine", "-n", "10", "-z", chroot).returncode == 0
+        assert run("bench", "-t", "mine", "-n", "5", "-z", chroot).stdout.count(" 5 ") == 2
+        [partition] = admin.describe(["mine"])["mine"].partitions.values()
+        assert partition.ends is not None
+        assert partition.ends.high_watermark == 15
+
+
+def test_a_list_whose_reader_has_enough_ends_well(logbus: Logbus) -> None:
+    logbus.topic()
+    with subprocess.Popen(
+        [*LOGBUS, "topics", "list", "-z", logbus.zookeeper],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # as a head that has ended
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("options", "code"), [(["--follow"], 0), (["-g", "interrupted"], 130)])
+def test_ctrl_c_ends_what_has_no_other_end_well(
+    logbus: Logbus, options: list[str], code: int
+) -> None:
+    name = logbus.topic()
+    logbus.produce(name, ["a"])
+    # With a group, the pipe fills and the verb waits in the middle of its records.
+    if code:
+        logbus.produce(name, ["x" * 10_000] * 100)
+    with subprocess.Popen(
+        [*LOGBUS, "consume", name, *options, "-z", logbus.zookeeper],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert b"Traceback" not in told
+    assert process.returncode == code
