@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from time import time_ns
 from typing import Protocol
 
 
@@ -31,7 +32,7 @@ class SystemClock:
     """The machine's clock. Thread-safe, stateless."""
 
     def now_us(self) -> int:
-        return time.time_ns() // 1000
+        return time_ns() // 1000
 
     def monotonic(self) -> float:
         return time.monotonic()

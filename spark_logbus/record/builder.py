@@ -76,6 +76,14 @@ class ArrowBatchBuilder:
             rows.append(headers)
         return number
 
+    def append_value(self, value: bytes, timestamp_us: int) -> int:
+        """``append`` for a record without key and headers."""
+        values = self._values
+        number = len(values)
+        values.append(value)
+        self._timestamps.append(timestamp_us)
+        return number
+
     def encoded(self, compression: Compression) -> memoryview:
         """The record batch of its records, ready to append, as ``arrow.encode`` makes it."""
         count = len(self._values)

@@ -86,6 +86,8 @@ class Producer:
             self._config, clock=cluster.clock, backoff=cluster.backoff, wake=poller.wake
         )
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id)
+        self._append_value = self._accumulator.append_value
+        self._known_topic = self._topics.known_topic
         self._closed = False
         self._sender = Sender(
             cluster,
@@ -117,6 +119,31 @@ class Producer:
         RecordBatchTooLargeError, UnknownTopicError, ProducerClosedError, and
         BufferExhaustedError after ``max_block_ms`` without room.
         """
+        if (
+            value.__class__ is bytes
+            and key is None
+            and timestamp_us is None
+            and headers is None
+            and partition is None
+            and self._partitioner is None
+            and topic.__class__ is str
+        ):
+            known = self._known_topic(topic)
+            if known is not None:
+                appended = self._append_value(known.queues, value)
+                if appended is not None:
+                    return appended
+        return self._send(topic, value, key, timestamp_us, headers, partition)
+
+    def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp_us: int | datetime | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> RecordFuture:
         if topic.__class__ is not str:
             topic = as_topic(topic)
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)

@@ -9,7 +9,11 @@ import pytest
 
 from spark_logbus.client import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
-from spark_logbus.client.producer.acknowledgements import RecordFuture
+from spark_logbus.client.producer.acknowledgements import (
+    AppendedRange,
+    RecordFuture,
+    RecordMetadata,
+)
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep
 from spark_logbus.client.producer.interceptors import Interceptors
@@ -180,6 +184,43 @@ def test_memory_is_counted_until_settled() -> None:
     bench.settle(1, bench.take(1))
     assert bench.accumulator.buffered_bytes == 0
     assert bench.accumulator.empty
+
+
+def test_a_value_goes_where_a_record_would_or_is_left_to_it() -> None:
+    bench = Bench(batch_limit=100)
+    append = bench.accumulator.append_value
+    assert append(bench.queues, b"none is open") is None
+    bench.add(None)
+    bench.clock.wall_us = 7
+    appended = append(bench.queues, b"second")
+    assert appended is not None
+    assert bench.accumulator.buffered_bytes == 10 + 20 + len(b"second")
+    assert append(bench.queues, b"x" * 44) is None  # it would be full, and ready
+    assert bench.accumulator.buffered_bytes == 36
+    bench.accumulator.begin_flush()
+    assert append(bench.queues, b"sealed") is None
+    (batch,) = bench.take(0)
+    assert not batch.keyed
+    assert batch.record_count == 2
+    batch.acknowledgement.succeed(AppendedRange("t", 0, 40, 2, None))
+    assert appended.result(0) == RecordMetadata("t", 0, 41, 7)
+
+
+def test_a_value_needs_room_and_an_open_producer() -> None:
+    bench = Bench(batch_limit=10_000)
+    append = bench.accumulator.append_value
+    bench.add(None)
+    assert append(bench.queues, b"x" * 971) is None  # of 1,000
+    assert append(bench.queues, b"x" * 970) is not None, "as much as there is"
+    bench.settle(0, _sealed(bench))
+    bench.add(None)
+    bench.accumulator.close()
+    assert append(bench.queues, b"x") is None
+
+
+def _sealed(bench: Bench) -> list[QueuedBatch]:
+    bench.accumulator.begin_flush()
+    return bench.take(0)
 
 
 def test_columns_line_up_behind_single_records() -> None:
