@@ -10,7 +10,12 @@ from __future__ import annotations
 import array
 import os
 import socket
-from typing import Protocol
+from typing import Final, Protocol
+
+# A small request is received at once, its frame's parts and its payload. More than this at a time
+# goes straight to where it belongs.
+_READ_AHEAD_BYTES: Final = 4 << 10
+_NOTHING: Final = memoryview(b"")
 
 
 class Transport(Protocol):
@@ -62,21 +67,33 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A TCP or UNIX socket as it is."""
+    """A TCP or UNIX socket, read ahead by a few KiB."""
 
     receive_waits_for_write = False
     send_waits_for_read = False
-    has_buffered = False
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._ahead = _NOTHING
         self.local = sock.family == socket.AF_UNIX
+
+    @property
+    def has_buffered(self) -> bool:
+        return bool(self._ahead)
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def receive_into(self, buffer: memoryview) -> int:
-        return self._sock.recv_into(buffer)
+        ahead, wanted = self._ahead, len(buffer)
+        if not ahead:
+            if wanted >= _READ_AHEAD_BYTES:
+                return self._sock.recv_into(buffer)
+            ahead = memoryview(self._sock.recv(_READ_AHEAD_BYTES))
+        count = min(wanted, len(ahead))
+        buffer[:count] = ahead[:count]
+        self._ahead = ahead[count:]
+        return count
 
     def send(self, data: memoryview, *, more: bool) -> int:
         return self._sock.send(data, socket.MSG_MORE if more else 0)

@@ -242,6 +242,8 @@ class BrokerConnection:
                 frame = self._reader.advance(received)
                 if frame is not None:
                     self._complete(frame)
+                    if not self._awaited:
+                        return  # that nothing more comes would take another system call to learn
             except LogbusError as error:
                 self.close(error)
 

@@ -31,7 +31,7 @@ class Enciphered(SocketTransport):
         self._received = b""
 
     @property
-    def has_buffered(self) -> bool:  # type: ignore[override]
+    def has_buffered(self) -> bool:
         return bool(self._received)
 
     def receive_into(self, buffer: memoryview) -> int:
@@ -109,3 +109,22 @@ def test_a_transport_says_what_it_waits_for() -> None:
 def test_a_connection_belongs_to_nobody_at_first() -> None:
     with over(*socket.socketpair()) as ends:
         assert ends.connection.principal == "anonymous"
+
+
+def test_small_requests_are_read_ahead_and_large_ones_are_not() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        transport = SocketTransport(near)
+
+        def received(size: int) -> bytes:
+            buffer = bytearray(size)
+            return bytes(buffer[: transport.receive_into(memoryview(buffer))])
+
+        far.sendall(CONTENT[:100])
+        assert received(16) == CONTENT[:16]
+        assert transport.has_buffered
+        far.sendall(CONTENT[100:150])
+        assert received(200) == CONTENT[16:100]
+        assert not transport.has_buffered
+        assert received(100_000) == CONTENT[100:150]
+        assert not transport.has_buffered
