@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from bench.clients.logbus_client import RECORD_OVERHEAD_BYTES
 from bench.clients.systems import KafkaSystem, LogbusSystem, System, fresh_topic
 from bench.clients.work import Work
 from bench.clients.worker import run
+from bench.memory import claim_memory
 from bench.peers.kafka_tools import KafkaTools
 from bench.stream.measuring import in_turn
 from bench.stream.results import Metrics, Result
 
 LOGBUS, LIBRDKAFKA, JAVA = "logbus", "librdkafka", "Kafka's Java"
 TIME = "µs a record"
+_CLAIMED_BYTES: Final = 4 << 30  # page cache and buffers of the largest row
 IN_BATCH, BATCH_BYTES = "records a record batch", "bytes a record batch"
 
 # Larger fetches, and a minimum of bytes for each, make it no faster here.
@@ -112,7 +114,11 @@ class ReadRow:
 def _result(
     row: Row, bench: Bench, name: str, contenders: Sequence[Contender], records: int
 ) -> Result:
-    took = in_turn(contenders, lambda contender, _: contender.measure(), rounds=bench.rounds)
+    def measured(contender: Contender, _: int) -> Metrics:
+        claim_memory(_CLAIMED_BYTES)
+        return contender.measure()
+
+    took = in_turn(contenders, measured, rounds=bench.rounds)
     return Result(name, f"{row.title}, {records:,} records", TIME, took, (TIME,))
 
 
