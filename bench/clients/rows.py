@@ -18,7 +18,7 @@ from bench.stream.results import Metrics, Result
 
 LOGBUS, LIBRDKAFKA, JAVA = "logbus", "librdkafka", "Kafka's Java"
 TIME = "µs a record"
-_CLAIMED_BYTES: Final = 4 << 30  # page cache and buffers of the largest row
+_CLAIMED_BYTES: Final = 2 << 30  # page cache and buffers of the largest row
 IN_BATCH, BATCH_BYTES = "records a record batch", "bytes a record batch"
 
 # Larger fetches, and a minimum of bytes for each, make it no faster here.
