@@ -34,9 +34,9 @@ def group_names(ctx: Any, incomplete: str) -> list[str]:
     """Groups that begin with ``incomplete``."""
 
     def names(session: Session) -> list[str]:
-        from spark_logbus.coordination.group_offsets import GroupOffsets
+        from spark_logbus.client.admin.stored_groups import StoredGroups
 
-        return GroupOffsets(session).groups()
+        return StoredGroups(session).names()
 
     return _completed(ctx, incomplete, names)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from spark_logbus.coordination.group_owners import GroupOwner
     from spark_logbus.coordination.rewinds import Rewind
     from spark_logbus.offsets.rewind import RewindPlan, Target
-    from spark_logbus.zookeeper import Session
 
 app = typer.Typer(
     help="List, describe, rewind and clear consumer groups.",
@@ -146,21 +144,19 @@ def forget(
     Example:
       logbus groups forget warehouse -t orders-2019
     """
-    from spark_logbus.coordination.group_offsets import GroupOffsets
+    from spark_logbus.client.admin.stored_groups import stored_groups
 
-    with group_session(zookeeper) as session:
-        groups = GroupOffsets(session)
-        known = {topic_partition.topic for topic_partition in groups.committed(group)}
-        if not known:
-            refuse_unknown(group, groups.groups())
+    with stored_groups(zookeeper) as groups:
+        groups.require_offsets(group)
         if not yes:
             names = ", ".join(topic)
             typer.confirm(f"Forget what group {group} has committed for {names}?", abort=True)
-        for name in topic:
-            if groups.forget(group, name):
-                console().print(f"Group {group} has no offsets for topic {name} any more.")
-            else:
-                console().print(f"Group {group} had committed no offsets for topic {name}.")
+        forgotten = groups.forget(group, topic)
+    for name in dict.fromkeys(topic):
+        if name in forgotten:
+            console().print(f"Group {group} has no offsets for topic {name} any more.")
+        else:
+            console().print(f"Group {group} had committed no offsets for topic {name}.")
 
 
 @app.command("delete")
@@ -173,14 +169,10 @@ def delete(names: Groups, yes: Yes = False, zookeeper: ZooKeeper = DEFAULT_ZOOKE
     Example:
       logbus groups delete warehouse-test --yes
     """
-    from spark_logbus.coordination.group_offsets import GroupOffsets
+    from spark_logbus.client.admin.stored_groups import stored_groups
 
-    with group_session(zookeeper) as session:
-        groups = GroupOffsets(session)
-        known = groups.groups()
-        for name in names:
-            if name not in known:
-                refuse_unknown(name, known)
+    with stored_groups(zookeeper) as groups:
+        groups.require_known(names)
         if not yes:
             which = "group" if len(names) == 1 else "groups"
             what = f"{which} {', '.join(names)} and all committed offsets"
@@ -279,23 +271,6 @@ def _parsed(option: str, text: str, parse: Callable[[str], int], example: str) -
         raise InvalidRequestError(f"{option} is {text!r}; use {example}.") from error
 
 
-@contextmanager
-def group_session(zookeeper: str) -> Iterator[Session]:
-    from spark_logbus.zookeeper import Session
-
-    with Session(zookeeper, client_name="logbus-groups", expects_cluster=True) as session:
-        yield session
-
-
-def refuse_unknown(group: str, known: list[str]) -> None:
-    from spark_logbus.errors import InvalidRequestError
-
-    names = ", ".join(known) or "none"
-    raise InvalidRequestError(
-        f"Group {group!r} has committed no offsets; groups that have: {names}."
-    )
-
-
 @app.command("list")
 def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
     """The groups that have committed offsets, and the queries and consumers that hold them.
@@ -304,11 +279,12 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
     Example:
       logbus groups list
     """
-    from spark_logbus.coordination.group_offsets import GroupOffsets
-    from spark_logbus.coordination.membership import GroupMembers
-    from spark_logbus.coordination.rewinds import GroupRewinds
-    from spark_logbus.zookeeper import CorruptNodeError
+    from spark_logbus.client.admin.stored_groups import stored_groups
 
+    with stored_groups(zookeeper) as groups:
+        listed = groups.summaries()
+    for name, failure in listed.unreadable.items():
+        console(stderr=True).print(f"Group {name} is left out. {failure.message}")
     rows = Table(
         Column("group"),
         Column("topics", WORDS),
@@ -317,33 +293,20 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
         Column("last_commit_us", MOMENT, "last commit (UTC)"),
         Column("held_by", WORDS),
     )
-    with group_session(zookeeper) as session:
-        offsets, rewinds = GroupOffsets(session), GroupRewinds(session)
-        sharing = GroupMembers(session)
-        for group in offsets.groups():
-            try:
-                committed = offsets.committed(group)
-                holders = offsets.owners(group)
-                members = sharing.members(group)
-                epoch = rewinds.epoch(group)
-            except CorruptNodeError as failure:
-                console(stderr=True).print(f"Group {group} is left out. {failure.message}")
-                continue
-            row = {
-                "group": group,
-                "topics": sorted({topic_partition.topic for topic_partition in committed}),
-                "partitions": len(committed),
-                "rewinds": epoch,
-                "last_commit_us": max(
-                    (entry.committed_at_us for entry in committed.values()), default=None
-                ),
-                "holders": _holders_json(holders),
-                "members": len(members),
-            }
-            held_by = sorted({f"{holder.pid} on {holder.host}" for holder in holders.values()})
-            if members:
-                held_by.append(plural(len(members), "consumer"))
-            rows.add(row if as_json else {**row, "held_by": held_by})
+    for group in listed.found:
+        row = {
+            "group": group.name,
+            "topics": group.topics,
+            "partitions": len(group.committed),
+            "rewinds": group.rewinds,
+            "last_commit_us": group.last_commit_us,
+            "holders": _holders_json(group.owners),
+            "members": len(group.members),
+        }
+        held_by = sorted({f"{owner.pid} on {owner.host}" for owner in group.owners.values()})
+        if group.members:
+            held_by.append(plural(len(group.members), "consumer"))
+        rows.add(row if as_json else {**row, "held_by": held_by})
     rows.print(as_json=as_json, empty="No consumer group has committed offsets.")
 
 

@@ -8,7 +8,7 @@ adds a check of its ownership (see ``group_owners``), so that none slips past a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -20,6 +20,7 @@ from spark_logbus.coordination.group_owners import (
     Ownership,
     read_owners,
 )
+from spark_logbus.coordination.partition_owners import read_partition_owners
 from spark_logbus.coordination.payloads import OffsetPayload, RewindEpochPayload, decode, encode
 from spark_logbus.errors import GroupRewoundError, InvalidRequestError
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
@@ -36,6 +37,7 @@ from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Delete, Operation, SetData, in_parts
 
 NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
+_SHOWN = 5  # members named in a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,49 +165,81 @@ class GroupOffsets:
 
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
-        InvalidRequestError while it has live members or a query reads for it."""
+        InvalidRequestError while it has live members, or a query or consumer reads for it."""
+        what = f"delete the group {group}"
 
         def step(deadline: Deadline) -> None:
-            self._refuse_in_use(group, None, deadline)
-            self._remove(f"delete the group {group}", paths.group(group), deadline)
+            nodes = self._with_descendants(paths.group(group), deadline)
+            self._refuse_in_use(group, None, "deleting the group", deadline)
+            self._remove(what, nodes, deadline)
 
-        self._tree.repeat(f"delete the group {group}", step)
+        self._tree.repeat(what, step)
 
-    def forget(self, group: str, topic: str) -> bool:
-        """Forget what the group committed for ``topic``, which need not be there any more; False
-        when that is nothing. Its rewinds stay on the record. InvalidRequestError while the group
-        has live members or a query reads the topic for it."""
-        what = f"forget the offsets of the group {group} for the topic {topic}"
+    def forget(self, group: str, topics: Iterable[str]) -> list[str]:
+        """Forget what the group committed for ``topics``, which need not be there any more; those
+        for which that was something. Its rewinds stay on the record. InvalidRequestError, and
+        nothing is forgotten, while the group has live members, or a query or consumer reads one of
+        the topics for it."""
+        by_path = {paths.topic_offsets(group, topic): topic for topic in topics}
+        names = ", ".join(by_path.values())
+        what = f"forget the offsets of the group {group} for {names}"
+        found: set[str] = set()  # also by an attempt whose reply was lost
 
-        def step(deadline: Deadline) -> bool:
-            self._refuse_in_use(group, topic, deadline)
-            return self._remove(what, paths.topic_offsets(group, topic), deadline)
+        def step(deadline: Deadline) -> None:
+            nodes: list[str] = []
+            for path, topic in by_path.items():
+                below = self._with_descendants(path, deadline)
+                nodes += below
+                found.update([topic] if below else [])
+            self._refuse_in_use(
+                group, set(by_path.values()), f"its offsets for {names} are forgotten", deadline
+            )
+            self._remove(what, nodes, deadline)
 
-        return self._tree.repeat(what, step)
+        if by_path:
+            self._tree.repeat(what, step)
+        return [topic for topic in by_path.values() if topic in found]
 
-    def _refuse_in_use(self, group: str, only: str | None, deadline: Deadline) -> None:
+    def _refuse_in_use(
+        self, group: str, only: Collection[str] | None, before: str, deadline: Deadline
+    ) -> None:
+        """InvalidRequestError while anybody uses the group, or ``only`` these topics of it.
+
+        To be called when the nodes that are to go have been listed. Whoever came before that is
+        seen here; who comes later makes nodes below them, so that they cannot be removed.
+        """
+        self._tree.sync(deadline=deadline)
         members = self._tree.children(paths.members(group), deadline=deadline)
         if members:
+            noun = "member" if len(members) == 1 else "members"
+            more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
             raise InvalidRequestError(
-                f"The group {group!r} has {len(members)} live members "
-                f"({', '.join(members[:5])}); stop them before deleting it."
+                f"The group {group!r} has {len(members)} live {noun} "
+                f"({', '.join(members[:_SHOWN])}{more}); stop them before {before}. One that was "
+                "killed counts until its ZooKeeper session expires."
             )
-        for topic, owner in read_owners(self._tree, group, deadline=deadline).items():
-            if only in (None, topic):
+        owners = read_owners(self._tree, group, deadline=deadline)
+        for each, owner in read_partition_owners(self._tree, group, deadline=deadline).items():
+            owners.setdefault(each.topic, owner)
+        for topic, owner in sorted(owners.items()):
+            if only is None or topic in only:
                 raise InvalidRequestError(
                     f"The group {group!r} is in use for topic {topic} ({owner}); stop that "
-                    "query before deleting the group."
+                    f"{'query' if owner.consumer is None else 'consumer'} before {before}. One "
+                    "that was killed counts until its ZooKeeper session expires."
                 )
 
-    def _remove(self, what: str, path: str, deadline: Deadline) -> bool:
-        """Delete a node and all below it; False when it is not there."""
+    def _with_descendants(self, path: str, deadline: Deadline) -> list[str]:
+        """The node and all below it, each after its parent; none when it is not there."""
         if self._tree.get(path, deadline=deadline) is None:
-            return False
-        below = self._tree.descendants(path, deadline=deadline)
-        deletes: list[Operation] = [Delete(each) for each in [*reversed(below), path]]
+            return []
+        return [path, *self._tree.descendants(path, deadline=deadline)]
+
+    def _remove(self, what: str, nodes: list[str], deadline: Deadline) -> None:
+        """Delete the nodes, of which each stands after its parent."""
+        deletes: list[Operation] = [Delete(each) for each in reversed(nodes)]
         for part in in_parts(deletes):
             self._tree.transact(what, part, deadline=deadline)
-        return True
 
     def _known(self, group: str, deadline: Deadline) -> list[TopicPartition]:
         offsets_path = paths.offsets(group)

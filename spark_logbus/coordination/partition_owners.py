@@ -223,18 +223,21 @@ class PartitionOwnership:
         return checks
 
 
-def read_partition_owners(tree: Nodes, group: str) -> dict[TopicPartition, GroupOwner]:
+def read_partition_owners(
+    tree: Nodes, group: str, *, deadline: Deadline | None = None
+) -> dict[TopicPartition, GroupOwner]:
     """The consumers that own partitions of the group's topics."""
-    topics = own_names(tree, paths.owners(group), "topic")
+    deadline = deadline or tree.session.deadline()
+    topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)
     fences = {paths.owner_fence(group, topic): topic for topic in topics}
     by_path = {
         f"{fence}/{name}": TopicPartition(fences[fence], number)
-        for fence, names in tree.children_many(fences).items()
+        for fence, names in tree.children_many(fences, deadline=deadline).items()
         for name in names or ()
         if (number := paths.number_of(name)) is not None
     }
     found = {}
-    for path, node in tree.get_many(by_path).items():
+    for path, node in tree.get_many(by_path, deadline=deadline).items():
         payload = owner_payload(path, node)
         if payload is not None:
             found[by_path[path]] = group_owner(payload)

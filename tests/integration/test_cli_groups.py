@@ -10,11 +10,13 @@ import pytest
 from spark_logbus.client import Consumer, ConsumerConfig
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwnership
+from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
 from tests.servers.command import Command
 from tests.servers.spark import Logbus
+from tests.servers.zookeeper import put
 
 
 def rewound(shown: str) -> dict[int, int]:
@@ -175,9 +177,70 @@ def test_a_rewind_of_deleted_topics_only_is_refused(command: Command, logbus: Lo
     assert logbus.committed("all-gone") == {gone: 7}
 
 
+def test_a_group_in_use_is_kept_whoever_is_to_clear_it(
+    command: Command, logbus: Logbus, topic: str
+) -> None:
+    group, positions = f"held-{topic}", {TopicPartition(topic, 0): 1}
+    logbus.rewind(group, positions)
+    with Session(logbus.zookeeper, client_name="test") as session:
+        GroupOwnership(session, group, pid=4711, application="nightly").acquire([topic])
+        told = f"in use for topic {topic} (application nightly, process 4711 on "
+        for words, clear in (
+            (["delete", group], lambda: logbus.admin.delete_group(group)),
+            (["forget", group, "-t", topic], lambda: logbus.admin.forget_offsets(group, [topic])),
+        ):
+            refusal = command("groups", *words, "--yes").refusal
+            assert told in refusal
+            assert "; stop that query before" in refusal
+            with pytest.raises(InvalidRequestError) as refused:
+                clear()
+            assert refusal == f"Error: {refused.value}"
+        assert logbus.committed(group) == positions
+    assert command("groups", "delete", group, "--yes").out == f"Group {group} is deleted.\n"
+
+
+def test_a_group_that_cannot_be_read_is_left_out_of_the_list(command: Command, chroot: str) -> None:
+    with Session(chroot, client_name="test") as session:
+        for group in ("a", "b", "c"):
+            GroupOffsets(session).commit(group, {TopicPartition("t", 0): 1}, actor="x")
+    put(chroot, "/consumers/b/offsets/t/0", b"12")
+    listed = command("groups", "list", "-z", chroot, "--json")
+    assert listed.code == 0
+    assert [json.loads(line)["group"] for line in listed.out.splitlines()] == ["a", "c"]
+    [told] = listed.err.splitlines()
+    assert told.startswith("Group b is left out. The ZooKeeper node /consumers/b/offsets/t/0 does")
+    assert (
+        "The ZooKeeper node /consumers/b/offsets/t/0 does not hold what logbus wrote there"
+        in command("groups", "forget", "b", "-t", "t", "--yes", "-z", chroot).refusal
+    )
+    assert command("groups", "delete", "b", "--yes", "-z", chroot).code == 0
+
+
+def test_groups_are_listed_and_cleared_while_no_broker_runs(command: Command, chroot: str) -> None:
+    with Session(chroot, client_name="test") as session:
+        for group in ("a", "b"):
+            GroupOffsets(session).commit(
+                group, {TopicPartition("t", 0): 1, TopicPartition("u", 0): 1}, actor="x"
+            )
+    at = ("-z", chroot)
+    assert [line.split()[:3] for line in command("groups", "list", *at).out.splitlines()[1:]] == [
+        ["a", "t,u", "2"],
+        ["b", "t,u", "2"],
+    ]
+    forgotten = command("groups", "forget", "a", "-t", "u", "-t", "v", "-t", "u", "--yes", *at)
+    assert forgotten.out == (
+        "Group a has no offsets for topic u any more.\n"
+        "Group a had committed no offsets for topic v.\n"
+    )
+    assert command("groups", "delete", "a", "b", "a", "--yes", *at).out == (
+        "Group a is deleted.\nGroup b is deleted.\n"
+    )
+    assert command("groups", "list", *at).out == ""
+
+
 def test_wrong_input_of_groups(command: Command, topic: str) -> None:
     assert (
-        "'nobody' has committed no offsets; groups that have: "
+        "'nobody' has committed no offsets; other groups: "
         in command("groups", "describe", "nobody").refusal
     )
     assert (

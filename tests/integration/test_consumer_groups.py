@@ -381,7 +381,7 @@ def test_groups_from_python(
         if position.reader is not None
     ]
     assert [position.lag for position in described.positions] == [1, 0, 0, 0]
-    with pytest.raises(InvalidRequestError, match="live members"):
+    with pytest.raises(InvalidRequestError, match="has 1 live member "):
         admin.delete_group(topic)
     one.consumer.close()
     dry = admin.rewind(topic, "-1 records")
@@ -399,5 +399,5 @@ def test_groups_from_python(
     admin.delete_group(topic)
     assert topic not in admin.groups()
     for ask in (admin.describe_group, admin.delete_group):
-        with pytest.raises(InvalidRequestError, match="has committed no offsets; groups that have"):
+        with pytest.raises(InvalidRequestError, match="has committed no offsets; other groups: "):
             ask(topic)

@@ -197,20 +197,54 @@ class TestCommit:
 
     def test_a_group_with_members_is_not_deleted(self, offsets: GroupOffsets, chroot: str) -> None:
         put(chroot, "/consumers/g/ids/reader-1", b"{}")
-        with pytest.raises(InvalidRequestError, match=r"1 live members \(reader-1\)"):
+        with pytest.raises(
+            InvalidRequestError, match=r"1 live member \(reader-1\); stop them before"
+        ):
             offsets.delete("g")
+
+    @pytest.mark.parametrize("moment", ["before the check", "after the check"])
+    def test_who_joins_a_group_while_it_is_deleted_keeps_it(
+        self, offsets: GroupOffsets, chroot: str, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        offsets.commit("g", {A0: 1}, actor="x")
+        real = offsets._refuse_in_use
+
+        def join() -> None:
+            monkeypatch.setattr(offsets, "_refuse_in_use", real)
+            put(chroot, "/consumers/g/ids/reader-1", b"{}")
+
+        def check(*asked: Any) -> None:
+            if moment == "before the check":
+                join()
+            real(*asked)
+            join()
+
+        monkeypatch.setattr(offsets, "_refuse_in_use", check)
+        with pytest.raises(InvalidRequestError, match=r"1 live member \(reader-1\)"):
+            offsets.delete("g")
+        assert plain(offsets) == {A0: 1}
 
     def test_one_topic_is_forgotten_and_the_rest_stays(
         self, offsets: GroupOffsets, rewinds: GroupRewinds
     ) -> None:
         offsets.commit("g", {A0: 1, A1: 2, B0: 3}, actor="q")
         rewinds.record("g", {A0: 0}, reason="w", actor="ann")
-        assert offsets.forget("g", "a")
-        assert not offsets.forget("g", "a")
+        assert offsets.forget("g", ["a", "none", "a"]) == ["a"]
+        assert offsets.forget("g", ["a"]) == []
         assert plain(offsets) == {B0: 3}
         assert rewinds.epoch("g") == 1
         offsets.commit("g", {A0: 4}, actor="q", expected_mark=RewindMark(1))
         assert plain(offsets) == {A0: 4, B0: 3}
+
+    def test_what_was_forgotten_is_told_though_the_reply_was_lost(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str, offsets: GroupOffsets
+    ) -> None:
+        offsets.commit("g", {A0: 1, B0: 1}, actor="x")
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            proxy.lose_reply(MULTI)
+            assert GroupOffsets(unlucky).forget("g", ["b", "a"]) == ["b", "a"]
+            assert proxy.lost == 1
+        assert plain(offsets) == {}
 
 
 class TestRewinds:

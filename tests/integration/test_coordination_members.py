@@ -223,6 +223,26 @@ def test_a_partition_is_owned_by_one(opened: Session, other: Session, condition:
     assert {at: one.offset for at, one in offsets.items()} == {A[0]: 1, A[1]: 1}
 
 
+def test_a_group_whose_partitions_are_owned_is_not_deleted(
+    opened: Session, other: Session, condition: Check
+) -> None:
+    """Also when the owner is no member, as while it leaves."""
+    offsets = GroupOffsets(opened)
+    offsets.commit("g", {A[0]: 1, TopicPartition("b", 0): 1}, actor="x")
+    mine = PartitionOwnership(other, "g", member="one")
+    claim(mine, condition, A[0])
+    held = r"in use for topic a \(consumer one, .*; stop that consumer before "
+    with pytest.raises(InvalidRequestError, match=held + "deleting the group"):
+        offsets.delete("g")
+    with pytest.raises(InvalidRequestError, match=held + "its offsets for b, a are forgotten"):
+        offsets.forget("g", ["b", "a"])
+    assert len(offsets.committed("g")) == 2
+    assert offsets.forget("g", ["b"]) == ["b"]
+    mine.release([A[0]])
+    offsets.delete("g")
+    assert offsets.groups() == []
+
+
 def test_a_session_that_expired_owns_nothing(
     opened: Session, other: Session, condition: Check
 ) -> None:

@@ -1,28 +1,26 @@
-"""Consumer groups: listed, described, rewound and deleted, for tools and notebooks.
+"""Consumer groups: what they have stored beside what the brokers hold; described and rewound.
 
-What a group has is in ZooKeeper, so each call opens a short session there.
+What a group has is in ZooKeeper (see ``stored_groups``), so each call opens a short session there.
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_logbus.client.admin.stored_groups import stored_groups
 from spark_logbus.clock import SystemClock
-from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.coordination.group_owners import GroupOwner
-from spark_logbus.coordination.membership import GroupMembers, Member
-from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
-from spark_logbus.errors import InvalidRequestError
-from spark_logbus.model import Latest, TopicPartition
+from spark_logbus.coordination.membership import Member
+from spark_logbus.coordination.rewinds import Rewind
+from spark_logbus.model import Latest, TopicPartition, check_name
 from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.rewind import RewindPlan, Target, apply, prepare, require_rows
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.position_text import parse_position
 from spark_logbus.selection import Topics
-from spark_logbus.zookeeper import Session, default_connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,31 +70,21 @@ class GroupAdmin:
 
     def __init__(self, logs: LogQueries, zookeeper: str | None) -> None:
         self._logs = logs
-        self._connect = zookeeper or default_connect()
-
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with Session(self._connect, client_name="logbus-groups", expects_cluster=True) as session:
-            yield session
+        self._zookeeper = zookeeper
 
     def names(self) -> list[str]:
-        with self._session() as session:
-            return GroupOffsets(session).groups()
+        with stored_groups(self._zookeeper) as groups:
+            return groups.names()
 
     def describe(self, group: str) -> GroupDescription:
-        with self._session() as session:
-            offsets, sharing = GroupOffsets(session), GroupMembers(session)
-            committed, owners = offsets.committed(group), offsets.owners(group)
-            members, readers = sharing.members(group), sharing.readers(group)
-            rewinds = GroupRewinds(session).history(group)
-            if not (committed or owners or members or rewinds):
-                raise _unknown(group, offsets.groups())
+        with stored_groups(self._zookeeper) as groups:
+            stored = groups.read(group)
         return GroupDescription(
             name=group,
-            owners=owners,
-            members=members,
-            positions=self._positions(committed, readers),
-            rewinds=rewinds,
+            owners=stored.owners,
+            members=stored.members,
+            positions=self._positions(stored.committed, stored.readers),
+            rewinds=stored.rewinds,
         )
 
     def _positions(
@@ -138,51 +126,35 @@ class GroupAdmin:
         why: str = "",
         by: str | None = None,
     ) -> GroupRewind:
+        check_name("group", group)
         target = parse_position(to, what="The place to rewind to") if isinstance(to, str) else to
-        with self._session() as session:
-            groups = GroupOffsets(session)
-            names = sorted({each.topic for each in groups.committed(group)})
-            wanted = list(topics) if topics else names
+        with stored_groups(self._zookeeper) as groups:
+            wanted = list(topics or ())
             if not wanted:
-                raise _unknown(group, groups.groups())
+                wanted = sorted({each.topic for each in groups.require_offsets(group)})
             snapshot = take_snapshot(self._logs, Topics(tuple(wanted)), missing_ok=not topics)
             plan = prepare(
                 group,
                 target,
                 admin=self._logs,
-                groups=groups,
+                groups=groups.offsets,
                 snapshot=snapshot,
                 now_us=SystemClock().now_us,
             )
             require_rows(plan)
             recorded = None
             if execute:
-                recorded = apply(plan, rewinds=GroupRewinds(session), by=by or _user(), why=why)
+                recorded = apply(plan, rewinds=groups.rewinds, by=by or _user(), why=why)
         deleted = sorted(set(wanted) - set(snapshot.topic_ids))
         return GroupRewind(plan=plan, recorded=recorded, deleted=deleted)
 
     def forget(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Those of ``topics`` for which the group had committed offsets."""
-        with self._session() as session:
-            groups = GroupOffsets(session)
-            if not groups.committed(group):
-                raise _unknown(group, groups.groups())
-            return [name for name in topics if groups.forget(group, name)]
+        with stored_groups(self._zookeeper) as groups:
+            return groups.forget(group, topics)
 
     def delete(self, group: str) -> None:
-        with self._session() as session:
-            groups = GroupOffsets(session)
-            known = groups.groups()
-            if group not in known:
-                raise _unknown(group, known)
+        with stored_groups(self._zookeeper) as groups:
             groups.delete(group)
-
-
-def _unknown(group: str, known: list[str]) -> InvalidRequestError:
-    names = ", ".join(known) or "none"
-    return InvalidRequestError(
-        f"Group {group!r} has committed no offsets; groups that have: {names}."
-    )
 
 
 def _user() -> str:
