@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus import __version__
-from spark_logbus.client import Admin, Bootstrap, Cluster
-from tests.helpers import wait_until
+from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from tests.helpers import process_is_stopped, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.spark import Logbus
 
@@ -49,6 +49,53 @@ def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str
         assert (told["healthy"], told["topics"], told["partitions"]) == (False, 1, 4)
         assert [each["leader"] for each in told["offline"]] == [2, 2]
         assert told["brokers"][1]["problem"] == "not running"
+
+
+@pytest.mark.long
+def test_a_broker_that_hangs_is_told_and_the_rest_is_shown(tmp_path: Path, chroot: str) -> None:
+    settings = {"broker": {"zookeeper_session_ms": 60_000}}  # so that it stays registered
+    with (
+        broker_process(tmp_path / "1", chroot, broker_id=1, settings=settings),
+        broker_process(tmp_path / "2", chroot, broker_id=2, settings=settings) as second,
+    ):
+        wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+        with Cluster.from_zookeeper(chroot, ClientConfig(connect_timeout_ms=1_000)) as cluster:
+            admin = Admin(cluster)
+            admin.create_topic("t", partitions=4)
+            os.kill(second.pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: process_is_stopped(second.pid))
+                described = admin.describe_cluster()
+                ill = run("cluster", "-z", chroot)
+            finally:
+                os.kill(second.pid, signal.SIGCONT)
+            assert not described.healthy
+            assert [each.offline for each in described.brokers] == [0, 2]
+            silent = rf"does not answer: broker 2 at {re.escape(second.address)} did not answer a"
+            assert described.brokers[0].problem is None
+            assert re.match(silent, described.brokers[1].problem or "")
+            assert (ill.returncode, ill.stderr) == (1, "")
+            assert re.search(r"1 +\S+ +\S+ +\S+Z +2 +0 +0 +ok\n", ill.stdout)
+            assert re.search(rf"2 +\S+ +\S+ +\S+Z +2 +2 +0 +{silent}", ill.stdout)
+            assert (
+                "Not healthy: broker 2 has a problem; 2 of 4 partitions offline: t-" in ill.stdout
+            )
+            wait_until(lambda: admin.describe_cluster().healthy)
+
+
+@pytest.mark.long
+def test_brokers_that_all_hang_are_told(tmp_path: Path, chroot: str) -> None:
+    settings = {"broker": {"zookeeper_session_ms": 60_000}}
+    with broker_process(tmp_path, chroot, settings=settings) as broker:
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: process_is_stopped(broker.pid))
+            told = run("cluster", "-z", chroot)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert (told.returncode, told.stdout) == (1, "")
+        assert "Error: No broker answers." in told.stderr
+        assert f"at {broker.address} did not answer" in told.stderr
 
 
 def completed(line: str, word: int, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -89,7 +89,7 @@ def _described(
     if registration is None:
         problem = "not running"
     elif not sizes:  # nothing has shown yet that it answers
-        problem = _silence(cluster, registration.address)
+        problem = _silence(cluster, registration.address, led)
     if problem is None and offline:
         problem = "does not serve all that it leads; its log says why"
     return BrokerDescription(
@@ -102,8 +102,14 @@ def _described(
     )
 
 
-def _silence(cluster: Cluster, address: BrokerAddress) -> str | None:
-    """Why a broker does not answer; None if it does."""
+def _silence(
+    cluster: Cluster, address: BrokerAddress, led: list[PartitionDescription]
+) -> str | None:
+    """Why a broker does not answer; None if it does. When it was asked for the ends of what it
+    leads, in vain, it is not waited for again."""
+    for part in led:
+        if part.leader == address and part.problem is not None:
+            return f"does not answer: {part.problem.message}"
     deadline = cluster.deadline_ms(cluster.config.connect_timeout_ms)
     request = MetadataRequest(topics=[])
     try:
