@@ -323,14 +323,14 @@ def describe(
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
-        for number, name in enumerate(dict.fromkeys(names)):
-            described = Admin(cluster).describe_group(name)
-            if as_json:
-                print_json(_as_json(described))
-                continue
-            if number:
-                console().print("")
-            _describe(described)
+        found = [Admin(cluster).describe_group(name) for name in dict.fromkeys(names)]
+    if as_json:
+        print_json(*map(_as_json, found))
+        return
+    for number, described in enumerate(found):
+        if number:
+            console().print("")
+        _describe(described)
 
 
 def _describe(described: GroupDescription) -> None:

@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from spark_logbus.model import TopicPartition
 from tests.servers.command import Command, Ended
 from tests.servers.spark import Logbus
 
@@ -126,6 +127,32 @@ def test_usage_errors(command: Command, words: list[str]) -> None:
     assert ended.code == 2
     assert "Usage: logbus" in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a/b", "..", "ä", "*", "a\n", "[red]", "\x1b[31m", "\udcff"]
+)
+@pytest.mark.parametrize("noun", ["topic", "group"])
+def test_names_that_none_can_have_are_refused_with_the_rule(
+    command: Command, noun: str, name: str
+) -> None:
+    """The last is what becomes of a byte that is no text."""
+    for verb in (["describe"], ["delete", "--yes"]):
+        refusal = command(f"{noun}s", *verb, "--", name).refusal
+        assert f"{name!r} cannot name a {noun}; use letters, digits, '.', '_' and '-'" in refusal
+    too_long = command(f"{noun}s", "describe", "x" * 250).refusal
+    assert f"The {noun} name starting with" in too_long
+    assert "use at most 249" in too_long
+
+
+def test_one_unknown_name_among_several_shows_nothing(
+    command: Command, logbus: Logbus, topic: str
+) -> None:
+    logbus.rewind(f"g-{topic}", {TopicPartition(topic, 0): 1})
+    told = command("topics", "describe", topic, "Nobody").refusal
+    assert "no topic 'Nobody'; create it, or check the name" in told
+    told = command("groups", "describe", f"g-{topic}", "Nobody").refusal
+    assert "Group 'Nobody' has committed no offsets; other groups: " in told
 
 
 @pytest.mark.parametrize("address", ["", "a b", "host:port", "localhost:2181/../x"])

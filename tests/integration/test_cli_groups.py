@@ -14,7 +14,7 @@ from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.servers.command import Command
+from tests.servers.command import Command, Ended
 from tests.servers.spark import Logbus
 from tests.servers.zookeeper import put
 
@@ -236,6 +236,31 @@ def test_groups_are_listed_and_cleared_while_no_broker_runs(command: Command, ch
         "Group a is deleted.\nGroup b is deleted.\n"
     )
     assert command("groups", "list", *at).out == ""
+    assert (
+        "Group 'a' has committed no offsets, and there is no other group. A consumer, query or "
+        in command("groups", "delete", "a", "--yes", *at).refusal
+    )
+
+
+def test_a_group_that_never_committed_is_described(
+    command: Command, logbus: Logbus, topic: str
+) -> None:
+    group = f"idle-{topic}"
+    config = ConsumerConfig(group=group, zookeeper=logbus.zookeeper, auto_commit_ms=None)
+    with Consumer(logbus.cluster, config) as consumer:
+        consumer.subscribe(topic)
+
+        def shares_all() -> bool:
+            consumer.poll_arrow(0.05)
+            return len(consumer.assignment) == 2
+
+        wait_until(shares_all)
+    assert group in command("groups", "list").out
+    described = command("groups", "describe", group)
+    assert described == Ended(0, f"No running query or consumer holds group {group}.\n", "")
+    told = command("groups", "forget", group, "-t", topic, "--yes").refusal
+    assert f"Group {group!r} has committed no offsets" in told
+    assert group not in told.partition("other group")[2]
 
 
 def test_wrong_input_of_groups(command: Command, topic: str) -> None:

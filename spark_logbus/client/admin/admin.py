@@ -92,6 +92,7 @@ class Admin(OffsetQueries):
 
     def delete_topic(self, name: str, *, timeout_ms: int = _CHANGE_TIMEOUT_MS) -> None:
         """Delete a topic and wait until no broker shows it any more. UnknownTopicError."""
+        check_name("topic", name)
         deadline = self._cluster.deadline_ms(timeout_ms)
         request = DeleteTopicRequest(name)
         self._change(
@@ -186,11 +187,12 @@ class Admin(OffsetQueries):
     def describe(
         self, names: Iterable[str] | None = None, *, ends: bool = True
     ) -> dict[str, TopicDescription]:
-        """The named topics, or all. UnknownTopicError for a name that no broker knows.
+        """The named topics, or all. UnknownTopicError for a name that no broker knows,
+        InvalidNameError for one that no topic can have.
 
         A partition whose leader does not answer has no ends; the rest is there all the same.
         """
-        wanted = None if names is None else list(names)
+        wanted = None if names is None else [check_name("topic", name) for name in names]
 
         def attempt(deadline: Deadline) -> list[TopicInfo]:
             if wanted is None:

@@ -152,8 +152,13 @@ def stored_groups(zookeeper: str | None) -> Iterator[StoredGroups]:
 
 def _without_offsets(group: str, known: list[str]) -> InvalidRequestError:
     others = [name for name in known if name != group]
+    if not others:
+        return InvalidRequestError(
+            f"Group {group!r} has committed no offsets, and there is no other group. A consumer, "
+            "query or rewind of a group makes it."
+        )
     more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
-    names = ", ".join(others[:_SHOWN]) or "none"
     return InvalidRequestError(
-        f"Group {group!r} has committed no offsets; other groups: {names}{more}."
+        f"Group {group!r} has committed no offsets; other groups: "
+        f"{', '.join(others[:_SHOWN])}{more}."
     )
