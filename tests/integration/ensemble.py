@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from spark_logbus.local.processes import spawn, stop
-from spark_logbus.local.zookeeper import _ask, _is_free
+from spark_logbus.local.zookeeper import _ask
 from spark_logbus.local.zookeeper_command import server_command
 from tests.helpers import wait_until
+from tests.servers.ports import reserved_port
 
 _HOST = "127.0.0.1"
 _SERVERS = 3
@@ -25,9 +26,9 @@ class Ensemble:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        ports = iter(_free_ports(3 * _SERVERS))
         #: By server number: for clients, for the quorum, for elections.
-        self._ports = {n: (next(ports), next(ports), next(ports)) for n in range(1, _SERVERS + 1)}
+        self._ports: dict[int, tuple[int, int, int]] = {}
+        self._reserved = ExitStack()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -37,6 +38,11 @@ class Ensemble:
 
     def __enter__(self) -> Self:
         try:
+            for number in range(1, _SERVERS + 1):
+                client, quorum, election = (
+                    self._reserved.enter_context(reserved_port()) for _ in range(3)
+                )
+                self._ports[number] = (client, quorum, election)
             for number in self._ports:
                 self.start(number)
             wait_until(
@@ -54,6 +60,7 @@ class Ensemble:
             process.kill()
         for process in self._processes.values():
             stop(process, 10)
+        self._reserved.close()
 
     def start(self, number: int) -> None:
         """Start a server, for the first time or after ``kill``; does not wait for it."""
@@ -90,9 +97,3 @@ class Ensemble:
     @property
     def leader(self) -> int | None:
         return next((number for number, mode in self.modes().items() if mode == "leader"), None)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Below those that systems give to outgoing connections, so that a restart finds them free."""
-    candidates = random.sample(range(20_000, 32_000), 200)
-    return [port for port in candidates if _is_free(port)][:count]

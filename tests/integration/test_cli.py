@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 
 import pytest
 
 from spark_logbus.model import TopicPartition
 from tests.servers.command import Command, Ended
+from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
 
 # -- topics -------------------------------------------------------------------------------
@@ -163,9 +163,7 @@ def test_addresses_that_are_none(command: Command, address: str) -> None:
 def test_an_address_without_a_cluster_is_told_at_once(
     command: Command, logbus: Logbus, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as placeholder:
-        placeholder.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{placeholder.getsockname()[1]}"
+    with refusing_address() as address:
         for words in (["topics", "list"], ["groups", "list"], ["produce", "t"], ["consume", "t"]):
             told = command(*words, "-z", address).refusal
             assert f"Nothing listens at {address} (connection refused)." in told

@@ -16,6 +16,7 @@ from spark_logbus import __version__
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
 from tests.helpers import process_is_stopped, wait_until
 from tests.servers.broker import broker_process
+from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
 
 LOGBUS = [sys.executable, "-m", "spark_logbus.cli"]
@@ -119,7 +120,8 @@ def test_a_shell_completes_topics_and_groups(tmp_path: Path, chroot: str) -> Non
 
 
 def test_completion_is_silent_without_a_cluster() -> None:
-    done = completed("logbus consume o", 2, LOGBUS_ZOOKEEPER="127.0.0.1:1/logbus")
+    with refusing_address() as address:
+        done = completed("logbus consume o", 2, LOGBUS_ZOOKEEPER=f"{address}/logbus")
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 

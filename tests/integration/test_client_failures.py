@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import islice
 
 import pytest
@@ -23,6 +21,7 @@ from spark_logbus.client import (
 )
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from tests.servers.broker import restart_elsewhere
 
 # Over TCP: the other integration tests use the brokers' local sockets.
 CONFIG = ClientConfig(
@@ -46,28 +45,6 @@ def leader_of(brokers: EmbeddedCluster, topic: TopicDescription, partition: int)
     leader = topic.partitions[partition].leader
     assert leader is not None
     return next(one for one in brokers.brokers if one.broker_id == leader.broker_id)
-
-
-def restart_elsewhere(*brokers: BrokerProcess) -> None:
-    """Stop them all, and start them on other ports than those they had."""
-    before = {broker.address for broker in brokers}
-    for broker in brokers:
-        broker.stop()
-        # A broker whose port is not configured comes back to the one it remembers.
-        (broker.directory / "data" / "broker.port").unlink()
-    with ExitStack() as held:
-        for address in before:  # else a broker may choose one of them by chance
-            held.enter_context(listener(address))
-        for broker in brokers:
-            broker.launch()
-        for broker in brokers:
-            broker.wait_until_ready()
-    assert before.isdisjoint({broker.address for broker in brokers})
-
-
-def listener(address: str) -> socket.socket:
-    host, port = address.rsplit(":", 1)
-    return socket.create_server((host, int(port)))
 
 
 def read_all(cluster: Cluster, topic_partition: TopicPartition) -> list[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
+from tests.servers.ports import refusing_address
 from tests.servers.zookeeper import READ, Proxy, States, expire, session
 
 CONNECTED = SessionState.CONNECTED
@@ -39,10 +39,8 @@ def own_zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 
 @pytest.fixture
 def unused_address() -> Iterator[str]:
-    """Bound, so that nobody else takes it, and not listening, so that it refuses."""
-    with socket.socket() as placeholder:
-        placeholder.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{placeholder.getsockname()[1]}"
+    with refusing_address() as address:
+        yield address
 
 
 class TestStartAndClose:

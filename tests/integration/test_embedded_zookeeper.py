@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from spark_logbus.errors import ConfigError, DataDirectoryLockedError, EmbeddedServerError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.helpers import process_is_gone, wait_until
+from tests.servers.ports import reserved_port
 
 
 @contextmanager
@@ -93,14 +94,16 @@ def test_two_servers_choose_different_ports(tmp_path: Path, zookeeper: EmbeddedZ
 
 
 def test_port_conflict_with_any_program(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as occupant:
-        port = occupant.getsockname()[1]
+    with reserved_port() as port:
         server = EmbeddedZooKeeper(tmp_path, port=port)
-        with pytest.raises(EmbeddedServerError, match=f"127.0.0.1:{port}: another program"):
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(EmbeddedServerError, match=f"127.0.0.1:{port}: another program"),
+        ):
             server.start()
-    server.start()  # nothing was left locked
-    assert server.address == f"127.0.0.1:{port}"
-    server.stop()
+        server.start()  # nothing was left locked
+        assert server.address == f"127.0.0.1:{port}"
+        server.stop()
 
 
 def test_port_conflict_with_another_zookeeper(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> None:

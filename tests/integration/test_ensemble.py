@@ -127,7 +127,7 @@ def test_all_outlive_the_leader_of_an_ensemble(tmp_path: Path, spark: SparkSessi
                 assert killed is not None
                 ensemble.kill(killed)
                 go_on("after the leader was killed")
-                assert ensemble.leader not in (None, killed)
+                wait_until(lambda: ensemble.leader not in (None, killed), message="a new leader")
                 Admin(logbus.cluster).create_topic("later", partitions=2)
                 ensemble.start(killed)
                 go_on("with the third server on its way back")

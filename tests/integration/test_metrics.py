@@ -21,7 +21,6 @@ from tests.builders.record_batches import joined, record_batch
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic, failure
 from tests.servers.metrics import (
-    free_port,
     get,
     health,
     port_of,
@@ -199,9 +198,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, chroot: str) -> None:
 @pytest.mark.long
 def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
     """After a crash with much to scan, the broker tells so instead of being silent."""
-    port = free_port()
-    settings = {"metrics": {"port": port}}
-    with broker_process(tmp_path, chroot, settings=settings) as broker:
+    with broker_process(tmp_path, chroot) as broker:
         with connect(broker) as wire:
             create_topic(wire, "t", partitions=3)
             wire.append("t", 0, record_batch())
@@ -213,8 +210,9 @@ def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
                 stamp(batch, base_offset=offset, leader_epoch=0, append_time_us=0)
                 file.write(batch)
         broker.launch()
-        said = wait_until(lambda: _recovering(port), deadline_s=20) or {}
+        said = wait_until(lambda: _recovering(broker), deadline_s=20) or {}
         assert said["status"] == "recovering"
+        port = port_of(broker)
         assert get(port, "/livez")[0] == 200
         status, text = get(port, "/metrics")
         assert status == 200
@@ -226,9 +224,9 @@ def test_recovery_can_be_watched(tmp_path: Path, chroot: str) -> None:
         assert (value(found, "recovery_scanned_bytes") or 0) >= path.stat().st_size
 
 
-def _recovering(port: int) -> dict[str, Any] | None:
+def _recovering(broker: BrokerProcess) -> dict[str, Any] | None:
     try:
-        status, said = health(port)
+        status, said = health(port_of(broker))
     except OSError:
         return None  # it does not listen yet
     recovers = status == 503 and said["status"] == "recovering"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.coordination.brokers import BrokerRegistry
-from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
+from tests.servers.broker import restart_elsewhere
 from tests.servers.spark import MODES
 from tests.servers.zookeeper import Proxy
 
@@ -158,22 +158,10 @@ def test_a_query_finds_a_broker_that_comes_back_elsewhere(endured: Endured) -> N
     endured.produce()
     endured.start()
     endured.catch_up("its start")
-    for old in list(endured.embedded.brokers):
-        old_address = old.address
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
-        old.stop()
-        new = BrokerProcess(
-            old.broker_id,
-            old.directory,
-            zookeeper=endured.embedded.zookeeper,
-            settings={"broker": {"port": port}},
-        )
-        endured.embedded.brokers[old.broker_id - 1] = new  # to be stopped with the cluster
-        new.start()
-        assert new.address != old_address
+    for broker in endured.embedded.brokers:
+        restart_elsewhere(broker)
         endured.produce()
-        endured.catch_up(f"broker {old.broker_id} moved")
+        endured.catch_up(f"broker {broker.broker_id} moved")
 
 
 def test_what_does_not_come_back_ends_a_query_with_the_reason(endured: Endured) -> None:

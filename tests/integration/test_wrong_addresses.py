@@ -22,6 +22,7 @@ from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
+from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
 
 ROOM_MS = 120_000  # to wait in, for who does not know better
@@ -29,10 +30,8 @@ ROOM_MS = 120_000  # to wait in, for who does not know better
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """Bound, so that nobody else takes it, and not listening."""
-    with socket.socket() as placeholder:
-        placeholder.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{placeholder.getsockname()[1]}"
+    with refusing_address() as address:
+        yield address
 
 
 @pytest.fixture

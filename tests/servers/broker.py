@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,29 @@ def broker_process(
         yield broker
     finally:
         broker.stop()
+
+
+def restart_elsewhere(*brokers: BrokerProcess) -> None:
+    """Stop them all, and start them on other ports than those they had."""
+    before = {broker.address for broker in brokers}
+    for broker in brokers:
+        broker.stop()
+        # A broker whose port is not configured comes back to the one it remembers.
+        (broker.directory / "data" / "broker.port").unlink()
+    with ExitStack() as held:
+        for address in before:  # else a broker may choose one of them by chance
+            with suppress(OSError):  # somebody else has it already, which is as good
+                held.enter_context(_listener(address))
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready()
+    assert before.isdisjoint({broker.address for broker in brokers})
+
+
+def _listener(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_server((host, int(port)))
 
 
 def address_of(broker: Broker) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from typing import Any
@@ -67,9 +66,3 @@ def health(port: int) -> tuple[int, dict[str, Any]]:
 def wait_for_health(port: int, expected: int) -> dict[str, Any]:
     wait_until(lambda: health(port)[0] == expected, message=f"/healthz to answer {expected}")
     return health(port)[1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

@@ -34,6 +34,7 @@ from spark_logbus.protocol import (
 from spark_logbus.retry import Deadline
 from tests.builders.arrow_batches import QUICK, record_batch
 from tests.fakes.broker import FakeCluster
+from tests.servers.ports import reserved_port
 
 HERE = BrokerAddress(1, "127.0.0.1", 1)
 
@@ -236,9 +237,10 @@ def test_dial_refuses_another_broker_at_the_address(fake: FakeCluster) -> None:
 
 
 def test_dial_names_what_it_cannot_reach() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}"):
+    with (
+        reserved_port() as port,
+        pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{port}"),
+    ):
         dial(BrokerAddress(1, "127.0.0.1", port), QUICK, soon())
 
 
