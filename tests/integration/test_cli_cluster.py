@@ -8,12 +8,16 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_logbus import __version__
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from spark_logbus.local.cluster import BrokerProcess
 from tests.helpers import process_is_stopped, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.ports import refusing_address
@@ -52,48 +56,68 @@ def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str
         assert told["brokers"][1]["problem"] == "not running"
 
 
-@pytest.mark.long
-def test_a_broker_that_hangs_is_told_and_the_rest_is_shown(tmp_path: Path, chroot: str) -> None:
-    settings = {"broker": {"zookeeper_session_ms": 60_000}}  # so that it stays registered
+# So that a broker that hangs stays registered.
+LASTING: dict[str, dict[str, Any]] = {"broker": {"zookeeper_session_ms": 60_000}}
+
+
+@contextmanager
+def hanging(broker: BrokerProcess) -> Iterator[None]:
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: process_is_stopped(broker.pid))
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def two_brokers(tmp_path: Path, chroot: str) -> Iterator[list[BrokerProcess]]:
+    """That lead two partitions of a topic each."""
     with (
-        broker_process(tmp_path / "1", chroot, broker_id=1, settings=settings),
-        broker_process(tmp_path / "2", chroot, broker_id=2, settings=settings) as second,
+        broker_process(tmp_path / "1", chroot, broker_id=1, settings=LASTING) as first,
+        broker_process(tmp_path / "2", chroot, broker_id=2, settings=LASTING) as second,
     ):
         wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
-        with Cluster.from_zookeeper(chroot, ClientConfig(connect_timeout_ms=1_000)) as cluster:
-            admin = Admin(cluster)
-            admin.create_topic("t", partitions=4)
-            os.kill(second.pid, signal.SIGSTOP)
-            try:
-                wait_until(lambda: process_is_stopped(second.pid))
-                described = admin.describe_cluster()
-                ill = run("cluster", "-z", chroot)
-            finally:
-                os.kill(second.pid, signal.SIGCONT)
-            assert not described.healthy
-            assert [each.offline for each in described.brokers] == [0, 2]
-            silent = rf"does not answer: broker 2 at {re.escape(second.address)} did not answer a"
-            assert described.brokers[0].problem is None
-            assert re.match(silent, described.brokers[1].problem or "")
-            assert (ill.returncode, ill.stderr) == (1, "")
-            assert re.search(r"1 +\S+ +\S+ +\S+Z +2 +0 +0 +ok\n", ill.stdout)
-            assert re.search(rf"2 +\S+ +\S+ +\S+Z +2 +2 +0 +{silent}", ill.stdout)
-            assert (
-                "Not healthy: broker 2 has a problem; 2 of 4 partitions offline: t-" in ill.stdout
-            )
-            wait_until(lambda: admin.describe_cluster().healthy)
+        with Cluster.from_zookeeper(chroot) as cluster:
+            Admin(cluster).create_topic("t", partitions=4)
+        yield [first, second]
+
+
+def test_a_broker_that_hangs_is_described_as_silent(
+    two_brokers: list[BrokerProcess], chroot: str
+) -> None:
+    patience = ClientConfig(connect_timeout_ms=2_000)
+    with Cluster.from_zookeeper(chroot, patience) as cluster:
+        admin = Admin(cluster)
+        wait_until(lambda: admin.describe_cluster().healthy)
+        with hanging(two_brokers[1]):
+            first, second = admin.describe_cluster().brokers
+            assert (second.offline, second.partitions) == (2, 2)
+            silent = f"does not answer: broker 2 at {two_brokers[1].address} did not answer a "
+            assert (second.problem or "").startswith(silent)
+            assert first.registration is not None
+            assert second.registration is not None
+        wait_until(lambda: admin.describe_cluster().healthy)
+
+
+@pytest.mark.long
+def test_a_broker_that_hangs_is_told_and_the_rest_is_shown(
+    two_brokers: list[BrokerProcess], chroot: str
+) -> None:
+    with hanging(two_brokers[1]):
+        ill = run("cluster", "-z", chroot)
+    assert (ill.returncode, ill.stderr) == (1, "")
+    assert re.search(r"1 +\S+ +\S+ +\S+Z +2 +0 +0 +ok\n", ill.stdout)
+    silent = f"does not answer: broker 2 at {re.escape(two_brokers[1].address)} did not answer a"
+    assert re.search(rf"2 +\S+ +\S+ +\S+Z +2 +2 +0 +{silent}", ill.stdout)
+    assert "Not healthy: broker 2 has a problem; 2 of 4 partitions offline: t-" in ill.stdout
 
 
 @pytest.mark.long
 def test_brokers_that_all_hang_are_told(tmp_path: Path, chroot: str) -> None:
-    settings = {"broker": {"zookeeper_session_ms": 60_000}}
-    with broker_process(tmp_path, chroot, settings=settings) as broker:
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            wait_until(lambda: process_is_stopped(broker.pid))
+    with broker_process(tmp_path, chroot, settings=LASTING) as broker:
+        with hanging(broker):
             told = run("cluster", "-z", chroot)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
         assert (told.returncode, told.stdout) == (1, "")
         assert "Error: No broker answers." in told.stderr
         assert f"at {broker.address} did not answer" in told.stderr
