@@ -11,6 +11,7 @@ from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
 from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
 from spark_logbus.record.arrow import bytes_of, encode
+from spark_logbus.record.plain import integers, scalar
 
 
 def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[pa.RecordBatch]:
@@ -28,16 +29,39 @@ def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[
 
 
 def check_record_sizes(arrow_batch: pa.RecordBatch, *, topic: str, limit: int) -> None:
-    """Raise RecordBatchTooLargeError if one record of a canonical arrow batch cannot fit."""
-    if bytes_of(arrow_batch, enough=limit - BATCH_OVERHEAD_BYTES) + BATCH_OVERHEAD_BYTES <= limit:
+    """Raise RecordBatchTooLargeError if a record of a canonical arrow batch does not fit, which
+    ``encode_pieces`` would find out when those before it are on their way."""
+    room = limit - BATCH_OVERHEAD_BYTES
+    if bytes_of(arrow_batch, enough=room) <= room:
         return
-    largest = 0
-    for name in ("key", "value"):
-        if name in arrow_batch.schema.names:
-            column = arrow_batch.column(name)
-            largest = max(largest, pc.max(pc.binary_length(column)).as_py() or 0)
-    if largest + BATCH_OVERHEAD_BYTES > limit:
-        raise too_large(largest, topic=topic, limit=limit)
+    sizes = _record_sizes(arrow_batch)
+    near = pc.indices_nonzero(pc.greater(sizes, scalar(room, pa.int64())))
+    for row in near.to_pylist():
+        size = sizes[row].as_py()
+        if size <= limit:
+            size = len(encode(arrow_batch.slice(row, 1)))  # one record is never compressed
+        if size > limit:
+            raise too_large(size, topic=topic, limit=limit)
+
+
+def _record_sizes(arrow_batch: pa.RecordBatch) -> pa.Array:
+    """The bytes of each record's key, value and headers."""
+    sizes = _lengths(arrow_batch.column("value"))
+    if "key" in arrow_batch.schema.names:
+        sizes = pc.add(sizes, _lengths(arrow_batch.column("key")))
+    if "headers" in arrow_batch.schema.names:
+        headers = arrow_batch.column("headers")
+        entries = headers.values
+        lengths = pc.add(_lengths(entries.field("key")), _lengths(entries.field("value")))
+        up_to = pa.concat_arrays([integers([0], pa.int64()), pc.cumulative_sum(lengths)])
+        ends = up_to.take(headers.offsets)
+        sizes = pc.add(sizes, pc.subtract(ends[1:], ends[:-1]))
+    return sizes
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    lengths = pc.binary_length(column).cast(pa.int64())
+    return pc.fill_null(lengths, scalar(0, pa.int64()))
 
 
 def too_large(size: int, *, topic: str, limit: int) -> RecordBatchTooLargeError:

@@ -298,6 +298,43 @@ def test_a_topics_own_limit_counts(fake: FakeCluster, cluster: Cluster) -> None:
     assert sum(future.result(0).record_count for future in futures) == 100
 
 
+@pytest.mark.parametrize(
+    ("key", "headers"),
+    [
+        (None, None),
+        (b"k" * 6_000, None),
+        (b"k", {"h": b"1" * 6_000}),
+        (None, {"h" * 3_000: b"1" * 3_000}),
+    ],
+)
+def test_columns_take_what_a_single_record_may_be_or_nothing(
+    fake: FakeCluster, cluster: Cluster, key: bytes | None, headers: dict[str, bytes] | None
+) -> None:
+    fake.create("t", config={"max.message.bytes": "10000"})
+    low, high = 0, 10_000
+    with Producer(cluster) as producer:
+        while high - low > 1:
+            size = (low + high) // 2
+            try:
+                producer.send("t", b"x" * size, key=key, headers=headers)
+                low = size
+            except RecordBatchTooLargeError:
+                high = size
+        producer.flush()
+        sent = len(stored(fake, T0))
+        keys, of_each = [key] * 101, [None] * 100 + [headers]
+        values = [b"a" * 900] * 100 + [b"x" * (low + 8)]
+        with pytest.raises(RecordBatchTooLargeError):
+            producer.send_many("t", values, keys=keys, headers=of_each)
+        producer.flush()
+        assert len(stored(fake, T0)) == sent
+        values[-1] = b"x" * low
+        producer.send_many("t", values, keys=keys, headers=of_each)
+        producer.flush()
+        assert len(stored(fake, T0)) == sent + 101
+    assert all(len(data) <= 10_000 for _, data in fake.partition(T0).batches)
+
+
 def test_full_memory_blocks_and_then_raises(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     hang = fake.brokers[0].fault(Api.APPEND, "hang")
