@@ -5,30 +5,25 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
+from spark_logbus.cli.chunks import Input
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, Topic, ZooKeeper, connected
 from spark_logbus.cli.output import console, plural
+from spark_logbus.cli.publishing import OwnPartitions, Publisher
 from spark_logbus.cli.record_input import (
     InputRecord,
     KeySplitter,
-    delimited,
     parse_header,
-    parse_json,
     parse_time,
     unescaped,
 )
-from spark_logbus.errors import ConfigError, InvalidRequestError
-
-if TYPE_CHECKING:
-    from spark_logbus.client import RecordFuture
+from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 
 _INTERRUPTED = 130  # as shells have it for Ctrl-C
 _LAST_ANSWERS_S = 5.0
@@ -89,11 +84,10 @@ def produce(
       logbus produce orders orders.tsv -K '\\t' -H source=backfill
     """
     from spark_logbus.client import Admin, Producer, ProducerConfig
-    from spark_logbus.errors import RequestTimeoutError
     from spark_logbus.model import Acks, Compression
 
     keys = None if key_separator is None else _Keys(key_separator)
-    records = _Input(
+    chunks = Input(
         files or [],
         whole_files=whole_files,
         delimiter=unescaped(delimiter, option="--delimiter"),
@@ -112,53 +106,43 @@ def produce(
         acks=one_of("--acks", acks, Acks),
         compression=one_of("--compression", compression, Compression),
     )
-    fates = _Fates()
-    count = 0
+    own_partitions = OwnPartitions()
     interrupted = False
     started = time.monotonic()
     with (
         connected(zookeeper) as cluster,
-        Producer(cluster, config) as producer,
+        Producer(cluster, config, partitioner=own_partitions if json_lines else None) as producer,
         _progress() as show_count,
     ):
         Admin(cluster).describe([topic], ends=False)  # there may be no line that would miss it
+        publisher = Publisher(producer, topic, own_partitions)
         try:
-            for record in records:
-                producer.send(
-                    topic,
-                    record.value,
-                    key=record.key,
-                    headers=record.headers or None,
-                    partition=record.partition,
-                    timestamp_us=record.timestamp_us,
-                ).add_done_callback(fates.settle)
-                count += 1
-                if count % 1000 == 0:
-                    show_count(count)
-            producer.flush()
+            for chunk in chunks:
+                publisher.publish(chunk)
+                show_count(publisher.handed_over)
+            publisher.finish()
         except KeyboardInterrupt:
             interrupted = True
             try:
-                producer.close(_LAST_ANSWERS_S)
-            except RequestTimeoutError:
-                pass  # told by the futures, too
+                publisher.finish(_LAST_ANSWERS_S)
             except KeyboardInterrupt as twice:
                 console(stderr=True).print(
-                    f"Interrupted twice: {fates.acknowledged:,} of {plural(count, 'record')} were "
-                    f"acknowledged by {topic}; others may be there, too."
+                    f"Interrupted twice: {publisher.told}; others may be there, too."
                 )
                 raise typer.Exit(_INTERRUPTED) from twice
         except InvalidRequestError as error:  # of one record: what came before it is published
-            producer.flush()
-            fates.check(count, interrupted=False)
-            where = records.where
-            if where is None:
-                raise
-            before = f"Published before it: {plural(fates.acknowledged, 'record')}."
-            raise InvalidRequestError(f"{where} cannot be published. {error} {before}") from error
+            publisher.finish()
+            publisher.check()
+            before = f"Published before it: {plural(publisher.acknowledged, 'record')}."
+            raise InvalidRequestError(f"{error} {before}") from error
+        except LogbusError as error:
+            publisher.finish(_LAST_ANSWERS_S)
+            raise type(error)(f"{error} {publisher.told}.") from error
     seconds = time.monotonic() - started
-    fates.check(count, interrupted=interrupted)
-    published = f"ublished {plural(fates.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
+    publisher.check(interrupted=interrupted)
+    published = (
+        f"ublished {plural(publisher.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
+    )
     if interrupted:
         console(stderr=True).print(f"Interrupted: p{published}")
         raise typer.Exit(_INTERRUPTED)
@@ -177,94 +161,6 @@ def one_of(option: str, given: str, choices: type[Choice]) -> Choice:
             return choice
     *most, last = [choice.name.lower() for choice in choices]
     raise ConfigError(f"{option} is {given!r}; use {', '.join(most)} or {last}.")
-
-
-class _Input:
-    """The records of files, or of standard input; ``where`` says which one was read last."""
-
-    def __init__(
-        self,
-        files: list[Path],
-        *,
-        whole_files: bool,
-        delimiter: bytes,
-        keys: _Keys | None,
-        json_lines: bool,
-        for_all: InputRecord,
-        tombstones: bool,
-    ) -> None:
-        if json_lines and (keys is not None or whole_files):
-            raise ConfigError("With --json, leave out --key-separator and --whole-files.")
-        if whole_files and not files:
-            raise ConfigError("Name the files that --whole-files is to publish.")
-        self._files = files
-        self._whole_files = whole_files
-        self._delimiter = delimiter
-        self._keys = keys
-        self._json_lines = json_lines
-        self._for_all = for_all
-        self._tombstones = tombstones
-        self.where: str | None = None
-
-    def __iter__(self) -> Iterator[InputRecord]:
-        if not self._files:
-            yield from self._records(sys.stdin.buffer, "standard input")
-        for file in self._files:
-            with _opened(file) as source:
-                if self._whole_files:
-                    self.where = str(file)
-                    yield self._completed(InputRecord(value=source.read()))
-                else:
-                    yield from self._records(source, str(file))
-
-    def _records(self, source: BinaryIO, name: str) -> Iterator[InputRecord]:
-        for number, line in enumerate(delimited(source, self._delimiter), 1):
-            self.where = f"Line {number:,} of {name}"
-            if self._json_lines:
-                yield self._completed(parse_json(line))
-            elif self._keys is not None:
-                key, value = self._keys.split(line)
-                yield self._completed(InputRecord(value=value, key=key))
-            else:
-                yield self._completed(InputRecord(value=line))
-
-    def _completed(self, record: InputRecord) -> InputRecord:
-        """With what is given for all, where the record does not say it itself."""
-        every = self._for_all
-        return InputRecord(
-            value=None if self._tombstones and not record.value else record.value,
-            key=every.key if record.key is None else record.key,
-            headers=record.headers + every.headers,
-            partition=every.partition if record.partition is None else record.partition,
-            timestamp_us=every.timestamp_us if record.timestamp_us is None else record.timestamp_us,
-        )
-
-
-class _Fates:
-    """Counts records that were acknowledged, and reasons why others were not. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
-        self.acknowledged = 0
-
-    def settle(self, future: RecordFuture) -> None:
-        error = future.exception()
-        with self._lock:
-            if error is None:
-                self.acknowledged += 1
-            else:
-                self._error = self._error or error
-
-    def check(self, count: int, *, interrupted: bool) -> None:
-        """Raise what the first record failed with, and say how many of ``count`` are there."""
-        error = self._error
-        if error is None:
-            return
-        told = f"{self.acknowledged:,} of {plural(count, 'record')} were acknowledged."
-        if interrupted:
-            told = f"{told} Of the others it is not known: this was interrupted."
-        raise type(error)(f"{error} {told}") from error
 
 
 class _Keys(KeySplitter):
@@ -290,23 +186,6 @@ class _Keys(KeySplitter):
             f"{self.without:,} of {self.lines:,} lines do not have the key separator "
             f"{self.shown}, and no key: the first is line {self.first_without:,}."
         )
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
-    try:
-        opened = file.open("rb")
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    with opened:
-        try:
-            yield opened
-        except OSError as error:
-            raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: OSError) -> InvalidRequestError:
-    return InvalidRequestError(f"Cannot read {file}: {error.strerror}.")
 
 
 @contextlib.contextmanager

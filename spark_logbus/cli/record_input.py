@@ -9,12 +9,13 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from io import BufferedIOBase
+from typing import Any, Final
 
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.times import parse_moment_us
 
-_PIECE_BYTES: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 18
 _FIELDS: Final = frozenset({"key", "value", "headers", "partition", "timestamp_us"})
 # Of what `logbus consume --json` prints, which says where a record was.
 _IGNORED: Final = frozenset({"topic", "offset"})
@@ -33,19 +34,30 @@ class InputRecord:
     timestamp_us: int | None = None
 
 
-def delimited(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+def delimited(source: BufferedIOBase, delimiter: bytes) -> Iterator[list[bytes]]:
     """The parts of ``source`` between delimiters; what follows the last one only if it is not
-    empty. A newline takes a carriage return before it along."""
-    if delimiter == b"\n":
-        for line in source:
-            yield line.rstrip(b"\r\n")
-        return
-    rest = b""
-    while piece := source.read(_PIECE_BYTES):
-        *parts, rest = (rest + piece).split(delimiter)
-        yield from parts
+    empty. A newline takes a carriage return before it along.
+
+    Each list has what one read has completed, and may be empty: a reader of a pipe gets what is
+    there, and can look before the next read if that would wait.
+    """
+    rest = bytearray()
+    while piece := source.read1(_PIECE_BYTES):
+        seen = max(0, len(rest) - len(delimiter) + 1)  # what was searched in vain before
+        rest += piece
+        if rest.find(delimiter, seen) < 0:
+            yield []
+            continue
+        *parts, end = bytes(rest).split(delimiter)
+        rest = bytearray(end)
+        yield _stripped(parts) if delimiter == b"\n" else parts
     if rest:
-        yield rest
+        last = [bytes(rest)]
+        yield _stripped(last) if delimiter == b"\n" else last
+
+
+def _stripped(lines: list[bytes]) -> list[bytes]:
+    return [line.rstrip(b"\r") for line in lines]
 
 
 class KeySplitter:
@@ -138,7 +150,10 @@ def _bytes(name: str, given: Any) -> bytes | None:
         case None:
             return None
         case str():
-            return given.encode()
+            try:
+                return given.encode()
+            except UnicodeEncodeError as error:  # half of a pair, as "\\ud800"
+                raise InvalidRequestError(f"Its {name} is no text in UTF-8: {error}.") from error
         case {"base64": str(text)} if len(given) == 1:
             try:
                 return base64.b64decode(text, validate=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import io
-from typing import BinaryIO
+from io import BytesIO
+from itertools import chain
 
 import pytest
 
@@ -16,14 +16,14 @@ from spark_logbus.cli.record_input import (
 from spark_logbus.errors import ConfigError, InvalidRequestError
 
 
-class Dribbling(io.BytesIO):
+class Dribbling(BytesIO):
     """Gives a byte at a time."""
 
-    def read(self, _: int | None = -1, /) -> bytes:
-        return super().read(1)
+    def read1(self, _: int | None = -1, /) -> bytes:
+        return super().read1(1)
 
 
-@pytest.mark.parametrize("kind", [io.BytesIO, Dribbling])
+@pytest.mark.parametrize("kind", [BytesIO, Dribbling])
 @pytest.mark.parametrize(
     ("data", "delimiter", "parts"),
     [
@@ -33,10 +33,11 @@ class Dribbling(io.BytesIO):
         (b"a|b||c\n", b"||", [b"a|b", b"c\n"]),
         (b"", b"|", []),
         (b"\0a\0\0", b"\0", [b"", b"a", b""]),
+        (b"a\r\r\n\r", b"\n", [b"a", b""]),
     ],
 )
-def test_parts(kind: type[BinaryIO], data: bytes, delimiter: bytes, parts: list[bytes]) -> None:
-    assert list(delimited(kind(data), delimiter)) == parts  # type: ignore[call-arg]
+def test_parts(kind: type[BytesIO], data: bytes, delimiter: bytes, parts: list[bytes]) -> None:
+    assert list(chain.from_iterable(delimited(kind(data), delimiter))) == parts
 
 
 @pytest.mark.parametrize(
