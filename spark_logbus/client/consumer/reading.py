@@ -102,11 +102,6 @@ class Reading:
 
     # -- positions ------------------------------------------------------------------------
 
-    def position(self, topic_partition: TopicPartition) -> Position | None:
-        """None until it was found."""
-        self._note_iteration()
-        return self._positions.get(topic_partition)
-
     def positions(self) -> dict[TopicPartition, Position]:
         """Those that were found."""
         self._note_iteration()
