@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
+from typing import Final
 
 import pyarrow as pa
 
@@ -47,6 +48,9 @@ from spark_logbus.model import Header
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
+# For the last records of a program that is asked to end: service managers give it 10 s or more.
+_LAST_RECORDS_S: Final = 5.0
+
 
 class Producer:
     """Collects records into record batches and appends them to their partitions' leaders.
@@ -57,7 +61,9 @@ class Producer:
     (unless ``idempotent`` is off). A record that failed because of a timeout or a lost connection
     may be there all the same: to send it once more can make a second copy.
 
-    The cluster is shared, not owned: ``close`` leaves it open.
+    Leaving its ``with`` block closes it, which flushes: by SystemExit or KeyboardInterrupt, which
+    end a service, for at most 5 seconds; by any other exception not at all. The cluster is shared,
+    not owned: ``close`` leaves it open.
 
     With a ``stage_id`` (see ``record.stage_id``) it is an attempt of an atomic write's task: what
     it appends is staged, flushed and unseen, and offsets count the records of this attempt.
@@ -350,6 +356,8 @@ class Producer:
         if error is None:
             self.close()
             return
-        # The caller wants out with its exception, not to wait for a broker that may be gone.
+        # An end of the program is no failure: what was handed over is due. With any other exception
+        # the caller wants out, not to wait for a broker that may be gone.
+        ends = isinstance(error, SystemExit | KeyboardInterrupt)
         with suppress(RequestTimeoutError):
-            self.close(0)
+            self.close(_LAST_RECORDS_S if ends else 0)

@@ -15,6 +15,7 @@ from spark_logbus.client import (
     RangeReader,
     RecordFuture,
 )
+from spark_logbus.client.producer import producer as producer_module
 from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -464,16 +465,23 @@ def test_closing_in_a_hurry_fails_what_waits(fake: FakeCluster, cluster: Cluster
     assert isinstance(future.exception(5), ProducerClosedError)
 
 
-def test_leaving_by_an_exception_does_not_wait(fake: FakeCluster, cluster: Cluster) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_leaving_by_an_exception_does_not_wait_for_ever(
+    fake: FakeCluster,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    monkeypatch.setattr(producer_module, "_LAST_RECORDS_S", 0.05)
     fake.create("t")
     fake.brokers[0].fault(Api.APPEND, "hang")
 
     def leave() -> None:
         with Producer(cluster, SMALL) as producer:
             producer.send("t", b"a")
-            raise ZeroDivisionError
+            raise error
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         leave()
 
 
