@@ -22,7 +22,7 @@ from spark_logbus.errors import ClaimLostError, ConfigError, GroupHeldError, Inv
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.servers.zookeeper import expire, session
+from tests.servers.zookeeper import Proxy, expire, session
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -333,6 +333,55 @@ def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> 
         poll_until(lambda: committed(embedded, "g") == ends, one)
         assert [event for event, _ in one.told] == ["+"]
         assert sorted(map(int, one.values)) == list(range(sent))
+
+
+def test_who_alone_cannot_reach_zookeeper_reads_on_and_commits_nothing(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, reader: Callable[..., Reader]
+) -> None:
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(brokers.zookeeper.partition("/")[0]))
+        through_proxy = ConsumerConfig(
+            group=topic,
+            zookeeper=proxy.connect_string(brokers.zookeeper),
+            session_timeout_ms=2_000,
+            auto_commit_ms=100,
+        )
+        alone = Reader(stack.enter_context(Consumer(cluster, through_proxy)))
+        other = reader(topic, auto_commit_ms=None)
+        alone.subscribe(topic)
+        produce(cluster, topic, *map(str, range(4)))
+        poll_until(lambda: committed(brokers, topic) == dict.fromkeys(range(4), 1), alone)
+        proxy.refuse.set()
+        proxy.cut()
+        other.subscribe(topic)
+        sent, longest_s = 4, 0.0
+        while len(other.reads) < 4:  # until the session of the first is over
+            produce(cluster, topic, *map(str, range(sent, sent + 4)))
+            sent += 4
+            began = time.monotonic()
+            poll_until(lambda: len(alone.values) == sent, alone)  # noqa: B023
+            longest_s = max(longest_s, time.monotonic() - began)
+            other.poll()
+        assert longest_s < 3
+        produce(cluster, topic, *map(str, range(sent, sent + 4)))
+        sent += 4
+        poll_until(lambda: len(alone.values) == sent, alone)
+        # What was not committed comes again; nothing is passed over.
+        poll_until(lambda: len(other.values) == sent - 4, other)
+        assert sorted(map(int, other.values)) == list(range(4, sent))
+        assert committed(brokers, topic) == dict.fromkeys(range(4), 1)
+        assert [event for event, _ in alone.told] == ["+"]
+        other.consumer.commit()
+        proxy.refuse.clear()
+        with pytest.raises(ClaimLostError):
+            alone.consumer.commit()
+        poll_until(lambda: len(alone.reads) == len(other.reads) == 2, alone, other)
+        assert [event for event, _ in alone.told] == ["+", "lost", "+"]
+        produce(cluster, topic, *map(str, range(sent, sent + 4)))
+        poll_until(lambda: len(alone.values) + len(other.values) == 2 * sent, alone, other)
+        assert sorted(map(int, alone.values[sent:] + other.values[sent - 4 :])) == list(
+            range(sent, sent + 4)
+        )
 
 
 def test_a_callback_that_fails_at_the_end_keeps_nobody_out(
