@@ -7,6 +7,7 @@ addresses from the driver and never talk to ZooKeeper.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import threading
@@ -66,6 +67,9 @@ class ClusterPool(Generic[K]):
             return cluster
 
     def close(self) -> None:
+        """Close the Clusters that this process has connected."""
+        if os.getpid() != self._process:
+            return  # they are its parent's, and so may be the lock
         with self._lock:
             clusters = list(self._clusters.values())
             self._clusters.clear()
@@ -81,6 +85,10 @@ class ClusterPool(Generic[K]):
 
 _of_tasks = ClusterPool(connect_task)
 _of_the_driver = ClusterPool(connect_driver)
+# Spark ends the workers that it forks without a word; programs, and workers that it starts, come
+# to their end, where a socket that is still open is complained of.
+atexit.register(_of_tasks.close)
+atexit.register(_of_the_driver.close)
 
 
 def shared_cluster(bootstrap: Bootstrap) -> Cluster:

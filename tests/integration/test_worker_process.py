@@ -42,6 +42,28 @@ for task in range(2):
     frozen.append(gc.get_freeze_count())
 """
 
+PLANS_AND_READS = """\
+import os, pickle, sys
+from spark_logbus.datasource.task import read_ranges
+from spark_logbus.sink.writer import plan_write
+from spark_logbus.spark.worker import shared_cluster
+options, schema, partition, columns = pickle.load(sys.stdin.buffer)
+
+def plan_and_read():
+    plan_write(options, schema, overwrite=False, streaming=False)
+    cluster = shared_cluster(partition.bootstrap)
+    batches = read_ranges(partition, cluster, columns, fail_on_data_loss=True)
+    return sum(batch.num_rows for batch in batches)
+
+plan_and_read()
+child = os.fork()
+if not child:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what it has inherited stays open
+    sys.exit(5)  # by way of all that is done at an exit
+assert os.waitpid(child, 0)[1] == 5 << 8
+print(plan_and_read())
+"""
+
 
 def run(task: str, *arguments: Any) -> tuple[int, list[int], int, bool]:
     """Rows, objects frozen after each of two tasks, objects that the collector still walks, and
@@ -182,3 +204,22 @@ def test_a_write_by_topic_and_partition_leaves_little_to_collect(logbus: Logbus)
     rows, _, walked, _ = run(WRITES, writer, pa.RecordBatch.from_pydict(columns, schema=arrow))
     assert rows == 2
     assert walked < 2_000  # though Arrow's group_by imports pandas
+
+
+def test_a_process_that_ends_in_order_leaves_no_socket_open(logbus: Logbus) -> None:
+    """As one of Spark's that is not forked, or a driver in Python, does; nor does a forked one
+    that ends harm what its parent has open."""
+    name = logbus.topic()
+    logbus.produce(name, ["a", "b"])
+    options = {"zookeeper": logbus.zookeeper, "topic": name}
+    schema = StructType().add("value", "binary")
+    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", PLANS_AND_READS],
+        input=pickle.dumps((options, schema, all_of(logbus, name, 2), columns)),
+        capture_output=True,
+        cwd=PROJECT,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr.decode()) == (0, b"2\n", "")
