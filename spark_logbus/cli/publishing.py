@@ -52,7 +52,7 @@ class Publisher:
         self._thread = ThreadPoolExecutor(1, "logbus-publisher")
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        #: Records that the producer has, or had.
+        #: Records that were given to the producer, which may have had no room for some of the last.
         self.handed_over = 0
         #: Records that the topic has, as its brokers say.
         self.acknowledged = 0

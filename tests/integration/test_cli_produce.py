@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,10 +17,14 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.client import RangeReader
+from spark_logbus.cli.chunks import Chunk
+from spark_logbus.cli.publishing import OwnPartitions, Publisher
+from spark_logbus.client import Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.producer.partitioner import partition_of
+from spark_logbus.errors import BufferExhaustedError, ProducerClosedError
 from spark_logbus.model import OffsetRange
 from tests.helpers import wait_until
+from tests.servers.broker import broker_process, connect, create_topic
 from tests.servers.spark import Logbus
 
 Row = dict[str, Any]
@@ -185,3 +190,34 @@ def test_ctrl_c_tells_how_many_of_many_were_published(logbus: Logbus) -> None:
     found = re.fullmatch(rf"Interrupted: published ([\d,]+) records to {name} in .* s\.\n", told)
     assert found, told
     assert values(logbus, name) == list(range(int(found[1].replace(",", ""))))
+
+
+def test_what_was_published_is_known_when_a_broker_stands_still(
+    tmp_path: Path, chroot: str
+) -> None:
+    """As with Ctrl-C while a producer waits for room, or when it has waited for long enough."""
+    config = ProducerConfig(batch_bytes=1_000, buffer_bytes=1_000, max_block_ms=100)
+    chunk = Chunk(values=[b"value"] * 1_000, source="f", first_line=1)
+    with (
+        broker_process(tmp_path, chroot) as broker,
+        connect(broker) as wire,
+        Cluster.from_zookeeper(chroot) as cluster,
+        Producer(cluster, config) as producer,
+    ):
+        create_topic(wire, "t")
+        publisher = Publisher(producer, "t", OwnPartitions())
+        publisher.publish(chunk)
+        wait_until(lambda: publisher.acknowledged == 1_000, message="acknowledgements")
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            publisher.publish(chunk)  # there is room
+            with pytest.raises(BufferExhaustedError):
+                publisher.publish(chunk)
+            publisher.finish(0.1)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+    assert publisher.told == "1,000 of 3,000 records were acknowledged by t"
+    with pytest.raises(
+        ProducerClosedError, match=r"1,000 of 3,000 .* Of the others it is not known"
+    ):
+        publisher.check(interrupted=True)
