@@ -15,6 +15,10 @@ BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 SCHEMAS = "/schemas"
+SCHEMA_SETTINGS = f"{SCHEMAS}/settings"
+SCHEMA_IDS = f"{SCHEMAS}/ids"
+SCHEMA_CONTENTS = f"{SCHEMAS}/contents"
+SCHEMA_SUBJECTS = f"{SCHEMAS}/subjects"
 TRANSACTIONS = "/transactions"
 WRITERS = f"{TRANSACTIONS}/writers"
 PENDING_WRITES = f"{TRANSACTIONS}/pending"
@@ -77,6 +81,21 @@ def _quoted_writer(writer_id: str) -> str:
             f"A writer's id has 1 to {MAX_WRITER_LENGTH} characters, got {len(writer_id)}."
         )
     return quote(writer_id, safe="").replace(".", "%2E")  # "." and ".." are no names of nodes
+
+
+def schema(schema_id: int) -> str:
+    if schema_id < 0:
+        raise InvalidRequestError(f"A schema's id is 0 or more, got {schema_id}.")
+    return f"{SCHEMA_IDS}/{schema_id:0{_EPOCH_DIGITS}d}"
+
+
+def schema_content(digest: str) -> str:
+    """``digest`` is of a schema's content, in hexadecimal."""
+    return f"{SCHEMA_CONTENTS}/{digest}"
+
+
+def subject(name: str) -> str:
+    return f"{SCHEMA_SUBJECTS}/{check_name('subject', name)}"
 
 
 def group(name: str) -> str:

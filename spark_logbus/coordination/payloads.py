@@ -145,6 +145,51 @@ class RewindPayload(
     token: str = ""  # of its own, as numbers begin anew when a group is deleted
 
 
+class SchemaReferencePayload(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    subject: str
+    version: NonNegative
+
+
+class SchemaPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a schema id. Never changed: what the id stands for."""
+
+    schema: str
+    references: list[SchemaReferencePayload] = []
+
+
+class LastIdPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all schema ids: the highest that was given. It never falls."""
+
+    last_id: NonNegative
+
+
+class ContentPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a schema's content: the id that it has."""
+
+    id: NonNegative
+
+
+class SubjectVersionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: NonNegative
+    id: NonNegative
+    deleted: bool = False
+    references: list[tuple[str, NonNegative]] = []  # subjects and versions, as its schema names
+
+
+class SubjectPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    versions: list[SubjectVersionPayload] = []  # in rising order
+    compatibility: str | None = None
+    mode: str | None = None
+
+
+class SchemaSettingsPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of all subjects that have none of their own."""
+
+    compatibility: str | None = None
+    mode: str | None = None
+
+
 Payload = TypeVar("Payload", bound=msgspec.Struct)
 
 
