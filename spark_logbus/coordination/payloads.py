@@ -152,10 +152,12 @@ class SchemaReferencePayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchemaPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of a schema id. Never changed: what the id stands for."""
+    """Of a schema id: what it stands for. Changed once, when the schema is deleted permanently:
+    then ``deleted`` is its content's digest, and the id is given to nothing else."""
 
-    schema: str
+    schema: str = ""
     references: list[SchemaReferencePayload] = []
+    deleted: str = ""
 
 
 class LastIdPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,9 +167,9 @@ class LastIdPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a schema's content: the id that it has."""
+    """Of a schema's content: the ids that it has, more than one only where ids were imported."""
 
-    id: NonNegative
+    ids: Annotated[list[NonNegative], msgspec.Meta(min_length=1)]
 
 
 class SubjectVersionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

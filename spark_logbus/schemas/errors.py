@@ -27,7 +27,7 @@ class SchemaTooLargeError(InvalidSchemaError):
 
 
 class IncompatibleSchemaError(InvalidRequestError):
-    """A schema that breaks the compatibility of its subject. ``faults`` is a sentence each."""
+    """A schema that breaks the compatibility of its subject."""
 
     def __init__(self, message: str, faults: Sequence[str] = ()) -> None:
         super().__init__(message, faults)

@@ -21,6 +21,9 @@ def test_the_tree() -> None:
     assert paths.owner("g", TP) == "/consumers/g/owners/orders/3"
     assert paths.offset("g", TP) == "/consumers/g/offsets/orders/3"
     assert paths.rewinds("g") == "/consumers/g/rewinds"
+    assert paths.subject("orders") == "/schemas/subjects/orders"
+    assert paths.schema(7) == "/schemas/ids/0000000007"
+    assert paths.schema_content("9f2c") == "/schemas/contents/9f2c"
     assert paths.rewind("g", 12) == "/consumers/g/rewinds/0000000012"
 
 
@@ -31,6 +34,7 @@ def test_no_name_reaches_outside_its_node(name: str) -> None:
         lambda: paths.partitions(name),
         lambda: paths.partition_state(TopicPartition(name, 0)),
         lambda: paths.group(name),
+        lambda: paths.subject(name),
         lambda: paths.offset(name, TP),
         lambda: paths.offset("g", TopicPartition(name, 0)),
         lambda: paths.member("g", name),

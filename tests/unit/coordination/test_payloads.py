@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 
 from spark_logbus.coordination.payloads import (
     BrokerPayload,
+    ContentPayload,
+    LastIdPayload,
     LockPayload,
     OffsetPayload,
     OwnerPayload,
     RewindEpochPayload,
     RewindPayload,
+    SchemaPayload,
+    SchemaReferencePayload,
+    SchemaSettingsPayload,
     StatePayload,
+    SubjectPayload,
+    SubjectVersionPayload,
     TopicPayload,
     decode,
     encode,
@@ -92,6 +99,28 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
         b'{"host":"h","pid":7,"application":null,"since_us":1,"session_timeout_ms":10000,'
         b'"token":"9d1e","process":"6f1f/40/8/88"}',
     ),
+    (
+        SubjectPayload(
+            versions=[
+                SubjectVersionPayload(version=1, id=1, deleted=True),
+                SubjectVersionPayload(version=2, id=4, references=[("item", 1)]),
+            ],
+            compatibility="FULL",
+        ),
+        b'{"versions":[{"version":1,"id":1,"deleted":true},'
+        b'{"version":2,"id":4,"references":[["item",1]]}],"compatibility":"FULL"}',
+    ),
+    (LastIdPayload(last_id=4), b'{"last_id":4}'),
+    (
+        SchemaPayload(
+            schema='"Item"',
+            references=[SchemaReferencePayload(name="Item", subject="item", version=1)],
+        ),
+        b'{"schema":"\\"Item\\"","references":[{"name":"Item","subject":"item","version":1}]}',
+    ),
+    (SchemaPayload(deleted="9f2c"), b'{"deleted":"9f2c"}'),
+    (ContentPayload(ids=[4]), b'{"ids":[4]}'),
+    (SchemaSettingsPayload(mode="READONLY"), b'{"mode":"READONLY"}'),
 ]
 KINDS = [type(payload) for payload, _ in EXAMPLES]
 
