@@ -32,6 +32,7 @@ class Verb(NamedTuple):
 VERBS: Final[dict[str, Verb]] = {
     "up": Verb("Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them."),
     "broker": Verb("Run one broker until SIGTERM or Ctrl-C."),
+    "registry": Verb("Serve schemas over Confluent's Schema Registry API."),
     "cluster": Verb(
         "Show the brokers, their versions, what they lead and hold, and if all is well."
     ),

@@ -14,6 +14,7 @@ from spark_logbus.cli.output import Console, console, plural
 
 if TYPE_CHECKING:
     from spark_logbus.local.cluster import EmbeddedCluster
+    from spark_logbus.local.registry import RegistryProcess
 
 _CHECK_S = 1.0
 
@@ -35,8 +36,13 @@ def up(
     zookeeper_port: Annotated[
         int, typer.Option(help="ZooKeeper's port; 0: that of the last run, else any free one.")
     ] = 0,
+    registry_port: Annotated[
+        int, typer.Option(help="The schema registry's port; 0: as of the last run, else any.")
+    ] = 0,
 ) -> None:
-    """Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them. The data stays.
+    """Start ZooKeeper, brokers and a schema registry here; Ctrl-C or SIGTERM stops them.
+
+    The data stays, and so do the ports.
 
     \b
     Example:
@@ -45,18 +51,27 @@ def up(
     # All of it before the signals are taken: an interrupted import can end the process by SIGINT,
     # though its KeyboardInterrupt was caught.
     from spark_logbus.cli.clocks import tell_of_clocks
+    from spark_logbus.errors import EmbeddedServerError
     from spark_logbus.local.cluster import EmbeddedCluster
+    from spark_logbus.local.registry import RegistryProcess
 
     out = console()
     before = len(list(data.glob("broker-[0-9]*")))
     count = brokers or before or 1
     cluster = EmbeddedCluster(data, brokers=count, zookeeper_port=zookeeper_port)
+    registry: RegistryProcess | None = None
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell may have it ignored in "up &"
         signal.signal(number, _interrupt)
     try:
         with out.status(f"Starting ZooKeeper and {plural(count, 'broker')} in {data} ..."):
             cluster.start()
-        _greet(out, cluster)
+            registry = RegistryProcess(data, zookeeper=cluster.zookeeper, port=registry_port)
+            try:
+                registry.start()
+            except EmbeddedServerError as error:  # records go without it
+                out.print(f"Schemas are not served: {error}", style="bold red")
+                registry = None
+        _greet(out, cluster, registry)
         tell_of_clocks(out, cluster.brokers)
         if count < before:
             out.print(
@@ -64,7 +79,7 @@ def up(
                 "of the others cannot be reached.",
                 style="bold red",
             )
-        _watch(out, cluster)
+        _watch(out, cluster, registry)
     except KeyboardInterrupt:
         pass
     finally:
@@ -72,6 +87,8 @@ def up(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         with out.status("Stopping ..."):
+            if registry is not None:
+                registry.stop()
             cluster.stop()
     out.print("Stopped.")
 
@@ -80,11 +97,13 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _greet(out: Console, cluster: EmbeddedCluster) -> None:
+def _greet(out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None) -> None:
     out.print("logbus is up", style="bold")
     out.print(f"ZooKeeper  {cluster.zookeeper}")
     for broker in cluster.brokers:
         out.print(f"broker {broker.broker_id}   {broker.address}  (log: {broker.log_file})")
+    if registry is not None:
+        out.print(f"schemas    {registry.url}  (log: {registry.log_file})")
     out.print(
         "\nIn another shell:\n"
         f"  export LOGBUS_ZOOKEEPER={cluster.zookeeper}\n"
@@ -95,7 +114,7 @@ def _greet(out: Console, cluster: EmbeddedCluster) -> None:
     )
 
 
-def _watch(out: Console, cluster: EmbeddedCluster) -> NoReturn:
+def _watch(out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None) -> NoReturn:
     """Say it once when a server has died; ends with KeyboardInterrupt."""
     reported: set[str] = set()
     pause = threading.Event()  # never set
@@ -108,6 +127,8 @@ def _watch(out: Console, cluster: EmbeddedCluster) -> NoReturn:
         }
         if not cluster.zookeeper_server.running:
             dead.add("ZooKeeper has died (see zookeeper.log); topics and groups")
+        if registry is not None and not registry.running:
+            dead.add(f"The schema registry has died (see {registry.log_file}); its URL")
         for what in sorted(dead - reported):
             out.print(f"{what} cannot be reached until you restart `logbus up`.", style="bold red")
         reported |= dead

@@ -16,13 +16,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``parameters`` are those of the route's path, ``query`` what stands behind the path."""
+    """``parameters`` are those of the route's path, ``query`` what stands behind the path, and
+    ``headers`` have names in small letters."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Any:
         """The body. Raises HttpError (400) when it is not JSON."""
@@ -68,6 +70,11 @@ class HttpError(Exception):
 
 
 Handler = Callable[[Request], Response]
+Describe = Callable[[Request, LogbusError], HttpError]
+
+
+def _plainly(request: Request, error: LogbusError) -> HttpError:
+    return HttpError(_status_of(error), error.message)
 
 
 class Routes:
@@ -75,9 +82,20 @@ class Routes:
 
     A name in braces takes one segment of the path, percent-decoded, into ``Request.parameters``.
     The first route that fits is taken. ``HEAD`` is answered by the handler of ``GET``.
+
+    ``describe`` says how an error of a handler is told, where status and message are not enough;
+    ``content_type`` is that of errors, if their clients expect another one than JSON's.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        describe: Describe = _plainly,
+        content_type: str | None = None,
+    ) -> None:
+        self._describe = describe
+        self._content_type = content_type
         self._routes = [
             (method, path.split("/"), handler)
             for (method, path), handler in ((key.split(" ", 1), f) for key, f in handlers.items())
@@ -89,12 +107,19 @@ class Routes:
             handler, parameters = self._find(request)
             return handler(replace(request, parameters=parameters))
         except HttpError as error:
-            return error.response()
+            return self.refusal(error)
         except LogbusError as error:
-            return HttpError(_status_of(error), error.message).response()
+            return self.refusal(self._describe(request, error))
         except Exception:
             logger.exception("%s %s could not be answered.", request.method, request.path)
-            return HttpError(500, "The answer could not be made; see the log.").response()
+            return self.refusal(HttpError(500, "The answer could not be made; see the log."))
+
+    def refusal(self, error: HttpError) -> Response:
+        """The response that an error is, also to a request that was not understood."""
+        response = error.response()
+        if self._content_type is not None:
+            return replace(response, content_type=self._content_type)
+        return response
 
     def _find(self, request: Request) -> tuple[Handler, dict[str, str]]:
         method = "GET" if request.method == "HEAD" else request.method

@@ -195,8 +195,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         try:
             body = self._read_body()
         except HttpError as error:
-            return error.response()
-        request = Request(self.command, path, dict(parse_qsl(query)), body)
+            return self.server.routes.refusal(error)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.command, path, dict(parse_qsl(query)), body, headers=headers)
         self.server.set_deadline(self.request, None)
         return self.server.routes.answer(request)
 
@@ -218,7 +219,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Called by the base class when it cannot parse a head."""
-        self._respond(HttpError(int(code), f"{message or HTTPStatus(code).phrase}.").response())
+        error = HttpError(int(code), f"{message or HTTPStatus(code).phrase}.")
+        self._respond(self.server.routes.refusal(error))
 
     def _respond(self, response: Response) -> None:
         self.server.set_deadline(self.request, _DEADLINE_S)

@@ -81,7 +81,7 @@ class SchemaRegistry:
     ) -> list[str]:
         """Names in order; ``deleted`` adds those whose versions are all soft-deleted."""
         found = []
-        for subject in self._matching(prefix):
+        for subject in self.matching(prefix):
             gone = not subject.live
             if subject.versions and (gone if deleted_only else deleted or not gone):
                 found.append(subject.name)
@@ -114,12 +114,13 @@ class SchemaRegistry:
     ) -> list[tuple[str, SubjectVersion]]:
         """The versions of all subjects, with the subjects' names."""
         found = []
-        for subject in self._matching(prefix):
+        for subject in self.matching(prefix):
             versions = subject.versions if deleted else subject.live
             found += [(subject.name, each) for each in versions[-1 if latest_only else 0 :]]
         return found
 
-    def _matching(self, prefix: str) -> list[Subject]:
+    def matching(self, prefix: str = "") -> list[Subject]:
+        """All subjects that can be read, those with settings only too."""
         deadline = self._session.deadline()
         self._store.refresh(deadline)
         names = [name for name in self._store.names(deadline) if name.startswith(prefix)]

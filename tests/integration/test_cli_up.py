@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +52,12 @@ class Up:
         """ZooKeeper's and the brokers', as a user reads them."""
         return re.findall(r"^(?:ZooKeeper|broker \d) +(\S+)", self.shown, re.MULTILINE)
 
+    @property
+    def schemas(self) -> str:
+        """The schema registry's URL."""
+        [url] = re.findall(r"^schemas +(\S+)", self.shown, re.MULTILINE)
+        return str(url)
+
     def children(self) -> list[int]:
         """Every process that works on the directory, but for ``up`` itself."""
         found = []
@@ -74,6 +82,11 @@ class Up:
             lambda: all(map(process_is_gone, children)), deadline_s=10, message="the children to go"
         )
         return code
+
+
+def subjects(url: str) -> object:
+    with urllib.request.urlopen(f"{url}/subjects", timeout=DEADLINE_S) as answered:
+        return json.load(answered)
 
 
 Start = Callable[..., Up]
@@ -101,7 +114,9 @@ def test_data_and_ports_survive_every_way_to_stop(start: Start) -> None:
     up = start("--brokers", "2").ready()
     addresses = up.addresses
     assert len(addresses) == 3
-    assert len(up.children()) == 3
+    assert len(up.children()) == 4  # and the registry
+    url = up.schemas
+    assert subjects(url) == []
     with Cluster.from_zookeeper(addresses[0]) as cluster, Producer(cluster) as producer:
         Admin(cluster).create_topic("kept", partitions=2)
         for value in (b"one", b"two", b"three"):
@@ -112,6 +127,7 @@ def test_data_and_ports_survive_every_way_to_stop(start: Start) -> None:
     for number, code in ((signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)):
         up = start().ready()  # as many brokers as before
         assert up.addresses == addresses
+        assert up.schemas == url
         assert kept(addresses[0]) == 3
         assert up.end(number) == code
 

@@ -92,3 +92,19 @@ def test_an_error_has_its_response(
         assert body["message"] == error.message
     else:
         assert "secret" not in body["message"]
+
+
+def test_errors_are_told_as_the_service_wants() -> None:
+    def describe(request: Request, error: LogbusError) -> HttpError:
+        return HttpError(404, f"{request.path}: {error.message}", code=40401)
+
+    def fail(request: Request) -> Response:
+        raise UnknownTopicError("There is none.")
+
+    routes = Routes({"GET /a": fail}, describe=describe, content_type="application/vnd.x+json")
+    told = routes.answer(Request("GET", "/a"))
+    assert (told.status, told.content_type) == (404, "application/vnd.x+json")
+    assert json.loads(told.body) == {"error_code": 40401, "message": "/a: There is none."}
+    for request in (Request("GET", "/b"), Request("PUT", "/a")):
+        assert routes.answer(request).content_type == "application/vnd.x+json"
+    assert routes.refusal(HttpError(413, "m")).content_type == "application/vnd.x+json"

@@ -34,6 +34,7 @@ def server(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> Iterator[Htt
         "GET /broken": broken,
         "POST /echo": lambda request: Response(request.body),
         "GET /query": lambda request: Response.json(dict(request.query)),
+        "GET /headers": lambda request: Response.json(dict(request.headers)),
     }
     made = HttpServer(host="127.0.0.1", port=0, routes=Routes(routes), clock=clock)
     made.start()
@@ -80,6 +81,12 @@ def test_pages(server: HttpServer) -> None:
     status, body = ask(server, "/nothing")
     assert (status, b"/hello" in body) == (404, True)
     assert ask(server, "/hello", "POST")[0] == 405
+
+
+def test_a_handler_sees_the_headers_under_small_letters(server: HttpServer) -> None:
+    with dial(server) as sock:
+        sock.sendall(b"GET /headers HTTP/1.1\r\nACCEPT: text/x\r\nHost: me\r\n\r\n")
+        assert everything(sock).endswith(b'{"accept": "text/x", "host": "me"}\n')
 
 
 def test_a_page_that_cannot_be_made_does_not_end_the_server(server: HttpServer) -> None:

@@ -1,0 +1,82 @@
+"""``logbus registry``: serve the schema registry in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, ZooKeeper
+from spark_logbus.errors import LogbusError
+from spark_logbus.signals import call_at
+
+logger = logging.getLogger(__name__)
+
+
+def registry(
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 for all of this machine's.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", help="0: any free one.")] = 8081,
+    preferred_port: Annotated[
+        int | None, typer.Option(help="With --port 0: the one to take if it is free.")
+    ] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write the URL to this file once requests are served.")
+    ] = None,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Serve schemas over Confluent's Schema Registry API until SIGTERM or Ctrl-C.
+
+    All that is kept is in ZooKeeper: any number of registries can run side by side. There is no
+    encryption and no password; let only those reach it who may register schemas.
+
+    \b
+    Example:
+      logbus registry --host 0.0.0.0 --port 8081
+    """
+    from spark_logbus.schemas.server import RegistryServer
+
+    server = RegistryServer(
+        zookeeper=zookeeper, host=host, port=port, preferred_port=preferred_port
+    )
+    stop = threading.Event()
+    started = threading.Event()
+
+    def on_signal() -> None:
+        stop.set()
+        if not started.is_set():
+            server.give_up_start()
+
+    logging.getLogger("spark_logbus").setLevel(logging.INFO)
+    call_at((signal.SIGTERM, signal.SIGINT), on_signal)
+    try:
+        server.start()
+        started.set()
+    except LogbusError:
+        if not stop.is_set():
+            raise
+        logger.info("The registry was stopped before it served.")
+        return
+    try:
+        if ready_file is not None:
+            _write_ready_file(ready_file, server.url)
+        stop.wait()
+    finally:
+        server.stop()
+
+
+def _write_ready_file(ready_file: Path, url: str) -> None:
+    beside = ready_file.with_name(f"{ready_file.name}.new")
+    try:
+        beside.write_text(f"{url}\n", "utf-8")
+        beside.replace(ready_file)
+    except OSError as error:
+        logger.error(
+            "Cannot write the ready file %s: %s. Schemas are served at %s all the same.",
+            ready_file, error.strerror, url,
+        )  # fmt: skip
