@@ -38,6 +38,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "topics": Verb("Create, list, describe, alter and delete topics.", is_group=True),
     "groups": Verb("List, describe, rewind and clear consumer groups.", is_group=True),
+    "schemas": Verb("List, show, register, check, compare and delete schemas.", is_group=True),
     "produce": Verb("Publish one record for each line."),
     "consume": Verb("Print the records of topics."),
     "bench": Verb("Send records, read them back, and tell the rates."),

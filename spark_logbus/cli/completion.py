@@ -1,4 +1,4 @@
-"""Names that a shell completes: of topics and groups, as ZooKeeper has them.
+"""Names that a shell completes: of topics, groups and subjects, as ZooKeeper has them.
 
 A shell waits for the answer at each press of the tab key: it is given soon or not at all, and no
 error is told.
@@ -37,6 +37,17 @@ def group_names(ctx: Any, incomplete: str) -> list[str]:
         from spark_logbus.client.admin.stored_groups import StoredGroups
 
         return StoredGroups(session).names()
+
+    return _completed(ctx, incomplete, names)
+
+
+def subject_names(ctx: Any, incomplete: str) -> list[str]:
+    """Subjects of schemas that begin with ``incomplete``."""
+
+    def names(session: Session) -> list[str]:
+        from spark_logbus.schemas.registry import SchemaRegistry
+
+        return SchemaRegistry(session).subjects(incomplete)
 
     return _completed(ctx, incomplete, names)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("pyarrow", "pyspark", "py4j", "kazoo", "pandas", "numpy")
+HEAVY = ("pyarrow", "pyspark", "py4j", "kazoo", "pandas", "numpy", "fastavro")
 
 
 @pytest.mark.parametrize(
