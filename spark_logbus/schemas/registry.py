@@ -20,6 +20,7 @@ from spark_logbus.schemas.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,
     NotPermittedError,
+    SchemaTooLargeError,
     UnknownSchemaError,
     UnknownSubjectError,
     UnknownVersionError,
@@ -45,6 +46,7 @@ from spark_logbus.schemas.text import (
     self_contained,
 )
 from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Operation, size_of
 
 DEFAULT_COMPATIBILITY = Compatibility.BACKWARD
 DEFAULT_MODE = Mode.READWRITE
@@ -236,17 +238,18 @@ class SchemaRegistry:
             )
             replaced = self._replaced(read.subject, given.schema_id, deadline)
             after = added(read.subject, new, without=replaced)
+            operations = [
+                *([] if settings_node is None else [self._store.check_settings(settings_node)]),
+                *given.operations,
+                self._store.write(read, after),
+            ]
+            for each in used.values():
+                if each.subject.name != subject:
+                    operations += self._store.hold(each)
+            _check_size(operations)
             self._store.tree.transact(
-                f"register a schema under {subject}",
-                [
-                    *([] if settings_node is None else [self._store.check_settings(settings_node)]),
-                    *given.operations,
-                    self._store.write(read, after),
-                    *(hold for each in used.values() for hold in self._store.hold(each)
-                      if each.subject.name != subject),
-                ],
-                deadline=deadline,
-            )  # fmt: skip
+                f"register a schema under {subject}", operations, deadline=deadline
+            )
             self._cache.put(given.schema_id, content, schema)
             return self._registered(subject, new, content)
 
@@ -453,4 +456,15 @@ def _check_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
         raise NotPermittedError(
             f"The subject {subject!r} is in the mode {mode.name}; a schema {given} is registered "
             f"in the mode {wanted.name} only."
+        )
+
+
+def _check_size(operations: Sequence[Operation]) -> None:
+    """Raises SchemaTooLargeError for more than ZooKeeper takes at once."""
+    size = size_of(operations)
+    if size > MAX_TRANSACTION_BYTES:
+        raise SchemaTooLargeError(
+            f"The schema, with the versions of its subject and of those that it refers to, takes "
+            f"{size:,} bytes, and {MAX_TRANSACTION_BYTES:,} can be changed at once. Delete old "
+            "versions permanently, or cut the schema into several."
         )

@@ -56,6 +56,8 @@ def describe(request: Request, error: LogbusError) -> HttpError:
         return HttpError(404, error.message, code=_NO_SUBJECT)
     if isinstance(error, CoordinationError) and error.retriable:
         return HttpError(503, error.message, code=_NOT_REACHED)
+    if error.fault == "caller":
+        return HttpError(422, error.message)
     return HttpError(500, error.message, code=_STORE_FAILED)
 
 

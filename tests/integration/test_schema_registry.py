@@ -22,6 +22,7 @@ from spark_logbus.schemas.errors import (
     NotConfiguredError,
     NotPermittedError,
     ReferenceExistsError,
+    SchemaTooLargeError,
     SubjectDeletedError,
     SubjectNotDeletedError,
     UnknownSchemaError,
@@ -142,6 +143,17 @@ class TestVersionsAndIds:
         made = registry.register("a", text)
         assert len(made.text) > 380_000
         assert SchemaRegistry(registry._session).by_id(made.schema_id).text == made.text
+
+    def test_what_does_not_fit_into_a_transaction_is_refused_with_the_remedy(
+        self, registry: SchemaRegistry, admin: SchemaAdministration
+    ) -> None:
+        target = {"type": "record", "name": "T", "fields": []}
+        registry.register("t", json.dumps(target))
+        used = [Reference("T" * 20_000, "t", 1)]
+        text = record("x").replace('"int"', '{"type": "int", "q": "' + '\\"' * 199_000 + '"}')
+        with pytest.raises(SchemaTooLargeError, match="900,000 can be changed at once"):
+            registry.register("a", text, used * 6)
+        assert registry.subjects() == ["t"]
 
 
 class TestCompatibility:
