@@ -46,6 +46,7 @@ from spark_logbus.schemas.text import (
     self_contained,
 )
 from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.states import SessionState
 from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Operation, size_of
 
 DEFAULT_COMPATIBILITY = Compatibility.BACKWARD
@@ -140,6 +141,8 @@ class SchemaRegistry:
         """The same from ZooKeeper: unlike ``by_id``, it notices that another registry has deleted
         the schema permanently. While ZooKeeper does not answer, what is remembered will do."""
         known = self._cache.get(schema_id)
+        if known is not None and self._session.state is not SessionState.CONNECTED:
+            return known.content
         deadline = self._session.deadline()
         try:
             content = self._content(schema_id, deadline)

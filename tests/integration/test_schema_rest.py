@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spark_logbus.coordination import paths
 from spark_logbus.errors import StorageError
+from spark_logbus.http import Request
 from spark_logbus.schemas.server import RegistryServer
+from spark_logbus.zookeeper import SessionState
+from tests.helpers import wait_until
 from tests.servers.zookeeper import Proxy, put
 
 V1 = "application/vnd.schemaregistry.v1+json"
@@ -420,8 +425,10 @@ def test_without_zookeeper_the_answer_is_503_in_time_and_known_schemas_are_serve
             rest.register("a", INT)
             proxy.refuse.set()
             proxy.cut()
-            assert rest("GET", "/schemas/ids/1").body == {"schema": INT}
+            wait_until(lambda: server._session.state is not SessionState.CONNECTED)
             began = time.monotonic()
+            for _ in range(100):
+                assert rest("GET", "/schemas/ids/1").body == {"schema": INT}
             for answered in (
                 rest.register("a", LONG),
                 rest("GET", "/subjects"),
@@ -451,3 +458,69 @@ def test_a_port_that_is_taken_is_named(chroot: str, rest: Rest) -> None:
     third.start()
     assert third.url != f"http://127.0.0.1:{port}"
     third.stop()
+
+
+NAMES = st.sampled_from(["a", "b", "a b", "..", "", "%", "é", "x" * 300, "a%2Fb"])
+NUMBERS = st.sampled_from(["1", "0", "-1", "latest", "x", "9" * 30, "2147483648", "1.5"])
+TEXTS = st.sampled_from([INT, LONG, TEXT, '"itn"', "{", record("x"), record("x", "y"), "", "[]"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | TEXTS | NAMES | NUMBERS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "subject", "version", "schema", "id", "mode", "references"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+BODIES = (
+    st.none()
+    | st.dictionaries(
+        st.sampled_from(
+            [
+                "schema",
+                "schemaType",
+                "references",
+                "id",
+                "version",
+                "compatibility",
+                "mode",
+                "ruleSet",
+            ]
+        ),
+        TEXTS | VALUES,
+        max_size=4,
+    ).map(lambda body: json.dumps(body).encode())
+    | st.binary(max_size=20)
+)
+FLAGS = st.dictionaries(
+    st.sampled_from(["deleted", "permanent", "normalize", "verbose", "offset", "limit", "force"]),
+    st.sampled_from(["true", "false", "", "1", "-1", "x"]),
+    max_size=3,
+)
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data(), body=BODIES, flags=FLAGS)
+def test_no_request_meets_a_failure_that_was_not_foreseen(
+    server: RegistryServer, data: st.DataObject, body: bytes | None, flags: dict[str, str]
+) -> None:
+    assert server._server is not None
+    routes = server._server._server.routes
+    method, pattern, _ = data.draw(st.sampled_from(routes._routes))
+    path = "/".join(
+        segment
+        if not segment.startswith("{")
+        else data.draw(NAMES if segment == "{subject}" else NUMBERS)
+        for segment in pattern
+    )
+    answered = routes.answer(Request(method, path, flags, body or b""))
+    assert answered.status in (200, 400, 404, 409, 422), answered
+    assert answered.content_type == V1
+    json.loads(answered.body)
