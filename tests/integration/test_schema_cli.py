@@ -20,6 +20,7 @@ from spark_logbus.errors import EmbeddedServerError
 from spark_logbus.local.registry import RegistryProcess
 from spark_logbus.schemas.registry import SchemaRegistry
 from tests.helpers import wait_until
+from tests.servers.ports import refusing_address
 from tests.servers.zookeeper import session
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -224,19 +225,19 @@ def test_a_registry_ends_at_once_on_a_signal_also_while_it_waits_for_zookeeper(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    with out.open("wb") as sink:
+    with refusing_address() as address, out.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "spark_logbus.cli", "registry", "--port", "0",
-             "--zookeeper", "127.0.0.1:1/none"],
+             "--zookeeper", f"{address}/none"],
             stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    try:
-        wait_until(lambda: "is waiting for ZooKeeper" in out.read_text(), deadline_s=60)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
+        try:
+            wait_until(lambda: "is waiting for ZooKeeper" in out.read_text(), deadline_s=60)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
     assert "stopped before it served" in out.read_text()
 
 
