@@ -33,6 +33,8 @@ from spark_logbus.schemas.model import (
 
 # Pairs grow with the product of two schemas' sizes only where types contain each other in circles.
 _MAX_PAIRS: Final = 200_000
+# As many as anybody reads; a subject can have thousands of versions, each with thousands of fields.
+_MAX_FAULTS: Final = 1_000
 _PROMOTIONS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -131,10 +133,13 @@ class VersionFault:
 def check(
     new: Schema, old: Sequence[OldSchema], compatibility: Compatibility
 ) -> list[VersionFault]:
-    """What stands against ``new`` after ``old``, which is in the order of its versions."""
+    """What stands against ``new`` after ``old``, which is in the order of its versions; not much
+    more when it is 1,000 faults already."""
     compared = old if compatibility.transitive else old[-1:]
-    found = []
+    found: list[VersionFault] = []
     for each in reversed(compared):
+        if len(found) >= _MAX_FAULTS:
+            break
         if compatibility.backward:
             found += [VersionFault(f, each.version, True) for f in faults(new, each.schema)]
         if compatibility.forward:
@@ -143,7 +148,8 @@ def check(
 
 
 def faults(reader: Schema, writer: Schema) -> list[Fault]:
-    """Why data of ``writer`` cannot be read with ``reader``; none: all of it can.
+    """Why data of ``writer`` cannot be read with ``reader``, up to 1,000 faults;
+    none: all of it can.
 
     Raises InvalidSchemaError for schemas whose types contain each other in so many ways that
     comparing them would take too long.
@@ -152,8 +158,10 @@ def faults(reader: Schema, writer: Schema) -> list[Fault]:
     waiting = deque([_Pair(reader, writer, "", "")])
     seen = {(id(reader), id(writer))}
     branches = Branches()
-    while waiting:
+    while waiting and len(found) < _MAX_FAULTS:
         for step in _compare(waiting.popleft(), branches):
+            if len(found) >= _MAX_FAULTS:
+                break
             if isinstance(step, Fault):
                 found.append(step)
                 continue

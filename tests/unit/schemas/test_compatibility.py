@@ -224,3 +224,10 @@ def test_a_comparison_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("spark_logbus.schemas.compatibility._MAX_PAIRS", 1_000)
     with pytest.raises(InvalidSchemaError, match="1,000 ways"):
         faults(chain("a", 60), chain("b", 49))
+
+
+def test_the_faults_of_many_fields_and_versions_are_cut_off() -> None:
+    fields = [{"name": f"f{number}", "type": "int"} for number in range(3_000)]
+    new, old = parse_value(record(*fields)), versions(*[record()] * 50)
+    assert len(faults(new, old[0].schema)) == 1_000
+    assert len(check(new, old, Compatibility.BACKWARD_TRANSITIVE)) == 1_000
