@@ -159,6 +159,24 @@ class WriteFencedError(InvalidRequestError):
     code = 23
 
 
+class UnsupportedSchemaError(InvalidRequestError):
+    """A schema whose values no columns can hold, or columns that no schema describes."""
+
+    code = 70
+
+
+class SchemaMismatchError(InvalidRequestError):
+    """Columns or values that the schema they are to be written with does not take."""
+
+    code = 71
+
+
+class SchemaResolutionError(InvalidRequestError):
+    """A reader's schema to which values of the writer's schema cannot be resolved."""
+
+    code = 72
+
+
 # -- damaged or missing data --------------------------------------------------------------
 
 
@@ -180,6 +198,13 @@ class StagedDataLostError(LogbusError):
     """Records that were staged for an atomic write are not there any more."""
 
     code = 22
+    fault: ClassVar[Fault] = "data"
+
+
+class UndecodableRecordError(LogbusError):
+    """A record whose value is not a datum of the schema that it was written with."""
+
+    code = 73
     fault: ClassVar[Fault] = "data"
 
 
