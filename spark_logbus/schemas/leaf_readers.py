@@ -190,6 +190,12 @@ _NUMBERS: Final = {
 }
 
 
+def number_bounds(node: Primitive) -> tuple[int, int]:
+    """The numbers that may be written as ``node``, an int or a long."""
+    numbers = _NUMBERS.get(node.logical or node.kind, _NUMBERS[node.kind])
+    return numbers.lowest, numbers.highest
+
+
 class VarintReader(LeafReader):
     """Numbers of whatever logical type; enums are below."""
 
@@ -279,13 +285,14 @@ class StringReader(BytesReader):
         try:
             return texts.cast(pa.string())
         except pa.ArrowInvalid:
-            bad = np.flatnonzero(~np.fromiter(map(_is_text, texts.to_pylist()), bool, len(texts)))
+            bad = np.flatnonzero(~np.fromiter(map(is_text, texts.to_pylist()), bool, len(texts)))
             lanes.fail(bad, self.place, NOT_UTF8)
             sizes[bad] = 0
             return pieces(lanes, at, sizes).cast(pa.string())
 
 
-def _is_text(data: bytes) -> bool:
+def is_text(data: bytes) -> bool:
+    """Is it UTF-8?"""
     try:
         data.decode()
     except UnicodeDecodeError:
