@@ -1,0 +1,245 @@
+"""Avro datums to columns and back, beside a loop of fastavro's over the records.
+
+    scripts/bench avro [--records 200000] [--rounds 5]
+
+The loop makes a dict of each record, or a datum of each dict: nobody's columns yet, so it is what
+any way over Python's objects costs at least. The decoder makes Arrow columns, the encoder takes
+them. Both run on one core; the loop does a part of the records, for it takes that long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from rich.table import Table
+
+from bench.harness import Contender, Round, console, in_turn
+from spark_logbus.schemas.decoder import Decoder
+from spark_logbus.schemas.encoder import Encoder
+from spark_logbus.schemas.rows import columns_of
+
+LOOPED_PART = 10  # one in so many records is for fastavro's loop
+DISTINCT = 5_000  # records that are made, and repeated
+BASE_US = 1_700_000_000_000_000
+
+Row = dict[str, Any]
+
+
+def _record(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": key, "type": kind} for key, kind in fields.items()],
+    }
+
+
+TIMESTAMP = {"type": "long", "logicalType": "timestamp-micros"}
+SMALL = _record(
+    "click",
+    {
+        "id": "long",
+        "user": "string",
+        "price": "double",
+        "at": TIMESTAMP,
+        "position": ["null", "int"],
+    },
+)
+_DELAYS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+FLIGHT = _record(
+    "flight",
+    {
+        **dict.fromkeys(("year", "month", "day", "sched_dep_time", "sched_arr_time"), "int"),
+        **{key: ["null", "double"] for key in _DELAYS},
+        "carrier": "string",
+        "flight": "int",
+        "tailnum": ["null", "string"],
+        **dict.fromkeys(("origin", "dest"), "string"),
+        **dict.fromkeys(("distance", "hour", "minute"), "double"),
+        "time_hour": TIMESTAMP,
+    },
+)
+ITEM = _record(
+    "item", {"sku": "string", "count": "int", "price": "double", "note": ["null", "string"]}
+)
+NESTED = _record(
+    "order",
+    {
+        "id": "long",
+        "state": {"type": "enum", "name": "state", "symbols": ["NEW", "PAID", "SENT"]},
+        "customer": _record("customer", {"name": "string", "mail": ["null", "string"]}),
+        "items": {"type": "array", "items": ITEM},
+        "tags": {"type": "array", "items": "string"},
+        "attributes": {"type": "map", "values": "string"},
+    },
+)
+
+
+def small(dice: random.Random, number: int) -> Row:
+    position = None if number % 4 == 0 else dice.randrange(100)
+    return {
+        "id": number,
+        "user": f"user{dice.randrange(10_000)}",
+        "price": dice.random(),
+        "at": BASE_US + number * 1000,
+        "position": position,
+    }
+
+
+def flight(dice: random.Random, number: int) -> Row:
+    late = dict.fromkeys(_DELAYS) if number % 40 == 0 else {
+        name: float(dice.randrange(-20, 1500)) for name in _DELAYS
+    }  # fmt: skip
+    return {
+        "year": 2013,
+        "month": dice.randrange(1, 13),
+        "day": dice.randrange(1, 29),
+        "sched_dep_time": dice.randrange(2400),
+        "sched_arr_time": dice.randrange(2400),
+        **late,
+        "carrier": dice.choice(["UA", "AA", "B6", "DL"]),
+        "flight": dice.randrange(6000),
+        "tailnum": None if number % 100 == 0 else f"N{dice.randrange(100_000)}",
+        "origin": dice.choice(["EWR", "LGA", "JFK"]),
+        "dest": dice.choice(["IAH", "MIA", "BQN", "ATL"]),
+        "distance": float(dice.randrange(3000)),
+        "hour": float(dice.randrange(24)),
+        "minute": float(dice.randrange(60)),
+        "time_hour": BASE_US + number * 3_600_000_000,
+    }
+
+
+def order(dice: random.Random, number: int) -> Row:
+    items = [
+        {
+            "sku": f"sku-{dice.randrange(10_000)}",
+            "count": dice.randrange(1, 9),
+            "price": dice.random(),
+            "note": None if dice.random() < 0.8 else "as a present",
+        }
+        for _ in range(dice.randrange(1, 6))
+    ]
+    return {
+        "id": number,
+        "state": dice.choice(["NEW", "PAID", "SENT"]),
+        "customer": {"name": f"name{number}", "mail": f"{number}@example.org"},
+        "items": items,
+        "tags": [f"tag{dice.randrange(50)}" for _ in range(dice.randrange(4))],
+        "attributes": {f"key{place}": "value" for place in range(dice.randrange(3))},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    name: str
+    schema: dict[str, Any]
+    row: Callable[[random.Random, int], Row]
+
+
+SHAPES = (
+    Shape("5 fields", SMALL, small),
+    Shape("19 columns of flights", FLIGHT, flight),
+    Shape("nested orders", NESTED, order),
+)
+
+
+class Work:
+    """One shape's records in the forms that both ways start from."""
+
+    def __init__(self, shape: Shape, records: int) -> None:
+        dice = random.Random(1)
+        rows = [shape.row(dice, number) for number in range(min(records, DISTINCT))]
+        # Plain numbers are written, not datetimes: that is the faster way for the loop.
+        plain = {"fields": [
+            {**one, "type": "long" if one["type"] == TIMESTAMP else one["type"]}
+            for one in shape.schema["fields"]
+        ]}  # fmt: skip
+        self._parsed = fastavro.parse_schema({**shape.schema, **plain})
+        self._decoder, self._encoder = Decoder(shape.schema), Encoder(shape.schema)
+        repeats = -(-records // len(rows))
+        column = columns_of(rows, shape.schema)
+        self.columns = pa.concat_arrays([column] * repeats).slice(0, records)
+        self.datums = self._encoder.encode(self.columns)
+        looped = max(records // LOOPED_PART, 1)
+        self._rows = (rows * repeats)[:looped]
+        self._looped = self.datums.slice(0, looped).to_pylist()
+        if self._looped != self._written_by_loop():
+            raise SystemExit(f"The datums of {shape.name} differ from fastavro's.")
+
+    def decode(self) -> None:
+        self._decoder.decode(self.datums).checked()
+
+    def encode(self) -> None:
+        self._encoder.encode(self.columns)
+
+    def read_by_loop(self) -> None:
+        parsed = self._parsed
+        for datum in self._looped:
+            fastavro.schemaless_reader(io.BytesIO(datum), parsed, None)
+
+    def write_by_loop(self) -> None:
+        self._written_by_loop()
+
+    def _written_by_loop(self) -> list[bytes]:
+        written = []
+        for row in self._rows:
+            buffer = io.BytesIO()
+            fastavro.schemaless_writer(buffer, self._parsed, row)
+            written.append(buffer.getvalue())
+        return written
+
+
+def add_row(
+    table: Table, shape: str, kind: str, own: Sequence[Round], loop: Sequence[Round], records: int
+) -> None:
+    looped = max(records // LOOPED_PART, 1)
+    ratios = [
+        (records / fast.seconds) / (looped / slow.seconds)
+        for fast, slow in zip(own, loop, strict=True)
+    ]
+    rates = (
+        looped / statistics.median(one.seconds for one in loop),
+        records / statistics.median(one.seconds for one in own),
+    )
+    table.add_row(
+        shape,
+        kind,
+        *(f"{rate:,.0f}" for rate in rates),
+        f"{statistics.median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})",
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench avro", description=__doc__)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    title = f"{arguments.records:,} records by column, beside fastavro's loop"
+    table = Table("records", "", "loop, records/s", "by column", "of the loop's", title=title)
+    for shape in SHAPES:
+        work = Work(shape, arguments.records)
+        took = in_turn(
+            [
+                Contender("decode", work.decode),
+                Contender("read by loop", work.read_by_loop),
+                Contender("encode", work.encode),
+                Contender("write by loop", work.write_by_loop),
+            ],
+            rounds=arguments.rounds,
+        )
+        for kind, loop in (("decode", "read by loop"), ("encode", "write by loop")):
+            add_row(table, shape.name, kind, took[kind], took[loop], arguments.records)
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    main()
