@@ -37,8 +37,9 @@ from spark_logbus.schemas.cursors import (
 from spark_logbus.schemas.leaf_readers import FixedReader, NullReader, leaf_reader
 from spark_logbus.schemas.tree import Array, Enum, Field, Map, Node, Primitive, Record, Union, named
 
-#: Lanes below which each is scanned by itself: a step of numpy costs as much as some 20 items so.
-FEW_LANES: Final = 16
+#: Lanes up to which each is scanned by itself: there a step of numpy costs more than as many items
+#: do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
+FEW_LANES: Final = 24
 
 #: Blocks that are taken at once even then, which is more than a writer makes without need.
 AT_ONCE_STEPS: Final = 8
