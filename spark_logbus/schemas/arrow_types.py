@@ -27,7 +27,6 @@ from spark_logbus.schemas.tree import (
     Schema,
     Union,
     is_null,
-    named,
     parse,
 )
 
@@ -214,7 +213,7 @@ def _avro_type(arrow: pa.DataType, place: str, taken: set[str]) -> Any:
     if types.is_struct(arrow):
         return _record(list(arrow), place or "record", place, taken)
     raise UnsupportedSchemaError(
-        f"The column {named(place)} is {arrow}, for which Avro has no type; cast it first."
+        f"The column {place} is {arrow}, for which Avro has no type; cast it first."
     )
 
 

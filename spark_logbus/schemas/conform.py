@@ -29,7 +29,6 @@ from spark_logbus.schemas.tree import (
     Record,
     Schema,
     Union,
-    named,
     parse,
 )
 
@@ -105,7 +104,7 @@ def _conform(array: pa.Array, node: Node, place: str, *, nullable: bool | None =
         return _present(array, node, place)
     if not nullable:
         raise SchemaMismatchError(
-            f"The column {named(place)} has {array.null_count} nulls, and the schema allows none; "
+            f"{_column(place)} has {array.null_count} nulls, and the schema allows none; "
             f"the first is in row {int(np.flatnonzero(np.asarray(array.is_null()))[0])}."
         )
     flags = np.asarray(array.is_valid())
@@ -163,6 +162,10 @@ def absent(field: Field, count: int, place: str) -> pa.Array:
     )
 
 
+def _column(place: str) -> str:
+    return f"The column {place}" if place else "The column"
+
+
 def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
@@ -192,9 +195,16 @@ def _entries(array: pa.Array, node: Map, place: str) -> pa.Array:
 
 def as_lists(array: pa.Array) -> pa.Array:
     """Maps as lists of their entries."""
+    # Not by a cast, which Arrow refuses for some types of values.
     arrow = array.type
-    entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)
-    return array.cast(pa.list_(entries))
+    fields = [arrow.key_field, arrow.item_field]
+    lists = pa.list_(pa.field("entries", pa.struct(fields), nullable=False))
+    if not len(array):
+        return pa.nulls(0, lists)
+    entries = pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+    return pa.Array.from_buffers(
+        lists, len(array), array.buffers()[:2], offset=array.offset, children=[entries]
+    )
 
 
 def of_sizes(arrow: pa.DataType, sizes: Any, items: pa.Array) -> pa.Array:
@@ -292,6 +302,6 @@ def _misfit(array: pa.Array, node: Node, place: str, why: str = "") -> SchemaMis
             else " Take its zone away."
         )
     return SchemaMismatchError(
-        f"The column {named(place)} is {array.type}, which does not become {described(node)}"
+        f"{_column(place)} is {array.type}, which does not become {described(node)}"
         f"{reason}; cast it first.{remedy}"
     )

@@ -78,7 +78,7 @@ class Faults:
         """``reason`` may hold ``{value}``. Rows that have a reason keep it."""
         if (place, reason) not in self._reasons:
             self._reasons.append((place, reason))
-        fresh = self._numbers[rows] == 0
+        fresh = np.flatnonzero(self._numbers[rows] == 0)[::-1]  # the first of a row is set last
         self._numbers[rows[fresh]] = self._reasons.index((place, reason)) + 1
         self._values[rows[fresh]] = values[fresh]
 

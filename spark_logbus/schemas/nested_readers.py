@@ -119,9 +119,6 @@ class RecordReader:
         self._steps = list(_steps(self.fields))
 
     def read(self, lanes: Lanes) -> pa.Array:
-        return self.of_fields(self.read_fields(lanes), len(lanes))
-
-    def read_fields(self, lanes: Lanes) -> list[pa.Array]:
         arrays: list[pa.Array] = []
         for step in self._steps:
             if isinstance(step, _Run):
@@ -131,15 +128,9 @@ class RecordReader:
             else:
                 arrays.append(step.read(lanes))
             lanes.park_again()
-        return arrays
-
-    def of_fields(self, arrays: list[pa.Array], count: int, mask: Flags | None = None) -> pa.Array:
-        """The records of ``arrays``, null where ``mask`` is set."""
         if not arrays:
-            bits = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
-            return pa.Array.from_buffers(self.arrow, count, [bits])
-        nulls = None if mask is None else pa.array(mask)
-        return pa.StructArray.from_arrays(arrays, fields=list(self.arrow), mask=nulls)
+            return pa.Array.from_buffers(self.arrow, len(lanes), [None])
+        return pa.StructArray.from_arrays(arrays, fields=list(self.arrow))
 
     def skip(self, lanes: Lanes) -> None:
         for step in self._steps:

@@ -6,6 +6,7 @@ fit is told with its row and field.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -34,6 +35,7 @@ from spark_logbus.schemas.tree import (
     parse,
 )
 
+_LARGEST_FLOAT: Final = 3.4028235677973366e38  # what is rounded to no more than 32 bits hold
 _SHOWN: Final = 60  # characters of a value in an error
 _ABSENT: Final = object()
 
@@ -191,16 +193,43 @@ def _union(values: list[Any], rows: Any, node: Union) -> pa.Array:
 def _member(others: Sequence[Node], value: Any, row: int, node: Union) -> int:
     if value is None:
         return -1
-    for number, member in enumerate(others):
-        if _fits(member, value):
-            return number
-    raise _misfit(node, row, value)
+    fitting = [number for number, member in enumerate(others) if _fits(member, value)]
+    if not fitting:
+        raise _misfit(node, row, value)
+    if len(fitting) > 1:
+        whole = (number for number in fitting if _fits_whole(others[number], value))
+        return next(whole, fitting[0])
+    return fitting[0]
+
+
+def _fits_whole(node: Node, value: Any) -> bool:
+    """Do ``value`` and all its parts fit?"""
+    if isinstance(node, Union):
+        return any(_fits_whole(member, value) for member in node.members)
+    if not _fits(node, value):
+        return False
+    if isinstance(node, Array):
+        return all(_fits_whole(node.items, item) for item in value)
+    if isinstance(node, Map):
+        return all(_fits_whole(node.values, item) for item in value.values())
+    if isinstance(node, Record) and isinstance(value, Mapping):
+        return all(
+            _fits_whole(one.node, value[one.name])
+            if one.name in value
+            else one.default is not NO_DEFAULT or is_nullable(one.node)
+            for one in node.fields
+        )
+    return True
 
 
 def _leaf(values: list[Any], rows: Any, node: Primitive | Enum) -> pa.Array:
     arrow = arrow_type(node)
     try:
-        if all(_fits(node, value) or value is None for value in values):
+        samples = dict(zip(map(type, values), values, strict=True))
+        checked = samples.values() if _is_of_type(node) else values
+        if all(_fits(node, value) or value is None for value in checked):
+            if _is_plain(node) and samples.keys() <= _PLAIN_TYPES:
+                return pa.array(values, arrow)
             return pa.array([_plain(node, value) for value in values], arrow)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         pass
@@ -250,14 +279,35 @@ def _fits(node: Node, value: Any) -> bool:
         return any(_fits(member, value) for member in node.members)
     if isinstance(value, bool) and node.kind != "boolean":
         return False
-    if node.logical and node.logical != "uuid" and isinstance(value, int):
-        return True  # what the default of a logical type is given as
+    if node.kind in ("int", "long") and isinstance(value, int):
+        return True  # the number that is written, whatever it means
     logical = (node.logical or "").partition("-")[0]
+    if logical == "local" and getattr(value, "tzinfo", None) is not None:
+        return False
     if node.kind == "fixed" and logical in ("", "uuid"):
         is_id = logical == "uuid" and isinstance(value, uuid.UUID)
         is_data = isinstance(value, bytes | bytearray | memoryview)
         return is_id or (is_data and len(value) == node.size)
     return isinstance(value, _KINDS[logical or node.kind])
+
+
+def _is_of_type(node: Primitive | Enum) -> bool:
+    """Does a value fit if its type does?"""
+    if isinstance(node, Enum) or node.kind == "fixed":
+        return False
+    return not (node.logical or "").startswith("local-")
+
+
+_PLAIN_TYPES: Final = frozenset(
+    {type(None), bool, int, float, str, bytes, Decimal, date, datetime, time}
+)
+
+
+def _is_plain(node: Primitive | Enum) -> bool:
+    """Does Arrow take values of ``_PLAIN_TYPES`` as they are?"""
+    if isinstance(node, Enum):
+        return True
+    return node.kind != "float" and not (node.logical or "").endswith("-millis")
 
 
 def _plain(node: Primitive | Enum, value: Any) -> Any:
@@ -266,11 +316,13 @@ def _plain(node: Primitive | Enum, value: Any) -> Any:
         return value.bytes if isinstance(node, Primitive) and node.kind == "fixed" else str(value)
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if (
-        isinstance(node, Primitive)
-        and node.logical == "duration"
-        and not isinstance(value, Mapping | None)
-    ):
+    if not isinstance(node, Primitive):
+        return value
+    if (node.logical or "").endswith("-millis") and isinstance(value, int):
+        return value * 1000  # columns are in microseconds
+    if node.kind == "float" and value is not None and _LARGEST_FLOAT <= abs(value) < math.inf:
+        raise OverflowError
+    if node.logical == "duration" and isinstance(value, tuple | list):
         return dict(zip(("months", "days", "millis"), value, strict=True))
     return value
 
@@ -308,8 +360,6 @@ def _leaf_of_json(node: Primitive, default: Any) -> Any:
         if node.logical == "duration":
             return tuple(int.from_bytes(raw[i : i + 4], "little") for i in (0, 4, 8))
         return raw
-    if node.logical and node.logical.endswith("-millis") and isinstance(default, int):
-        return default * 1000  # columns are in microseconds
     return default
 
 

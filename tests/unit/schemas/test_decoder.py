@@ -121,6 +121,13 @@ def test_a_null_is_null_and_no_fault() -> None:
     assert [value is None for value in decoded.checked().to_pylist()] == [True, False, True]
 
 
+def test_records_without_fields_may_be_null_too() -> None:
+    empty = {"type": "record", "name": "r", "fields": []}
+    decoded = decode(empty, b"", None, b"a")
+    assert decoded.values.to_pylist() == [{}, None, None]
+    assert [one.row for one in decoded.undecodable] == [2]
+
+
 def test_datums_begin_where_it_is_said() -> None:
     decoded = decode("long", b"\0\0\0\0\7\2", b"\0\0", start=5)
     assert decoded.values.to_pylist() == [1, None]

@@ -9,7 +9,9 @@ import pytest
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.arrow_types import arrow_type
+from spark_logbus.schemas.decoder import Decoder
 from spark_logbus.schemas.encoder import Encoder
+from spark_logbus.schemas.rows import columns_of
 from tests.builders.avro import datum
 
 
@@ -58,3 +60,17 @@ def test_values_without_a_datum_are_refused(schema: Any, values: list[Any], text
     array = pa.array(values, arrow_type(schema))
     with pytest.raises(SchemaMismatchError, match=text):
         Encoder(schema).encode(array)
+
+
+def test_maps_of_every_type_of_values_are_encoded_whole_or_sliced() -> None:
+    inner = {"type": "map", "values": "boolean"}
+    schema = {"type": "map", "values": [inner, "string", DURATIONS, "int"]}
+    rows = [
+        {"a": {"x": True}, "b": "text"},
+        {},
+        {"c": {"months": 1, "days": 2, "millis": 3}, "d": 5},
+    ]
+    columns = columns_of(rows, schema)
+    datums = Encoder(schema).encode(columns)
+    assert Decoder(schema).decode(datums).checked().equals(columns)
+    assert Encoder(schema).encode(columns.slice(1)).equals(datums.slice(1))

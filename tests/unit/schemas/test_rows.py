@@ -83,6 +83,12 @@ VALUES = [
     ),
     ("bytes", bytearray(b"a"), b"a"),
     ("double", 1, 1.0),
+    ("float", float("-inf"), float("-inf")),
+    (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        5,
+        datetime(1970, 1, 1, 0, 0, 0, 5000, UTC),
+    ),
     ({"type": "array", "items": "long"}, np.array([1, 2]), [1, 2]),
     (["string", "long"], 1, {"member0": None, "member1": 1}),
     (["null"], None, None),
@@ -134,6 +140,8 @@ def test_a_value_that_does_not_fit_is_told_with_its_row_and_field(
         ("string", "\ud800"),
         ({"type": "long", "logicalType": "timestamp-millis"}, date(2026, 1, 1)),
         ("null", 1),
+        ("float", 1e300),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, NOON),
     ],
 )
 def test_values_out_of_a_types_range_are_refused(schema: Any, value: Any) -> None:
