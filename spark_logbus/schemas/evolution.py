@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -54,7 +53,9 @@ _PROMOTIONS: Final = {
     "string": ("string", "bytes"),
     "bytes": ("bytes", "string"),
 }
-_UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}  # nanoseconds of a column's number
+_UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}
+
+_HIGHEST: Final = (1 << 63) - 1
 
 _NO_NULL: Final = "the value is null, which the reader's schema does not allow"
 _NO_MEMBER: Final = "the value is of a member that the reader's schema has not"
@@ -418,43 +419,58 @@ def _plain(writer: Primitive, reader: Primitive) -> Step:
 
 
 def _number(writer: Primitive, reader: Primitive) -> Step:
-    """By way of the numbers that are written, but for two kinds of timestamps or times."""
-    written, read = _unit(writer), _unit(reader)
     arrow = arrow_type(reader)
-    if writer.logical == reader.logical and writer.kind == reader.kind:
-        return None
-    if arrow.equals(arrow_type(writer)) and (written or 0) and (read or 0):
+    written, read = _unit(writer), _unit(reader)
+    if arrow.equals(arrow_type(writer)) and (writer.logical == reader.logical or written == read):
         return None
     if reader.kind in ("float", "double"):
-        return lambda values, *_: of_floats(_raw(values, writer), arrow)
-    place, bounds = reader.place, number_bounds(reader)
+        width = np.float32 if reader.kind == "float" else np.float64
+        return lambda values, *_: pa.array(_written(values, writer).astype(width))
+    if written and read:
+        return _other_unit(written, read, arrow, reader.place)
+    return _other_meaning(writer, reader, arrow)
+
+
+def _unit(node: Primitive) -> int | None:
+    """Nanoseconds of a number in a column of timestamps or times; None for other numbers."""
+    logical = node.logical or ""
+    return _UNITS[logical.rpartition("-")[2]] if "time" in logical else None
+
+
+def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step:
+    """The same time in other units, or by another clock."""
+    factor, divisor = max(written // read, 1), max(read // written, 1)
 
     def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
-        if written and read:
-            numbers = np.asarray(values.view(pa.int64())).copy()
-            lowest, highest = _LONG[0] // 1000, _LONG[1] // 1000
-            factor, divisor = (1000, 1) if written > read else (1, read // written)
-        else:
-            numbers = _raw(values, writer)
-            lowest, highest, factor, divisor = *bounds, _factor(reader), 1
-        if factor > 1 or not written:
-            bad = (numbers < lowest) | (numbers > highest)
-            _fail(faults, rows[bad], place, _RANGE, numbers[bad])
-            numbers[bad] = 0
-        numbers = numbers * factor // divisor
-        width = np.int32 if arrow.bit_width == 32 else np.int64
-        return pa.array(numbers.astype(width)).view(arrow)
+        numbers = np.array(values.view(pa.int64()))
+        if factor > 1:
+            _check(numbers, (-(_HIGHEST // factor), _HIGHEST // factor), rows, faults, place)
+        return pa.array(numbers * factor // divisor).view(arrow)
 
     return step
 
 
-_LONG: Final = (-(1 << 63), (1 << 63) - 1)
+def _other_meaning(writer: Primitive, reader: Primitive, arrow: pa.DataType) -> Step:
+    """The number that was written, as the reader takes it."""
+    place, bounds, factor = reader.place, number_bounds(reader), _factor(reader)
+    width = np.int32 if arrow.bit_width == 32 else np.int64
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        numbers = _written(values, writer)
+        _check(numbers, bounds, rows, faults, place)
+        return pa.array((numbers * factor).astype(width)).view(arrow)
+
+    return step
 
 
-def _unit(node: Primitive) -> int | None:
-    """Nanoseconds of a number in a column of timestamps or times."""
-    logical = node.logical or ""
-    return _UNITS.get(logical.rpartition("-")[2]) if "time" in logical else None
+def _check(
+    numbers: Longs, bounds: tuple[int, int], rows: Longs, faults: Faults, place: str
+) -> None:
+    """Puts 0 for numbers out of ``bounds``, whose rows are faults."""
+    bad = (numbers < bounds[0]) | (numbers > bounds[1])
+    if bad.any():
+        faults.add(rows[bad], place, _RANGE, numbers[bad])
+        numbers[bad] = 0
 
 
 def _factor(node: Primitive) -> int:
@@ -462,13 +478,7 @@ def _factor(node: Primitive) -> int:
     return 1000 if (node.logical or "").endswith("-millis") else 1
 
 
-def _raw(values: pa.Array, node: Primitive) -> npt.NDArray[np.int64]:
+def _written(values: pa.Array, node: Primitive) -> Longs:
     """The numbers that were written."""
     width = pa.int32() if values.type.bit_width == 32 else pa.int64()
     return np.asarray(values.view(width)).astype(np.int64) // _factor(node)
-
-
-def of_floats(numbers: npt.NDArray[np.int64], arrow: pa.DataType) -> pa.Array:
-    """As Java casts them: to the nearest."""
-    width = np.float32 if types.is_float32(arrow) else np.float64
-    return pa.array(numbers.astype(width), arrow)

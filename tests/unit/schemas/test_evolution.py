@@ -109,6 +109,19 @@ CASES = [
         [pa.scalar(5_000, pa.timestamp("us", tz="UTC")).as_py()],
     ),
     (logical("long", "timestamp-millis"), "long", [5_000], [5]),
+    (logical("long", "timestamp-micros"), "long", [-(1 << 63)], [-(1 << 63)]),
+    (
+        logical("long", "timestamp-micros"),
+        logical("long", "local-timestamp-micros"),
+        [7],
+        [pa.scalar(7, pa.timestamp("us")).as_py()],
+    ),
+    (
+        logical("int", "time-millis"),
+        logical("long", "time-micros"),
+        [7_000],
+        [pa.scalar(7_000, pa.time64("us")).as_py()],
+    ),
     (logical("int", "date"), "long", [3], [3]),
     (
         "int",
