@@ -8,7 +8,8 @@ found when the value is read, not when it is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -40,8 +41,8 @@ def of_numpy(arrow: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(values)])
 
 
-class LeafReader:
-    """What the readers of leaves share; see ``NestedReader`` for what each method does."""
+class LeafReader(ABC):
+    """What the readers of leaves share. Thread-safe, as all readers."""
 
     is_varint: ClassVar[bool] = False
     min_bytes: int = 1
@@ -50,6 +51,18 @@ class LeafReader:
     def __init__(self, node: Primitive | Enum) -> None:
         self.place = node.place
         self.arrow = arrow_type(node)
+
+    @abstractmethod
+    def read(self, lanes: Lanes) -> pa.Array:
+        """The next value of each lane. Parked lanes have any value."""
+
+    @abstractmethod
+    def skip(self, lanes: Lanes) -> None:
+        """Goes on behind the next value of each lane."""
+
+    @abstractmethod
+    def scan(self, data: Sequence[int], at: int, end: int) -> int:
+        """The end of the value at ``at``. Raises ScanError."""
 
 
 class NullReader(LeafReader):
@@ -92,8 +105,9 @@ class FixedReader(LeafReader):
         seen to it that they are there."""
         return self._read_at(lanes, lanes.at + offset)
 
+    @abstractmethod
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
-        raise NotImplementedError
+        """The values at ``at``."""
 
     def skip(self, lanes: Lanes) -> None:
         lanes.need(self.size, self.place)
@@ -368,7 +382,11 @@ class _Decimals:
 
 # -- which ---------------------------------------------------------------------------------
 
-_FIXED: Final = {"boolean": BooleanReader, "float": FloatReader, "double": DoubleReader}
+_FIXED: Final[dict[str, Callable[[Primitive], FixedReader]]] = {
+    "boolean": BooleanReader,
+    "float": FloatReader,
+    "double": DoubleReader,
+}
 
 
 def leaf_reader(node: Primitive | Enum) -> LeafReader:

@@ -51,7 +51,7 @@ TOO_LARGE: Final = "its items would take {value} bytes as columns, more than is 
 
 
 class Reader(Protocol):
-    """Reads the values of one node."""
+    """Reads the values of one node. Thread-safe: lanes hold what changes."""
 
     place: str
     arrow: pa.DataType
@@ -74,7 +74,7 @@ class Reader(Protocol):
 def reader_of(node: Node) -> Reader:
     """The reader of a schema. Raises UnsupportedSchemaError for items that take no bytes."""
     if isinstance(node, Primitive | Enum):
-        return leaf_reader(node)  # type: ignore[return-value]
+        return leaf_reader(node)
     if isinstance(node, Record):
         return RecordReader(node)
     if isinstance(node, Array):
