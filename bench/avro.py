@@ -22,9 +22,9 @@ import pyarrow as pa
 from rich.table import Table
 
 from bench.harness import Contender, Round, console, in_turn
-from spark_logbus.schemas.decoder import Decoder
-from spark_logbus.schemas.encoder import Encoder
-from spark_logbus.schemas.rows import columns_of
+from spark_logbus.schemas.columns.decoder import Decoder
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.columns.rows import columns_of
 
 LOOPED_PART = 10  # one in so many records is for fastavro's loop
 DISTINCT = 5_000  # records that are made, and repeated

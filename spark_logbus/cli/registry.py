@@ -39,7 +39,7 @@ def registry(
     Example:
       logbus registry --host 0.0.0.0 --port 8081
     """
-    from spark_logbus.schemas.server import RegistryServer
+    from spark_logbus.schemas.rest.server import RegistryServer
 
     server = RegistryServer(
         zookeeper=zookeeper, host=host, port=port, preferred_port=preferred_port

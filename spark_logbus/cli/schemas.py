@@ -25,8 +25,8 @@ from spark_logbus.cli.output import (
 from spark_logbus.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from spark_logbus.schemas.registry import RegisteredSchema, SchemaRegistry
-    from spark_logbus.schemas.subjects import Reference
+    from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
+    from spark_logbus.schemas.registry.subjects import Reference
     from spark_logbus.zookeeper import Session
 
 app = typer.Typer(
@@ -185,8 +185,8 @@ def show(
       logbus schemas show orders-value --version 3 > order.avsc
       logbus schemas show --id 17 --whole
     """
-    from spark_logbus.schemas.registry import RegisteredSchema, SchemaRegistry
-    from spark_logbus.schemas.subjects import parse_version
+    from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
+    from spark_logbus.schemas.registry.subjects import parse_version
     from spark_logbus.schemas.text import fingerprint
 
     if (subject is None) == (schema_id is None):
@@ -262,7 +262,7 @@ def check(
       logbus schemas check orders-value order.avsc
     """
     from spark_logbus.schemas.registry import SchemaRegistry
-    from spark_logbus.schemas.subjects import parse_version
+    from spark_logbus.schemas.registry.subjects import parse_version
 
     text, references = _read(file), _references(reference)
     with _connected(zookeeper) as session:
@@ -313,7 +313,7 @@ def diff(
     from spark_logbus.schemas.compatibility import faults
     from spark_logbus.schemas.differences import differences
     from spark_logbus.schemas.registry import SchemaRegistry
-    from spark_logbus.schemas.subjects import parse_version
+    from spark_logbus.schemas.registry.subjects import parse_version
 
     with _connected(zookeeper) as session:
         registry = SchemaRegistry(session)
@@ -372,8 +372,8 @@ def delete(
       logbus schemas delete orders-value --version 3
       logbus schemas delete orders-value --permanent --yes
     """
-    from spark_logbus.schemas.administration import SchemaAdministration
-    from spark_logbus.schemas.subjects import parse_version
+    from spark_logbus.schemas.registry import SchemaAdministration
+    from spark_logbus.schemas.registry.subjects import parse_version
 
     if permanent and not yes:
         typer.confirm(
@@ -418,9 +418,8 @@ def config(
       logbus schemas config
       logbus schemas config orders-value --set FULL_TRANSITIVE
     """
-    from spark_logbus.schemas.administration import SchemaAdministration
     from spark_logbus.schemas.compatibility import Compatibility
-    from spark_logbus.schemas.registry import SchemaRegistry
+    from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 
     _one_of(set_, unset)
     with _connected(zookeeper) as session:
@@ -453,9 +452,8 @@ def mode(
     Example:
       logbus schemas mode orders-value --set READONLY
     """
-    from spark_logbus.schemas.administration import SchemaAdministration
-    from spark_logbus.schemas.registry import SchemaRegistry
-    from spark_logbus.schemas.subjects import Mode
+    from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
+    from spark_logbus.schemas.registry.subjects import Mode
 
     _one_of(set_, unset)
     with _connected(zookeeper) as session:
@@ -495,7 +493,7 @@ def _read(file: Path) -> str:
 
 
 def _references(given: list[str] | None) -> list[Reference]:
-    from spark_logbus.schemas.subjects import Reference, parse_version
+    from spark_logbus.schemas.registry.subjects import Reference, parse_version
 
     found = []
     for text in given or []:

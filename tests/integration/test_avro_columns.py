@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_logbus.schemas.arrow_types import arrow_schema
-from spark_logbus.schemas.decoder import Decoder
-from spark_logbus.schemas.encoder import Encoder
-from spark_logbus.schemas.rows import columns_of
+from spark_logbus.schemas.columns.arrow_types import arrow_schema
+from spark_logbus.schemas.columns.decoder import Decoder
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.columns.rows import columns_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_logbus.schemas.registry import SchemaRegistry
-from spark_logbus.schemas.server import RegistryServer
+from spark_logbus.schemas.rest.server import RegistryServer
 from tests.servers.zookeeper import session
 
 ORDER = json.dumps(

@@ -13,7 +13,6 @@ import pytest
 
 from spark_logbus.coordination import paths
 from spark_logbus.errors import CoordinationError, InvalidNameError
-from spark_logbus.schemas.administration import SchemaAdministration
 from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     IdMismatchError,
@@ -31,8 +30,8 @@ from spark_logbus.schemas.errors import (
     VersionDeletedError,
     VersionNotDeletedError,
 )
-from spark_logbus.schemas.registry import SchemaRegistry
-from spark_logbus.schemas.subjects import LATEST, Mode, Reference
+from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
+from spark_logbus.schemas.registry.subjects import LATEST, Mode, Reference
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.servers.zookeeper import MULTI, Proxy, put, session
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_logbus.coordination import paths
 from spark_logbus.errors import StorageError
 from spark_logbus.http import Request
-from spark_logbus.schemas.server import RegistryServer
+from spark_logbus.schemas.rest.server import RegistryServer
 from spark_logbus.zookeeper import SessionState
 from tests.helpers import wait_until
 from tests.servers.zookeeper import Proxy, put
@@ -416,7 +416,7 @@ def test_a_registry_starts_where_another_one_ended(chroot: str) -> None:
 def test_without_zookeeper_the_answer_is_503_in_time_and_known_schemas_are_served(
     chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_logbus.schemas.server._OPERATION_TIMEOUT_MS", 500)
+    monkeypatch.setattr("spark_logbus.schemas.rest.server._OPERATION_TIMEOUT_MS", 500)
     with Proxy(chroot.partition("/")[0]) as proxy:
         server = RegistryServer(zookeeper=proxy.connect_string(chroot), host="127.0.0.1", port=0)
         server.start()

@@ -1,0 +1,1 @@
+"""Avro datums as Arrow columns, and back. See docs/avro.md."""

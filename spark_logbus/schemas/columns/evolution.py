@@ -1,0 +1,484 @@
+"""Columns of a writer's schema made into columns of a reader's.
+
+What happens to each field is decided once, when the schemas are known: nothing, a cast, another
+place in the record, a constant. Then every batch takes as many calls of Arrow as the schema has
+fields. What depends on the values themselves (a symbol that the reader's enum has not, a member
+that the reader's union has not) makes its rows undecodable, as a value that is no datum does.
+
+Resolution is the specification's, and gives what fastavro's gives. Where schemas name different
+units of time, the instant is kept, not the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from spark_logbus.errors import SchemaMismatchError, SchemaResolutionError
+from spark_logbus.schemas.columns.arrow_types import arrow_type, is_nullable
+from spark_logbus.schemas.columns.conform import as_lists, as_member, of_sizes
+from spark_logbus.schemas.columns.cursors import Faults, Flags, Longs
+from spark_logbus.schemas.columns.decoder import Decoded
+from spark_logbus.schemas.columns.leaf_readers import NOT_UTF8, is_text, number_bounds
+from spark_logbus.schemas.columns.rows import default_array, described
+from spark_logbus.schemas.columns.tree import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Schema,
+    Union,
+    is_null,
+    named,
+    parse,
+)
+
+#: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
+Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
+
+#: What a kind may become.
+_PROMOTIONS: Final = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "string": ("string", "bytes"),
+    "bytes": ("bytes", "string"),
+}
+_UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}
+
+_HIGHEST: Final = (1 << 63) - 1
+
+_NO_NULL: Final = "the value is null, which the reader's schema does not allow"
+_NO_MEMBER: Final = "the value is of a member that the reader's schema has not"
+_NO_SYMBOL: Final = "the symbol is none of the reader's, whose enum has no default"
+_RANGE: Final = "the number {value} is out of the range of the reader's type"
+
+
+class Resolver:
+    """Makes values of one schema those of another. Thread-safe."""
+
+    def __init__(self, writer: Schema | Node, reader: Schema | Node) -> None:
+        """Raises SchemaResolutionError that names the place, and UnsupportedSchemaError."""
+        written, read = parse(writer), parse(reader)
+        self.arrow_type = arrow_type(read)
+        self.writer_type = arrow_type(written)
+        self._nullable = is_nullable(written)
+        self._step = None if repr(written) == repr(read) else _step(written, read)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Are the reader's columns the writer's?"""
+        return self._step is None
+
+    def resolve(self, values: pa.Array) -> Decoded:
+        """``values``, which are of the writer's Arrow type, as the reader's; null stays null.
+
+        Raises SchemaMismatchError for another type.
+        """
+        if not values.type.equals(self.writer_type):
+            raise SchemaMismatchError(
+                f"Expected a column of the writer's schema, {self.writer_type}; got {values.type}."
+            )
+        if self._step is None:
+            return Decoded(values, [])
+        faults = Faults(len(values))
+        rows = np.arange(len(values))
+        if values.null_count and not self._nullable:
+            valid = np.asarray(values.is_valid())
+            made = _spread(self._step(values.drop_null(), rows[valid], faults), valid)
+        else:
+            made = self._step(values, rows, faults)
+        if faults:
+            sound = np.ones(len(values), bool)
+            sound[faults.rows()] = False
+            made = made.take(pa.array(rows, mask=~sound))
+        return Decoded(made, faults.told(0))
+
+
+def _spread(values: pa.Array, flags: Flags) -> pa.Array:
+    """``values`` where ``flags`` are set, null elsewhere."""
+    return values.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
+
+
+def _refused(writer: Node, reader: Node, why: str = "") -> SchemaResolutionError:
+    return SchemaResolutionError(
+        f"{named(reader.place)} was written as {described(writer)}, which cannot be read as "
+        f"{described(reader)}{why}."
+    )
+
+
+def _step(writer: Node, reader: Node) -> Step:
+    """Raises SchemaResolutionError where the schemas do not resolve."""
+    if isinstance(writer, Union):
+        return _from_union(writer, reader)
+    if isinstance(reader, Union):
+        return _to_union(writer, reader)
+    if isinstance(writer, Record) and isinstance(reader, Record):
+        return _record(writer, reader)
+    if isinstance(writer, Array) and isinstance(reader, Array):
+        return _array(writer, reader)
+    if isinstance(writer, Map) and isinstance(reader, Map):
+        return _map(writer, reader)
+    if isinstance(writer, Enum) and isinstance(reader, Enum):
+        return _enum(writer, reader)
+    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
+        return _primitive(writer, reader)
+    raise _refused(writer, reader)
+
+
+def _check_names(writer: Record | Enum | Primitive, reader: Record | Enum | Primitive) -> None:
+    """Names match without their namespaces, or by the reader's aliases."""
+    short = writer.name.rpartition(".")[2]
+    aliases = {alias for one in reader.aliases for alias in (one, one.rpartition(".")[2])}
+    if short != reader.name.rpartition(".")[2] and not {short, writer.name} & aliases:
+        raise _refused(
+            writer, reader, f": their names are {writer.name} and {reader.name}; add an alias"
+        )
+
+
+# -- unions -------------------------------------------------------------------------------
+
+
+def _to_union(writer: Node, reader: Union) -> Step:
+    """The first member that the writer's type resolves to."""
+    arrow = arrow_type(reader)
+    if is_null(writer):
+        if reader.null_index is None:
+            raise _refused(writer, reader)
+        return lambda values, rows, faults: pa.nulls(len(values), arrow)
+    for number, member in enumerate(reader.others):
+        try:
+            inner = _step(writer, member)
+        except SchemaResolutionError:
+            continue
+        if len(reader.others) == 1:
+            return inner
+        return _wrapped(inner, number, arrow)
+    raise _refused(writer, reader)
+
+
+def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        return as_member(inner(values, rows, faults) if inner else values, number, arrow)
+
+    return step
+
+
+def _from_union(writer: Union, reader: Node) -> Step:
+    steps: list[tuple[Step, bool]] = []  # of each member but null, and whether there is one
+    problem: SchemaResolutionError | None = None
+    for member in writer.others:
+        try:
+            steps.append((_step(member, reader), True))
+        except SchemaResolutionError as error:
+            problem = problem or error
+            steps.append((None, False))
+    null_fits = is_nullable(reader)
+    if not any(there for _, there in steps) and not (null_fits and writer.null_index is not None):
+        raise problem or _refused(writer, reader)
+    arrow, place = arrow_type(reader), reader.place
+    if len(steps) == 1:
+        return _from_nullable(
+            steps[0], arrow, place, null_fits=null_fits or not is_nullable(writer)
+        )
+    if not steps:
+        return lambda values, rows, faults: pa.nulls(len(values), arrow)
+    if _same_members(writer, reader, steps):
+        return None
+    return _from_members(steps, arrow, place, null_fits=null_fits)
+
+
+def _same_members(writer: Union, reader: Node, steps: list[tuple[Step, bool]]) -> bool:
+    """Does each member resolve to the one in its own place, as it is?"""
+    if not isinstance(reader, Union) or not arrow_type(writer).equals(arrow_type(reader)):
+        return False
+    if len(reader.others) != len(steps) or (is_nullable(writer) and not is_nullable(reader)):
+        return False
+    for number, member in enumerate(writer.others):
+        if _first_of(member, reader) != (number, None):
+            return False
+    return True
+
+
+def _first_of(writer: Node, reader: Union) -> tuple[int, Step]:
+    for number, member in enumerate(reader.others):
+        try:
+            return number, _step(writer, member)
+        except SchemaResolutionError:
+            continue
+    return -1, None
+
+
+def _from_nullable(
+    member: tuple[Step, bool], arrow: pa.DataType, place: str, *, null_fits: bool
+) -> Step:
+    inner, there = member
+    if inner is None and there and null_fits:
+        return None
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        valid = np.asarray(values.is_valid())
+        if not null_fits:
+            _fail(faults, rows[~valid], place, _NO_NULL)
+        if not there:
+            _fail(faults, rows[valid], place, _NO_MEMBER)
+            return pa.nulls(len(values), arrow)
+        if valid.all():
+            return inner(values, rows, faults) if inner else values
+        present = values.drop_null()
+        return _spread(inner(present, rows[valid], faults) if inner else present, valid)
+
+    return step
+
+
+def _from_members(
+    steps: list[tuple[Step, bool]], arrow: pa.DataType, place: str, *, null_fits: bool
+) -> Step:
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        whole = np.asarray(values.is_valid())
+        parts: list[pa.Array] = [pa.nulls(1, arrow)]
+        places = np.zeros(len(values), np.int64)
+        behind = 1
+        left = np.ones(len(values), bool)
+        for number, (inner, there) in enumerate(steps):
+            member = values.field(number)
+            held = np.asarray(member.is_valid()) & whole
+            left &= ~held
+            if not held.any():
+                continue
+            if not there:
+                _fail(faults, rows[held], place, _NO_MEMBER)
+                continue
+            part = member.filter(pa.array(held))
+            parts.append(inner(part, rows[held], faults) if inner else part)
+            places[held] = np.arange(behind, behind + len(part))
+            behind += len(part)
+        if not null_fits:
+            _fail(faults, rows[left], place, _NO_NULL)
+        return pa.concat_arrays(parts).take(pa.array(places))
+
+    return step
+
+
+def _fail(faults: Faults, rows: Longs, place: str, reason: str, values: Any = None) -> None:
+    if len(rows):
+        numbers = np.zeros(len(rows), np.int64) if values is None else values
+        faults.add(rows, place, reason, numbers)
+
+
+# -- records, arrays, maps ----------------------------------------------------------------
+
+
+def _record(writer: Record, reader: Record) -> Step:
+    _check_names(writer, reader)
+    written = {one.name: number for number, one in enumerate(writer.fields)}
+    plan: list[tuple[int, Step] | pa.Array] = []
+    for one in reader.fields:
+        number = next((written[n] for n in (one.name, *one.aliases) if n in written), None)
+        if number is None:
+            plan.append(_default(one, reader))
+        else:
+            plan.append((number, _step(writer.fields[number].node, one.node)))
+    arrow = arrow_type(reader)
+    as_it_is = [(number, None) for number in range(len(writer.fields))]
+    if plan == as_it_is and arrow.equals(arrow_type(writer)):
+        return None
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        arrays = []
+        for one in plan:
+            if isinstance(one, tuple):
+                number, inner = one
+                column = values.field(number)
+                arrays.append(inner(column, rows, faults) if inner else column)
+            else:
+                arrays.append(one.take(pa.array(np.zeros(len(values), np.int64))))
+        if not arrays:
+            return pa.Array.from_buffers(arrow, len(values), [None])
+        return pa.StructArray.from_arrays(arrays, fields=list(arrow))
+
+    return step
+
+
+def _default(one: Field, reader: Record) -> pa.Array:
+    if one.default is NO_DEFAULT:
+        raise SchemaResolutionError(
+            f"The field {one.node.place or one.name} is not in the writer's {reader.name}, and the "
+            "reader's schema has no default for it; add one."
+        )
+    try:
+        return default_array(one, one.node.place)
+    except SchemaMismatchError as error:
+        raise SchemaResolutionError(error.message) from error
+
+
+def _array(writer: Array, reader: Array) -> Step:
+    inner, arrow = _step(writer.items, reader.items), arrow_type(reader)
+    if inner is None and arrow.equals(arrow_type(writer)):
+        return None
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        sizes, items = np.asarray(pc.list_value_length(values)), values.flatten()
+        made = inner(items, np.repeat(rows, sizes), faults) if inner else items
+        return of_sizes(arrow, sizes, made)
+
+    return step
+
+
+def _map(writer: Map, reader: Map) -> Step:
+    inner, arrow = _step(writer.values, reader.values), arrow_type(reader)
+    if inner is None and arrow.equals(arrow_type(writer)):
+        return None
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        lists = as_lists(values)
+        sizes, entries = np.asarray(pc.list_value_length(lists)), lists.flatten()
+        items = entries.field(1)
+        made = inner(items, np.repeat(rows, sizes), faults) if inner else items
+        pairs = pa.StructArray.from_arrays(
+            [entries.field(0), made], fields=[arrow.key_field, arrow.item_field]
+        )
+        return of_sizes(arrow, sizes, pairs)
+
+    return step
+
+
+# -- leaves -------------------------------------------------------------------------------
+
+
+def _enum(writer: Enum, reader: Enum) -> Step:
+    _check_names(writer, reader)
+    missing = pa.array([one for one in writer.symbols if one not in reader.symbols], pa.string())
+    if not len(missing):
+        return None
+    default, place = reader.default, reader.place
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        odd = pc.is_in(values, missing)
+        if default is not None:
+            return pc.if_else(odd, pa.scalar(default), values)
+        _fail(faults, rows[np.asarray(odd)], place, _NO_SYMBOL)
+        return values
+
+    return step
+
+
+def _primitive(writer: Primitive, reader: Primitive) -> Step:
+    if reader.kind not in _PROMOTIONS.get(writer.kind, (writer.kind,)):
+        raise _refused(writer, reader)
+    if writer.kind == "fixed":
+        _check_names(writer, reader)
+        if writer.size != reader.size:
+            raise _refused(writer, reader, f": the sizes are {writer.size} and {reader.size}")
+    if "decimal" in (writer.logical, reader.logical):
+        return _decimal(writer, reader)
+    if "duration" in (writer.logical, reader.logical) and writer.logical != reader.logical:
+        raise _refused(writer, reader)
+    if writer.kind in ("int", "long"):
+        return _number(writer, reader)
+    return _plain(writer, reader)
+
+
+def _decimal(writer: Primitive, reader: Primitive) -> Step:
+    same = (writer.logical, writer.kind, writer.scale) == (
+        reader.logical,
+        reader.kind,
+        reader.scale,
+    )
+    if not same or writer.precision > reader.precision:
+        raise _refused(writer, reader)
+    arrow = arrow_type(reader)
+    return None if writer.precision == reader.precision else lambda values, *_: values.cast(arrow)
+
+
+def _plain(writer: Primitive, reader: Primitive) -> Step:
+    arrow, place = arrow_type(reader), reader.place
+    if arrow.equals(arrow_type(writer)):
+        return None
+    if not types.is_string(arrow):
+        return lambda values, *_: values.cast(arrow)
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        try:
+            return values.cast(arrow)
+        except pa.ArrowInvalid:
+            sound = np.fromiter(map(is_text, values.to_pylist()), bool, len(values))
+            _fail(faults, rows[~sound], place, NOT_UTF8)
+            return _spread(values.filter(pa.array(sound)).cast(arrow), sound)
+
+    return step
+
+
+def _number(writer: Primitive, reader: Primitive) -> Step:
+    arrow = arrow_type(reader)
+    written, read = _unit(writer), _unit(reader)
+    if arrow.equals(arrow_type(writer)) and (writer.logical == reader.logical or written == read):
+        return None
+    if reader.kind in ("float", "double"):
+        width = np.float32 if reader.kind == "float" else np.float64
+        return lambda values, *_: pa.array(_written(values, writer).astype(width))
+    if written and read:
+        return _other_unit(written, read, arrow, reader.place)
+    return _other_meaning(writer, reader, arrow)
+
+
+def _unit(node: Primitive) -> int | None:
+    """Nanoseconds of a number in a column of timestamps or times; None for other numbers."""
+    logical = node.logical or ""
+    return _UNITS[logical.rpartition("-")[2]] if "time" in logical else None
+
+
+def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step:
+    """The same time in other units, or by another clock."""
+    factor, divisor = max(written // read, 1), max(read // written, 1)
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        numbers = np.array(values.view(pa.int64()))
+        if factor > 1:
+            _check(numbers, (-(_HIGHEST // factor), _HIGHEST // factor), rows, faults, place)
+        return pa.array(numbers * factor // divisor).view(arrow)
+
+    return step
+
+
+def _other_meaning(writer: Primitive, reader: Primitive, arrow: pa.DataType) -> Step:
+    """The number that was written, as the reader takes it."""
+    place, bounds, factor = reader.place, number_bounds(reader), _factor(reader)
+    width = np.int32 if arrow.bit_width == 32 else np.int64
+
+    def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
+        numbers = _written(values, writer)
+        _check(numbers, bounds, rows, faults, place)
+        return pa.array((numbers * factor).astype(width)).view(arrow)
+
+    return step
+
+
+def _check(
+    numbers: Longs, bounds: tuple[int, int], rows: Longs, faults: Faults, place: str
+) -> None:
+    """Puts 0 for numbers out of ``bounds``, whose rows are faults."""
+    bad = (numbers < bounds[0]) | (numbers > bounds[1])
+    if bad.any():
+        faults.add(rows[bad], place, _RANGE, numbers[bad])
+        numbers[bad] = 0
+
+
+def _factor(node: Primitive) -> int:
+    """What a written number is multiplied by for its column."""
+    return 1000 if (node.logical or "").endswith("-millis") else 1
+
+
+def _written(values: pa.Array, node: Primitive) -> Longs:
+    """The numbers that were written."""
+    width = pa.int32() if values.type.bit_width == 32 else pa.int64()
+    return np.asarray(values.view(width)).astype(np.int64) // _factor(node)

@@ -1,0 +1,84 @@
+"""Datums that are cut, changed or made up: each is told, or is what fastavro says it is."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_logbus.schemas.columns.decoder import Decoder
+from spark_logbus.schemas.columns.encoder import Encoder
+from tests.property.schemas.columns.strategies import Case, cases
+
+DEFAULT = settings(deadline=None, max_examples=120)
+
+#: What fastavro lets pass.
+STRICTER = (
+    "follow the value",
+    "is out of the range",
+    "not 0 or 1",
+    "more than 64 bits",
+    "more than",  # digits of a decimal
+    "is none of the enum's",  # fastavro takes negative indices
+    "is none of the union's",
+    "a block",
+)
+
+
+def check(case: Case, datums: list[bytes]) -> None:
+    """Each of ``datums`` beside each other, so that what one does to another is found too."""
+    decoded = Decoder(case.schema).decode(pa.array(datums, pa.binary()))
+    decoded.values.validate(full=True)
+    told = {one.row: one.reason for one in decoded.undecodable}
+    assert decoded.values.is_null().to_pylist() == [row in told for row in range(len(datums))]
+    sound = [one for row, one in enumerate(datums) if row not in told]
+    again = Encoder(case.schema).encode(decoded.values.drop_null()).to_pylist()
+    padded = "decimal" in str(case.schema)  # decimals may have zeros before them, ours have none
+    for one, other in zip(sound, again, strict=True):
+        assert padded or repr(read(case.plain, one)) == repr(read(case.plain, other))
+    for row, reason in told.items():
+        assert any(text in reason for text in STRICTER) or not readable(case.plain, datums[row])
+
+
+def read(plain: Any, datum: bytes) -> Any:
+    return fastavro.schemaless_reader(io.BytesIO(datum), plain, None)
+
+
+def readable(plain: Any, datum: bytes) -> bool:
+    try:
+        read(plain, datum)
+    except (EOFError, ValueError, IndexError, OverflowError, MemoryError):
+        return False
+    return True
+
+
+@DEFAULT
+@given(cases(max_rows=3), st.data())
+def test_cut_datums(case: Case, data: st.DataObject) -> None:
+    datums = [
+        one[: data.draw(st.integers(0, len(one)))] + data.draw(st.sampled_from([b"", b"\0"]))
+        for one in case.datums.to_pylist()
+    ]
+    check(case, datums)
+
+
+@DEFAULT
+@given(cases(max_rows=3), st.data())
+def test_changed_datums(case: Case, data: st.DataObject) -> None:
+    datums = []
+    for one in case.datums.to_pylist():
+        changed = bytearray(one)
+        for _ in range(data.draw(st.integers(0, 3)) if one else 0):
+            changed[data.draw(st.integers(0, len(one) - 1))] = data.draw(st.integers(0, 255))
+        datums.append(bytes(changed))
+    check(case, datums)
+
+
+@DEFAULT
+@given(cases(max_rows=0), st.lists(st.binary(max_size=30), max_size=40))
+def test_made_up_datums(case: Case, datums: list[bytes]) -> None:
+    check(case, datums)

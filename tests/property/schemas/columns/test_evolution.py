@@ -1,0 +1,125 @@
+"""Values of one schema read by another are what fastavro makes of them, record by record."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+from fastavro.read import SchemaResolutionError as FastavroResolutionError
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from spark_logbus.errors import SchemaResolutionError
+from spark_logbus.schemas.columns.decoder import Decoder
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.columns.evolution import Resolver
+from tests.builders.avro import without_logical
+from tests.property.schemas.columns.strategies import Case, cases
+
+DEFAULT = settings(deadline=None, max_examples=200)
+
+WIDER = {
+    "int": ["long", "double"],
+    "long": ["double"],
+    "float": ["double"],
+    "string": ["bytes"],
+    "bytes": ["string"],
+}
+DEFAULTS = [
+    ("int", 3),
+    ("string", "x"),
+    (["null", "long"], None),
+    (["long", "null", "string"], 7),
+    ({"type": "array", "items": "int"}, [1, 2]),
+    ({"type": "map", "values": "string"}, {"a": "b"}),
+]
+
+
+@st.composite
+def evolved(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
+    """Another version of ``schema``, most of which its values resolve to."""
+    if draw(st.integers(0, 3)) == 0 and not isinstance(schema, list) and schema != "null":
+        return draw(st.permutations(["null", draw(evolved(schema, numbers))]).filter(
+            lambda union: not any(isinstance(member, list) for member in union)
+        ) if not isinstance(schema, list) else st.just(schema))  # fmt: skip
+    if isinstance(schema, str):
+        return draw(st.sampled_from([schema, *WIDER.get(schema, [])]))
+    if isinstance(schema, list):
+        return draw(evolved_union(schema, numbers))
+    if schema["type"] == "record":
+        return draw(evolved_record(schema, numbers))
+    if schema["type"] == "array":
+        return {**schema, "items": draw(evolved(schema["items"], numbers))}
+    if schema["type"] == "map":
+        return {**schema, "values": draw(evolved(schema["values"], numbers))}
+    if schema["type"] == "enum":
+        kept = draw(st.lists(st.sampled_from(schema["symbols"]), min_size=1, unique=True))
+        default = draw(st.sampled_from([{}, {"default": kept[0]}]))
+        return {**schema, "symbols": [*kept, "NEW"], **default}
+    return schema
+
+
+@st.composite
+def evolved_union(draw: st.DrawFn, schema: list[Any], numbers: Iterator[int]) -> Any:
+    members = [
+        one if one == "null" or isinstance(one, str) else draw(evolved(one, numbers))
+        for one in schema
+    ]
+    flat = [one for one in members if not isinstance(one, list)]
+    flat += [part for one in members if isinstance(one, list) for part in one if part != "null"]
+    kept = draw(st.lists(st.sampled_from(flat), min_size=1, unique_by=repr))
+    return kept[0] if len(kept) == 1 and draw(st.booleans()) else kept
+
+
+@st.composite
+def evolved_record(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
+    fields = []
+    for one in schema["fields"]:
+        change = draw(st.sampled_from(["keep", "keep", "keep", "drop", "rename"]))
+        if change == "drop":
+            continue
+        field = {"name": one["name"], "type": draw(evolved(one["type"], numbers))}
+        if change == "rename":
+            field = {**field, "name": f"r{next(numbers)}", "aliases": [one["name"]]}
+        fields.append(field)
+    for kind, default in draw(st.lists(st.sampled_from(DEFAULTS), max_size=2)):
+        fields.append({"name": f"n{next(numbers)}", "type": kind, "default": default})
+    return {**schema, "fields": draw(st.permutations(fields))}
+
+
+@DEFAULT
+@given(cases(max_rows=5), st.data())
+def test_resolution_is_that_of_fastavro(case: Case, data: st.DataObject) -> None:
+    assume("decimal" not in str(case.schema))  # bytes to fastavro here, which become a string
+    reader = data.draw(evolved_record(case.schema, itertools.count()))
+    try:
+        resolver = Resolver(case.schema, reader)
+    except SchemaResolutionError:
+        return  # which fastavro tells when it meets such a value
+    values = Decoder(case.schema).decode(case.datums).checked()
+    resolved = resolver.resolve(values)
+    resolved.values.validate(full=True)
+    assert resolved.values.type == resolver.arrow_type
+    plain = fastavro.parse_schema(without_logical(reader))
+    told = {one.row for one in resolved.undecodable}
+    expected = [read(one, case.plain, plain) for one in case.datums.to_pylist()]
+    assert told == {row for row, one in enumerate(expected) if one is None}
+    again = Encoder(reader).encode(resolved.values.drop_null()).to_pylist()
+    sound = [one for one in expected if one is not None]
+    assert [read(one, plain, None) for one in again] == sound
+
+
+def read(datum: bytes, writer: Any, reader: Any) -> Any:
+    try:
+        return fastavro.schemaless_reader(io.BytesIO(datum), writer, reader)
+    except (FastavroResolutionError, UnicodeDecodeError):
+        return None
+
+
+@DEFAULT
+@given(cases(max_rows=2))
+def test_a_schema_resolves_to_itself_without_a_step(case: Case) -> None:
+    assert Resolver(case.schema, case.schema).changes_nothing

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_logbus.schemas.errors import (
+    InvalidModeError,
+    InvalidSchemaError,
+    InvalidVersionError,
+    NotPermittedError,
+)
+from spark_logbus.schemas.registry.cache import SchemaCache
+from spark_logbus.schemas.registry.subjects import (
+    LATEST,
+    MAX_VERSIONS,
+    Content,
+    Mode,
+    Reference,
+    Subject,
+    SubjectVersion,
+    added,
+    next_version,
+    parse_version,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("1", 1), (1, 1), ("2147483647", 2**31 - 1), ("latest", LATEST), ("-1", LATEST), (-1, LATEST)],
+)
+def test_versions_as_people_write_them(text: Any, version: int) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    "text", ["0", 0, "2147483648", "-2", "", "one", "1.0", 1.5, True, None, "٣", "9" * 5000]
+)
+def test_what_is_no_version(text: Any) -> None:
+    with pytest.raises(InvalidVersionError, match="from 1 to 2147483647, or 'latest'"):
+        parse_version(text)
+
+
+def test_modes_by_name() -> None:
+    assert Mode.named("readonly") is Mode.READONLY
+    with pytest.raises(InvalidModeError, match="'OFF'; there are READWRITE, READONLY, IMPORT"):
+        Mode.named("OFF")
+
+
+def test_a_version_is_never_given_twice_and_there_is_a_limit() -> None:
+    subject = Subject("a", (SubjectVersion(1, 5), SubjectVersion(4, 6, deleted=True)))
+    assert next_version(subject) == 5
+    assert [each.version for each in added(subject, SubjectVersion(2, 9)).versions] == [1, 2, 4]
+    with pytest.raises(NotPermittedError, match="version 4 already"):
+        added(subject, SubjectVersion(4, 9))
+    full = Subject("a", tuple(SubjectVersion(n, n) for n in range(1, MAX_VERSIONS + 1)))
+    with pytest.raises(InvalidSchemaError, match=f"{MAX_VERSIONS} at most"):
+        added(full, SubjectVersion(next_version(full), 9))
+    assert added(full, SubjectVersion(9_999, 9), without=[1]).versions[0].version == 2
+
+
+def test_contents_differ_by_text_and_by_references() -> None:
+    contents = [
+        Content('"int"'),
+        Content('"long"'),
+        Content('"int"', (Reference("a", "b", 1),)),
+        Content('"int"', (Reference("a", "b", 2),)),
+        Content('"int"', (Reference("a", "b", 1), Reference("a", "b", 2))),
+    ]
+    assert len({each.digest for each in contents}) == len(contents)
+    assert Content('"int"').digest == Content('"int"', ()).digest
+
+
+def test_the_cache_keeps_what_was_used_last() -> None:
+    cache = SchemaCache(max_bytes=100)
+    for number in range(10):
+        cache.put(number, Content("x" * 30))
+        assert cache.get(0) is not None
+    assert [number for number in range(10) if cache.get(number)] == [0, 8, 9]
+    cache.put(1, Content("x" * 1_000))
+    assert [number for number in range(10) if cache.get(number)] == [1]
+    cache.drop(1)
+    cache.drop(1)
+    assert cache.get(1) is None
