@@ -110,10 +110,13 @@ class Setting(NamedTuple):
 
 
 def settings_of(kind: type[Any]) -> list[Setting]:
-    """The fields of a configuration dataclass, except those that are tables of their own."""
+    """The fields of a configuration dataclass, except those that are tables of their own, or of
+    topics only."""
     comments = comments_of(kind)
     settings = []
     for field in dataclasses.fields(kind):
+        if field.metadata.get("of_topics_only"):
+            continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()

@@ -14,11 +14,14 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from spark_logbus.errors import ConfigError
 
 T = TypeVar("T")
+
+#: Metadata of a field that no configuration file sets.
+OF_TOPICS_ONLY: Final = types.MappingProxyType({"of_topics_only": True})
 
 
 def load_toml(path: Path, known: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -62,7 +65,11 @@ def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, 
 
 def build(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
     """A ``kind`` (a frozen dataclass) from ``values``; ``where`` names their origin in errors."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = {
+        field.name: field
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if not field.metadata.get("of_topics_only")
+    }
     refuse_unknown(values, fields, where=where)
     hints = typing.get_type_hints(kind)
     converted = {

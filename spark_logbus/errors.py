@@ -166,7 +166,8 @@ class UnsupportedSchemaError(InvalidRequestError):
 
 
 class SchemaMismatchError(InvalidRequestError):
-    """Columns or values that the schema they are to be written with does not take."""
+    """Columns or values that the schema they are to be written with does not take, or a record
+    batch of another form than its topic's."""
 
     code = 71
 
@@ -175,6 +176,12 @@ class SchemaResolutionError(InvalidRequestError):
     """A reader's schema to which values of the writer's schema cannot be resolved."""
 
     code = 72
+
+
+class UnknownSchemaIdError(InvalidRequestError):
+    """A record batch with the id of a schema that the subject of its topic does not have."""
+
+    code = 74
 
 
 # -- damaged or missing data --------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from spark_logbus.broker.compaction.scheduler import Compactor
 from spark_logbus.broker.config import BrokerConfig
@@ -33,16 +34,18 @@ from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.network import Network, allow_descriptors
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
+from spark_logbus.broker.schema_ids import SchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.subjects import SubjectReader
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
 from spark_logbus.ports import bind_port
-from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper import Session, SessionState
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +121,7 @@ class Broker:
         max_wait_ms = config.network.max_wait_ms
         self._executor = WorkExecutor("ZooKeeper", clock=clock, max_wait_ms=max_wait_ms)
         self._copying = WorkExecutor("the disk", clock=clock, max_wait_ms=max_wait_ms)
+        self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="schema-ids")
         self._fetches = FetchHandler(
             self._replica_manager,
             delayed_fetches,
@@ -152,15 +156,27 @@ class Broker:
         self, topics: TopicRegistry, writers: WriterRegistry, metrics: RequestMetrics
     ) -> RequestDispatcher:
         config, network = self.config, self.config.network
+        subjects = SubjectReader(self._session)
+        schema_ids = SchemaIds(
+            subjects.read,
+            connected=lambda: self._session.state is SessionState.CONNECTED,
+            executor=self._looking_up,
+            clock=self._clock,
+        )
         appends = AppendHandler(
             self._replica_manager,
+            schema_ids=schema_ids,
             lease=self._lease,
             clock=self._clock,
             max_wait_ms=network.max_wait_ms,
             metrics=metrics,
         )
         topic_changes = TopicHandler(
-            config, metadata_cache=self._metadata_cache, topics=topics, executor=self._executor
+            config,
+            metadata_cache=self._metadata_cache,
+            topics=topics,
+            subjects=subjects,
+            executor=self._executor,
         )
         handlers: list[Handler] = [
             HandshakeHandler(config),
@@ -247,7 +263,7 @@ class Broker:
         steps += [
             self._known_ends.stop, self._session.close, self._lease.join, self._publisher.stop,
             self._replica_manager.stop, self._metadata_cache.stop, self._executor.stop,
-            self._copying.stop,
+            self._copying.stop, self._stop_looking_up,
             self._compactor.stop, self._maintenance.stop, self._logs.close, self._monitoring.stop,
         ]  # fmt: skip
         for step in steps:
@@ -256,6 +272,9 @@ class Broker:
             except (LogbusError, OSError) as error:
                 logger.error("While stopping: %s", error)
         logger.info("Broker %d has stopped.", self.config.id)
+
+    def _stop_looking_up(self) -> None:
+        self._looking_up.shutdown(wait=False, cancel_futures=True)
 
     def _drain(self) -> None:
         assert self._network is not None

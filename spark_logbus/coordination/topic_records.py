@@ -10,6 +10,7 @@ from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
 from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
 from spark_logbus.model import check_name
+from spark_logbus.topic_schemas import check_unchanged
 from spark_logbus.zookeeper.nodes import Node
 from spark_logbus.zookeeper.unreadable import foreign_node
 
@@ -94,6 +95,7 @@ def enlarge(
 
 def check_alteration(before: TopicRecord, after: TopicRecord) -> None:
     check_config(after.name, after.config)
+    check_unchanged(after.name, before.config, after.config)
     assert after.partitions.items() >= before.partitions.items(), "none is taken away or moved"
     if len(after.partitions) > MAX_PARTITIONS:
         raise ConfigError(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from spark_logbus.config import nearest
+from spark_logbus.config import OF_TOPICS_ONLY, nearest
 from spark_logbus.errors import ConfigError
 from spark_logbus.times import US_PER_MS, parse_duration_us
+from spark_logbus.topic_schemas import (
+    PLAIN,
+    SCHEMA_KEYS,
+    VALUE_ENCODING,
+    Encoding,
+    TopicSchemas,
+)
 
 _DAY_MS: Final = 24 * 3600 * 1000
 _LARGEST: Final = (1 << 63) - 1  # of a number in Kafka's topic configuration
@@ -91,15 +98,17 @@ class LogConfig:
     #: Tombstones stay this long after the compaction that removed what they delete, so that a
     #: reader under way sees them.
     delete_retention_ms: int = _DAY_MS
+    #: How values and keys are encoded, and the subjects of their schemas; a topic's own always.
+    schemas: TopicSchemas = field(default=PLAIN, metadata=OF_TOPICS_ONLY)
 
     def __post_init__(self) -> None:
-        for key, (field, least, optional) in _TOPIC_KEYS.items():
-            value = getattr(self, field)
+        for key, (name, least, optional) in _TOPIC_KEYS.items():
+            value = getattr(self, name)
             if value is None and optional:
                 continue
             if not isinstance(value, int) or not least <= value <= _LARGEST:
                 raise ConfigError(
-                    f"{field} ({key} of a topic) is {value!r}; "
+                    f"{name} ({key} of a topic) is {value!r}; "
                     f"set it to a whole number of at least {least}, which fits 64 bits."
                 )
         if self.flush_policy is FlushPolicy.OS and not self.flushes_at_once:
@@ -121,6 +130,12 @@ class LogConfig:
                 f"max_compaction_lag_ms (max.compaction.lag.ms of a topic) is {longest}, below "
                 f"min_compaction_lag_ms, {self.min_compaction_lag_ms}; raise the one or lower "
                 "the other."
+            )
+        if self.compacts and self.schemas.has_columns:
+            raise ConfigError(
+                f"{_POLICY_KEY} of a topic is {self.cleanup_policy}, and its {VALUE_ENCODING} is "
+                f"{Encoding.COLUMNS.value}: record batches of columns cannot be compacted. Use "
+                f"{VALUE_ENCODING} {Encoding.AVRO.value}, or {_POLICY_KEY} delete."
             )
 
     @property
@@ -144,10 +159,11 @@ class LogConfig:
 
     @property
     def topic_config(self) -> dict[str, str]:
-        """These settings under their names in a topic's configuration; -1 is none."""
-        fields = {key: field for key, (field, *_) in _TOPIC_KEYS.items()}
-        fields |= {key: field for key, (field, _) in _TEXT_KEYS.items()}
-        return {key: _as_text(getattr(self, field)) for key, field in fields.items()}
+        """These settings under their names in a topic's configuration; -1 is none. Without those
+        that have no default."""
+        fields = {key: name for key, (name, *_) in _TOPIC_KEYS.items()}
+        fields |= {key: name for key, (name, _) in _TEXT_KEYS.items()}
+        return {key: _as_text(getattr(self, name)) for key, name in fields.items()}
 
     @classmethod
     def from_topic_config(cls, config: Mapping[str, str], defaults: LogConfig) -> LogConfig:
@@ -159,17 +175,17 @@ class LogConfig:
         changes: dict[str, Any] = {}
         for key, text in config.items():
             if key in _TEXT_KEYS:
-                field, parse = _TEXT_KEYS[key]
-                changes[field] = parse(text)
+                name, parse = _TEXT_KEYS[key]
+                changes[name] = parse(text)
             elif key in _TOPIC_KEYS:
-                field, least, optional = _TOPIC_KEYS[key]
-                changes[field] = _number(key, text, least=least, optional=optional)
-            else:
-                known = (*_TOPIC_KEYS, *_TEXT_KEYS)
+                name, least, optional = _TOPIC_KEYS[key]
+                changes[name] = _number(key, text, least=least, optional=optional)
+            elif key not in SCHEMA_KEYS:
+                known = (*_TOPIC_KEYS, *_TEXT_KEYS, *SCHEMA_KEYS)
                 near = nearest(key, known)
                 hint = f"did you mean {near}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
-        return replace(defaults, **changes)
+        return replace(defaults, schemas=TopicSchemas.from_topic_config(config), **changes)
 
 
 def _as_text(value: Any) -> str:

@@ -126,6 +126,7 @@ class LogWriter:
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
             needs_keys=config.compacts,
+            schemas=config.schemas,
         )
         with self._writing:
             self._state.raise_if_offline()

@@ -46,6 +46,11 @@ SIZE_PREFIX: Final = struct.Struct("<qI")  # base_offset, batch_length: enough t
 LENGTH: Final = struct.Struct("<I")  # batch_length at byte 8
 LENGTH_AT: Final = 8
 
+ATTRIBUTES: Final = struct.Struct("<H")  # at byte 26
+ATTRIBUTES_AT: Final = 26
+SCHEMA_ID: Final = struct.Struct("<I")  # at byte 70
+SCHEMA_ID_AT: Final = 70
+
 CHECKED_PREFIX: Final = slice(24, 28)
 ATTRIBUTES_SHIFT: Final = 16  # within the checked prefix as one u32
 CRC: Final = struct.Struct("<I")
@@ -78,6 +83,7 @@ HAS_OFFSET_DELTA: Final = 1 << 9
 KNOWN_ATTRIBUTES: Final = (1 << 10) - 1
 
 LAYOUT_ARROW_BATCH: Final = 0
+LAYOUT_COLUMNS: Final = 1
 
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1

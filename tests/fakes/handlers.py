@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -21,10 +22,14 @@ from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Connection
 from spark_logbus.broker.publisher import Publisher
+from spark_logbus.broker.schema_ids import SchemaIds
+from spark_logbus.clock import Clock
+from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
-from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.fakes.broker_parts import Logs, held_lease
+from tests.fakes.executor import InlineExecutor
 
 
 @dataclass
@@ -44,6 +49,15 @@ class Peer:
 
 def context(payload: memoryview | None = None) -> RequestContext:
     return RequestContext(Peer().as_connection(), payload or memoryview(b""))
+
+
+def schema_ids(subjects: Mapping[str, Collection[int]], clock: Clock) -> SchemaIds:
+    """Over subjects with these ids, which are looked up at once."""
+
+    def read(names: Iterable[str]) -> dict[str, SubjectIds | CorruptNodeError]:
+        return {name: SubjectIds(frozenset(subjects.get(name, ()))) for name in names}
+
+    return SchemaIds(read, connected=lambda: True, executor=InlineExecutor(), clock=clock)
 
 
 def dispatcher_over(
@@ -79,6 +93,7 @@ def dispatcher_over(
             MetadataHandler(cache, partitions, executor),
             AppendHandler(
                 partitions,
+                schema_ids=schema_ids({}, clock),
                 lease=held_lease(),
                 clock=clock,
                 max_wait_ms=max_wait_ms,
@@ -94,7 +109,11 @@ def dispatcher_over(
             ),
             OffsetHandler(partitions, metrics=metrics),
             TopicHandler(
-                config, metadata_cache=cache, topics=cast(TopicRegistry, topics), executor=executor
+                config,
+                metadata_cache=cache,
+                topics=cast(TopicRegistry, topics),
+                subjects=cast(SubjectReader, None),  # for topics with schemas
+                executor=executor,
             ),
             WriteHandler(
                 publisher,

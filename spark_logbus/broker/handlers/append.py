@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
+from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
@@ -36,8 +37,13 @@ from spark_logbus.protocol import (
     encode_response,
     error_info,
 )
+from spark_logbus.record import format as fmt
+from spark_logbus.record import peek_size
 
 logger = logging.getLogger(__name__)
+
+# Schema ids of one request. Where there are more, the first that nobody has refuses the rest.
+_LOOKED_UP_AT_ONCE = 100
 
 
 class AppendHandler:
@@ -47,12 +53,14 @@ class AppendHandler:
         self,
         replica_manager: ReplicaManager,
         *,
+        schema_ids: SchemaIds,
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,
         metrics: RequestMetrics,
     ) -> None:
         self._replica_manager = replica_manager
+        self._schema_ids = schema_ids
         self._lease = lease
         self._metrics = metrics
         self._clock = clock
@@ -87,6 +95,9 @@ class AppendHandler:
             if (refusal := self._lease.refusal) is not None:
                 raise refusal
             return NotYet(self._lease.when_decided)
+        parts, to_look_up = self._parts(request.partitions, payload)
+        if to_look_up:
+            return NotYet(partial(self._schema_ids.look_up, to_look_up))
         pending = _PendingAppend(
             api,
             request,
@@ -95,19 +106,43 @@ class AppendHandler:
             max_wait_ms=self._max_wait_ms,
             metrics=self._metrics,
         )
-        position = 0
-        for number, partition in enumerate(request.partitions):
-            data = payload[position : position + partition.length]
-            position += partition.length
+        for number, (led, data) in enumerate(parts):
             try:
-                led = self._replica_manager.leader_of(
-                    TopicPartition(partition.topic, partition.partition)
-                )
+                if isinstance(led, LogbusError):
+                    raise led
                 write(pending, number, led, data)
             except LogbusError as error:
                 logger.debug("An append was refused: %s", error)
                 pending.failed(number, error.again())
         return pending
+
+    def _parts(
+        self, partitions: Sequence[AppendPartition], payload: memoryview
+    ) -> tuple[list[tuple[LeaderPartition | LogbusError, memoryview]], list[SchemaUse]]:
+        """The partitions that are led here, or why one takes nothing now, each with what is for
+        it; and the schema ids that have to be looked up before anything is written."""
+        parts: list[tuple[LeaderPartition | LogbusError, memoryview]] = []
+        to_look_up: list[SchemaUse] = []
+        position = 0
+        for partition in partitions:
+            data = payload[position : position + partition.length]
+            position += partition.length
+            led: LeaderPartition | LogbusError
+            try:
+                led = self._replica_manager.leader_of(
+                    TopicPartition(partition.topic, partition.partition)
+                )
+                subject = led.log.config.schemas.value_subject
+                if subject is not None:
+                    for use in _schema_uses(subject, data):
+                        if not self._schema_ids.accept(use, topic=partition.topic):
+                            to_look_up.append(use)
+                            if len(to_look_up) >= _LOOKED_UP_AT_ONCE:
+                                return [], to_look_up
+            except LogbusError as error:
+                led = error.again()
+            parts.append((led, data))
+        return parts, to_look_up
 
     @staticmethod
     def _append(
@@ -130,6 +165,22 @@ class AppendHandler:
         pending.wait_for_flush(
             number, Appended(first, first, staged.staged_at_us), staged.when_flushed
         )
+
+
+def _schema_uses(subject: str, data: memoryview) -> Iterator[SchemaUse]:
+    """The schema ids of record batches that are not checked yet. Where they are not whole, the log
+    refuses them all; what has no schema id it refuses where the topic wants one."""
+    position, seen = 0, fmt.PLAIN_BYTES_SCHEMA
+    while len(data) - position >= fmt.HEADER_SIZE:
+        size = peek_size(data, position)
+        (attributes,) = fmt.ATTRIBUTES.unpack_from(data, position + fmt.ATTRIBUTES_AT)
+        (schema_id,) = fmt.SCHEMA_ID.unpack_from(data, position + fmt.SCHEMA_ID_AT)
+        if schema_id != seen and schema_id and not attributes & fmt.CONTROL:
+            seen = schema_id
+            yield SchemaUse(subject, schema_id)
+        if size is None or size < fmt.HEADER_SIZE:
+            return
+        position += size
 
 
 def _checked_acks(request: AppendRequest) -> Acks:

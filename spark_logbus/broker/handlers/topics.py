@@ -10,6 +10,7 @@ from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
+from spark_logbus.coordination.subjects import SubjectReader
 from spark_logbus.coordination.topic_records import TopicRecord, enlarge
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
@@ -24,6 +25,8 @@ from spark_logbus.protocol import (
     DeleteTopicResponse,
     encode_response,
 )
+from spark_logbus.topic_schemas import TopicSchemas, with_subjects
+from spark_logbus.zookeeper import CorruptNodeError
 
 
 class TopicHandler:
@@ -35,11 +38,13 @@ class TopicHandler:
         *,
         metadata_cache: MetadataCache,
         topics: TopicRegistry,
+        subjects: SubjectReader,
         executor: WorkExecutor,
     ) -> None:
         self._config = config
         self._metadata_cache = metadata_cache
         self._topics = topics
+        self._subjects = subjects
         self._executor = executor
 
     def handlers(self) -> Mapping[Api, Handle]:
@@ -50,17 +55,32 @@ class TopicHandler:
         }
 
     def create(self, request: CreateTopicRequest, _: RequestContext) -> Answer:
-        LogConfig.from_topic_config(request.config, self._config.log)  # refuse before it exists
+        config = with_subjects(request.name, request.config)
+        checked = LogConfig.from_topic_config(config, self._config.log)  # refuse before it exists
         live = self._live_brokers()
         self._check_partitions(request.name, request.partitions, added=request.partitions)
 
         def create() -> Response:
+            self._check_subjects(request.name, checked.schemas)
             record = self._topics.create(
-                request.name, partitions=request.partitions, brokers=live, config=request.config
+                request.name, partitions=request.partitions, brokers=live, config=config
             )
             return Response(encode_response(CreateTopicResponse(record.topic_id)))
 
         return self._executor.run(create)
+
+    def _check_subjects(self, topic: str, schemas: TopicSchemas) -> None:
+        """Refuse a subject without a schema: nothing could be written. Raises ConfigError."""
+        found = self._subjects.read(schemas.subjects.values()) if schemas.subjects else {}
+        for key, subject in schemas.subjects.items():
+            ids = found[subject]
+            if isinstance(ids, CorruptNodeError):
+                raise ids
+            if not ids.live_ids:
+                raise ConfigError(
+                    f"{key} of the topic {topic!r} is {subject!r}, and that subject has no schema; "
+                    "register one first, or create the topic with its schema."
+                )
 
     def delete(self, request: DeleteTopicRequest, _: RequestContext) -> Answer:
         def delete() -> Response:

@@ -119,6 +119,7 @@ class PartitionStaging:
             data,
             max_record_batch_bytes=config.max_record_batch_bytes,
             needs_keys=config.compacts,
+            schemas=config.schemas,
         )
         producer_id = batches[0].header.producer_id
         if producer_id < 0:

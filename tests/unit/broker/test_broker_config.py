@@ -37,7 +37,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
     text = SAMPLE.read_text()
     kinds = (BrokerConfig, NetworkConfig, LogConfig, CompactionConfig, MetricsConfig, LoggingConfig)
     for kind in kinds:
-        for key in (field.name for field in dataclasses.fields(kind)):
+        for key in (field.name for field in dataclasses.fields(kind) if not field.metadata):
             assert f"{key} = " in text or f"[{key}]" in text, f"{key} is not in {SAMPLE}"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
+from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -17,11 +19,17 @@ from spark_logbus.errors import (
     NotLeaderError,
     PartitionOfflineError,
     RequestTimeoutError,
+    SchemaMismatchError,
+    UnknownSchemaIdError,
 )
-from spark_logbus.log import OS_FILES
+from spark_logbus.log import OS_FILES, LogConfig
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse, AppendResult
 from spark_logbus.record import parse_header
+from spark_logbus.record.arrow import encode
+from spark_logbus.topic_schemas import PLAIN, Encoding, TopicSchemas
+from tests.builders.arrow_batches import arrow_batch
+from tests.builders.record_batches import joined
 from tests.fakes.broker_parts import (
     EPOCH,
     T0,
@@ -32,7 +40,7 @@ from tests.fakes.broker_parts import (
     message_of,
     record_batch,
 )
-from tests.fakes.handlers import context
+from tests.fakes.handlers import context, schema_ids
 
 
 @pytest.fixture
@@ -50,9 +58,11 @@ def append(
     timeout_ms: int = 5_000,
     lengths: list[int] | None = None,
     lease: Lease | None = None,
+    ids: SchemaIds | None = None,
 ) -> Answer:
     handler = AppendHandler(
         logs.here.as_replica_manager(),
+        schema_ids=ids or schema_ids({}, logs.clock),
         lease=lease or held_lease(),
         clock=logs.clock,
         max_wait_ms=10_000,
@@ -273,3 +283,73 @@ def test_an_acknowledgement_waits_no_longer_than_its_request(logs: Logs) -> None
     assert answer.poll() is None
     logs.clock.advance(6)
     assert isinstance(failure(results(answer)[0]), BrokerUnavailableError)
+
+
+# -- topics with schemas ----------------------------------------------------------------------
+
+AVRO = TopicSchemas(value_encoding=Encoding.AVRO, value_subject="s")
+COLUMNS = TopicSchemas(value_encoding=Encoding.COLUMNS, value_subject="s")
+
+
+def with_id(schema_id: int, *, control: bool = False) -> memoryview:
+    return encode(arrow_batch([b"v"]), schema_id=schema_id, control=control)
+
+
+def look_up(answer: Answer) -> None:
+    assert isinstance(answer, NotYet)
+    answer.when(lambda: None)
+
+
+def test_schema_ids_are_looked_up_before_anything_is_written(logs: Logs) -> None:
+    logs.here.leader_of(T1).log.configure(LogConfig(schemas=AVRO))
+    ids = schema_ids({"s": [7]}, logs.clock)
+    parts = ((T0, record_batch()), (T1, with_id(7)))
+    look_up(append(logs, *parts, acks="written", ids=ids))
+    assert logs.here.leader_of(T0).log.ends().log_end_offset == 0
+    done = results(append(logs, *parts, acks="written", ids=ids))
+    assert [result.error for result in done] == [None, None]
+
+
+def test_an_id_that_the_subject_lacks_refuses_its_partition_only(logs: Logs) -> None:
+    logs.here.leader_of(T1).log.configure(LogConfig(schemas=AVRO))
+    ids = schema_ids({"s": [7]}, logs.clock)
+    several = joined(with_id(7), with_id(8))
+    parts = ((T0, record_batch()), (T1, several))
+    look_up(append(logs, *parts, acks="written", ids=ids))
+    good, refused = results(append(logs, *parts, acks="written", ids=ids))
+    assert good.error is None
+    assert isinstance(failure(refused), UnknownSchemaIdError)
+    assert logs.here.leader_of(T1).log.ends().log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("schemas", "data", "said"),
+    [
+        (PLAIN, with_id(7), "plain bytes.*schema id 0, got 7"),
+        (COLUMNS, with_id(7), "value.encoding columns.*payload layout 1, got 0"),
+        (COLUMNS, with_id(0), "payload layout 1, got 0"),
+    ],
+)
+def test_a_record_batch_of_another_form_is_refused(
+    logs: Logs, schemas: TopicSchemas, data: memoryview, said: str
+) -> None:
+    logs.here.leader_of(T0).log.configure(LogConfig(schemas=schemas))
+    ids = schema_ids({"s": [7]}, logs.clock)
+    ids.look_up([SchemaUse("s", 7)], lambda: None)
+    (refused,) = results(append(logs, (T0, data), acks="written", ids=ids))
+    error = failure(refused)
+    assert isinstance(error, SchemaMismatchError)
+    assert re.search(said, error.message)
+
+
+@pytest.mark.parametrize("schemas", [PLAIN, AVRO, COLUMNS])
+def test_control_record_batches_fit_every_topic(logs: Logs, schemas: TopicSchemas) -> None:
+    logs.here.leader_of(T0).log.configure(LogConfig(schemas=schemas))
+    (done,) = results(append(logs, (T0, with_id(7, control=True)), acks="written"))
+    assert done.error is None
+
+
+def test_values_in_confluents_wire_format_have_the_id_0(logs: Logs) -> None:
+    logs.here.leader_of(T0).log.configure(LogConfig(schemas=AVRO))
+    (done,) = results(append(logs, (T0, with_id(0)), acks="written"))
+    assert done.error is None
