@@ -157,8 +157,8 @@ class SchemaIds:
             for use in uses:
                 callbacks += self._asked.pop(use)
                 if not self.is_known(use):
-                    ids = found.get(use.subject)
-                    why = ids if isinstance(ids, CorruptNodeError) else error
+                    unreadable = found.get(use.subject)
+                    why = unreadable if isinstance(unreadable, CorruptNodeError) else error
                     self._misses[use] = _Miss(now, why)
         for then in callbacks:
             then()

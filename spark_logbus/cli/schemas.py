@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,7 @@ from spark_logbus.cli.output import (
     plural,
     print_json,
 )
+from spark_logbus.cli.schema_files import read_schema
 from spark_logbus.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_MAX_BYTES = 1 << 20  # more than a schema may have
 _OF_A_TYPE = "NAME=SUBJECT:VERSION of a type that is defined in another subject; repeatable."
 Subject = Annotated[
     str, typer.Argument(help="The subject.", metavar="SUBJECT", autocompletion=subject_names)
@@ -232,7 +231,7 @@ def register(
     """
     from spark_logbus.schemas.registry import SchemaRegistry
 
-    text, references = _read(file), _references(reference)
+    text, references = read_schema(file), _references(reference)
     with _connected(zookeeper) as session:
         made = SchemaRegistry(session).register(subject, text, references, normalize=normalize)
     if as_json:
@@ -264,7 +263,7 @@ def check(
     from spark_logbus.schemas.registry import SchemaRegistry
     from spark_logbus.schemas.registry.subjects import parse_version
 
-    text, references = _read(file), _references(reference)
+    text, references = read_schema(file), _references(reference)
     with _connected(zookeeper) as session:
         registry = SchemaRegistry(session)
         faults = registry.check(
@@ -480,16 +479,6 @@ def _print_setting(what: str, subject: str | None, value: str, *, as_json: bool)
 def _one_of(set_: str | None, unset: bool) -> None:
     if set_ is not None and unset:
         raise typer.BadParameter("Give --set or --unset, not both.")
-
-
-def _read(file: Path) -> str:
-    try:
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
-            return stream.read(_MAX_BYTES).decode()
-    except OSError as error:
-        raise InvalidRequestError(f"Cannot read {file}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{file} is no text in UTF-8: {error}.") from error
 
 
 def _references(given: list[str] | None) -> list[Reference]:

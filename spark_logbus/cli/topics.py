@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_logbus.cli.completion import subject_names
 from spark_logbus.cli.expiring import expiring
 from spark_logbus.cli.give_up import give_up
 from spark_logbus.cli.options import (
@@ -19,9 +22,11 @@ from spark_logbus.cli.options import (
 )
 from spark_logbus.cli.output import NUMBER, SIZE, Column, Table, console, plural, print_json
 from spark_logbus.cli.quantities import in_units, topic_config
+from spark_logbus.cli.schema_files import read_schema
+from spark_logbus.topic_schemas import Encoding
 
 if TYPE_CHECKING:
-    from spark_logbus.client import TopicAlteration, TopicDescription
+    from spark_logbus.client import SchemaDescription, TopicAlteration, TopicDescription
 
 app = typer.Typer(
     help="Create, list, describe, alter and delete topics.",
@@ -41,6 +46,51 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", help=_PAIR, metavar="KEY=VALUE")
     ] = None,
+    value_schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--value-schema",
+            help="The file with the Avro schema of the values, as JSON, to be registered; "
+            "-: standard input.",
+            metavar="FILE",
+        ),
+    ] = None,
+    value_encoding: Annotated[
+        Encoding | None,
+        typer.Option(
+            "--value-encoding",
+            help="How values with a schema are stored: a column for each field, or Avro. By "
+            "default columns if a schema is given, else plain bytes.",
+        ),
+    ] = None,
+    value_subject: Annotated[
+        str | None,
+        typer.Option(
+            "--value-subject",
+            help="The subject of the values' schemas; by default TOPIC-value.",
+            metavar="SUBJECT",
+            autocompletion=subject_names,
+        ),
+    ] = None,
+    key_schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-schema",
+            help="The file with the Avro schema of the keys, which are stored as Avro; "
+            "-: standard input.",
+            metavar="FILE",
+        ),
+    ] = None,
+    key_subject: Annotated[
+        str | None,
+        typer.Option(
+            "--key-subject",
+            help="The subject of the keys' schemas, which are stored as Avro; by default "
+            "TOPIC-key.",
+            metavar="SUBJECT",
+            autocompletion=subject_names,
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Be content if it is there.")
     ] = False,
@@ -48,18 +98,37 @@ def create(
 ) -> None:
     """Create topics and wait until their partitions can be used.
 
+    With a schema, it is registered first, and brokers take no values without a schema of its
+    subject. Encodings and subjects cannot be changed afterwards.
+
     \b
     Example:
       logbus topics create orders payments -p 4 -c retention.ms=7d
+      logbus topics create flights --value-schema flight.avsc --value-encoding columns
     """
     from spark_logbus.client import Admin
 
     wanted = topic_config(config or [], option="--config")
+    if value_schema == key_schema == Path("-"):
+        raise typer.BadParameter("only one of --value-schema and --key-schema can be -.")
+    value_text, key_text = (
+        None if file is None else read_schema(file) for file in (value_schema, key_schema)
+    )
+    has_keys = key_schema is not None or key_subject is not None
     with connected(zookeeper) as cluster:
         admin = Admin(cluster)
         for name in names:
             admin.create_topic(
-                name, partitions=partitions, config=wanted, if_not_exists=if_not_exists
+                name,
+                partitions=partitions,
+                config=wanted,
+                value_schema=value_text,
+                value_encoding=None if value_encoding is None else value_encoding.value,
+                value_subject=value_subject,
+                key_schema=key_text,
+                key_encoding=Encoding.AVRO.value if has_keys else None,
+                key_subject=key_subject,
+                if_not_exists=if_not_exists,
             )
             # With --if-not-exists it may have been there, and with another number.
             found = len(admin.describe([name], ends=False)[name].partitions)
@@ -104,7 +173,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
 def describe(
     names: Topics, zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False
 ) -> None:
-    """Partitions of topics: leaders, offsets, sizes; and all settings, own and default.
+    """Partitions of topics: leaders, offsets, sizes; schemas; all settings, own and default.
 
     A setting that is not the topic's own is shown as logbus has it by default; the [log] table of
     a broker's configuration may say otherwise.
@@ -116,14 +185,19 @@ def describe(
     from spark_logbus.client import Admin
 
     with connected(zookeeper) as cluster:
-        described = Admin(cluster).describe(names, ends=True)
+        admin = Admin(cluster)
+        described = admin.describe(names, ends=True)
+        schemas = admin.describe_schemas(names)
     found = [described[name] for name in dict.fromkeys(names)]
     if as_json:
-        print_json(*map(_fields, found))
+        print_json(*(_fields(topic, schemas[topic.name]) for topic in found))
         return
     out = console()
     out.print(_partitions_table(found))
     out.print("")
+    if any(schemas.values()):
+        out.print(_schemas_table(schemas))
+        out.print("")
     out.print(_settings_table(found))
 
 
@@ -145,6 +219,30 @@ def _partitions_table(topics: list[TopicDescription]) -> Table:
     return rows
 
 
+def _schemas_table(schemas: Mapping[str, list[SchemaDescription]]) -> Table:
+    rows = Table(
+        Column("topic"),
+        Column("of"),
+        Column("encoding"),
+        Column("subject"),
+        Column("version", NUMBER),
+        Column("id", NUMBER),
+    )
+    for topic, described in schemas.items():
+        for each in described:
+            rows.add({"topic": topic, "of": each.of, **_schema_fields(each)})
+    return rows
+
+
+def _schema_fields(described: SchemaDescription) -> dict[str, Any]:
+    return {
+        "encoding": described.encoding,
+        "subject": described.subject,
+        "version": described.version,
+        "id": described.schema_id,
+    }
+
+
 def _settings_table(topics: list[TopicDescription]) -> Table:
     rows = Table(
         Column("topic"), Column("setting"), Column("value"), Column("in_units"), Column("source")
@@ -161,11 +259,12 @@ def _settings_table(topics: list[TopicDescription]) -> Table:
     return rows
 
 
-def _fields(topic: TopicDescription) -> dict[str, Any]:
+def _fields(topic: TopicDescription, schemas: list[SchemaDescription]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "partitions": _partitions(topic),
+        "schemas": {each.of: _schema_fields(each) for each in schemas},
         "settings": _settings(topic),
     }
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.admin import Admin, TopicAlteration
     from spark_logbus.client.admin.cluster_health import BrokerDescription, ClusterDescription
     from spark_logbus.client.admin.groups import GroupDescription, GroupPosition, GroupRewind
+    from spark_logbus.client.admin.topic_schemas import SchemaDescription
     from spark_logbus.client.aio import AsyncConsumer, AsyncProducer
     from spark_logbus.client.cluster.bootstrap import Bootstrap
     from spark_logbus.client.cluster.cluster import Cluster
@@ -42,6 +43,7 @@ else:
             ),
             "admin.cluster_health": "BrokerDescription ClusterDescription",
             "admin.groups": "GroupDescription GroupPosition GroupRewind",
+            "admin.topic_schemas": "SchemaDescription",
             "aio": "AsyncConsumer AsyncProducer",
             "cluster.bootstrap": "Bootstrap",
             "cluster.cluster": "Cluster",
@@ -88,6 +90,7 @@ __all__ = [
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",
+    "SchemaDescription",
     "StagedTask",
     "TopicAlteration",
     "TopicDescription",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_logbus.client.admin.offsets import OffsetQueries
 from spark_logbus.client.arguments import as_config, as_partition_count
@@ -35,10 +35,12 @@ from spark_logbus.protocol import (
     TopicInfo,
 )
 from spark_logbus.retry import Deadline
+from spark_logbus.topic_schemas import SCHEMA_KEYS
 
 if TYPE_CHECKING:
     from spark_logbus.client.admin.cluster_health import ClusterDescription
     from spark_logbus.client.admin.groups import GroupAdmin, GroupDescription, GroupRewind
+    from spark_logbus.client.admin.topic_schemas import SchemaDescription
     from spark_logbus.offsets.rewind import Target
 
 _CHANGE_TIMEOUT_MS: Final = 30_000
@@ -63,6 +65,12 @@ class Admin(OffsetQueries):
         *,
         partitions: int,
         config: Mapping[str, str | int] | None = None,
+        value_schema: Any = None,
+        value_encoding: str | None = None,
+        value_subject: str | None = None,
+        key_schema: Any = None,
+        key_encoding: str | None = None,
+        key_subject: str | None = None,
         if_not_exists: bool = False,
         timeout_ms: int = _CHANGE_TIMEOUT_MS,
     ) -> TopicDescription:
@@ -71,11 +79,33 @@ class Admin(OffsetQueries):
         ``config`` values are text, or whole numbers, as in ``{"retention.ms": 60_000}``.
         Raises TopicExistsError, InvalidNameError, ConfigError, and RequestTimeoutError if the
         leaders are not ready in time, in which case the topic exists all the same.
+
+        With a schema, as text or as a JSON value, that is registered first, under a subject that is
+        ``<topic>-value`` or ``<topic>-key`` by default; with an encoding and no schema, the subject
+        must have one. Values are ``"columns"`` by default or ``"avro"``, keys ``"avro"``. Raises
+        UnsupportedSchemaError for a schema that no columns can have, CoordinationError, and the
+        registry's InvalidSchemaError, IncompatibleSchemaError and UnknownSubjectError. Nothing is
+        registered for a topic that exists.
         """
         check_name("topic", name)
         deadline = self._cluster.deadline_ms(timeout_ms)
         count = as_partition_count(partitions)
-        request = CreateTopicRequest(name, count, as_config(config or {}))
+        wanted = as_config(config or {})
+        of_value = (value_schema, value_encoding, value_subject)
+        of_key = (key_schema, key_encoding, key_subject)
+        if not wanted.keys().isdisjoint(SCHEMA_KEYS) or any(
+            each is not None for each in (*of_value, *of_key)
+        ):
+            exists = self._exists(name, deadline)
+            if exists and not if_not_exists:
+                raise TopicExistsError(
+                    f"The topic {name!r} exists already. Choose another name, or delete it first."
+                )
+            if exists:
+                wanted = {key: text for key, text in wanted.items() if key not in SCHEMA_KEYS}
+            else:
+                wanted = self._with_schemas(name, wanted, of_value, of_key)
+        request = CreateTopicRequest(name, count, wanted)
         self._change(
             f"Creating topic {name}",
             lambda deadline: self._cluster.ask_any(
@@ -89,6 +119,51 @@ class Admin(OffsetQueries):
             name, "created", lambda found: any(info.name == name for info in found), deadline
         )
         return self._wait_for_leaders(name, deadline)
+
+    def _exists(self, name: str, deadline: Deadline) -> bool:
+        self._cluster.invalidate(name)
+        try:
+            self._cluster.retrying(
+                f"Looking for topic {name}",
+                lambda deadline: self._cluster.topic(name, deadline),
+                deadline=deadline,
+            )
+        except UnknownTopicError:
+            return False
+        return True
+
+    def _with_schemas(
+        self,
+        topic: str,
+        config: dict[str, str],
+        value: tuple[Any, str | None, str | None],
+        key: tuple[Any, str | None, str | None],
+    ) -> dict[str, str]:
+        """The configuration with what is given of schemas, which are registered."""
+        # Imported here: Spark tasks use this class and never talk to ZooKeeper.
+        from spark_logbus.client.admin.topic_schemas import (
+            WantedSchema,
+            register_schemas,
+            topic_config,
+        )
+
+        of_value, of_key = (
+            WantedSchema(schema=schema, encoding=encoding, subject=subject)
+            for schema, encoding, subject in (value, key)
+        )
+        config = topic_config(topic, config, value=of_value, key=of_key)
+        register_schemas(config, value=of_value, key=of_key, zookeeper=self._cluster.zookeeper)
+        return config
+
+    def describe_schemas(self, names: Iterable[str]) -> dict[str, list[SchemaDescription]]:
+        """The encodings and subjects of topics, with the latest schemas; empty for plain bytes.
+        Raises UnknownTopicError, and CoordinationError where ZooKeeper has to be asked."""
+        from spark_logbus.client.admin.topic_schemas import describe_schemas
+
+        configs = {
+            topic: described.config for topic, described in self.describe(names, ends=False).items()
+        }
+        return describe_schemas(configs, zookeeper=self._cluster.zookeeper)
 
     def delete_topic(self, name: str, *, timeout_ms: int = _CHANGE_TIMEOUT_MS) -> None:
         """Delete a topic and wait until no broker shows it any more. UnknownTopicError."""
