@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
@@ -39,6 +40,7 @@ from spark_logbus.protocol import (
 )
 from spark_logbus.record import format as fmt
 from spark_logbus.record import peek_size
+from spark_logbus.topic_schemas import PLAIN
 
 logger = logging.getLogger(__name__)
 
@@ -125,24 +127,34 @@ class AppendHandler:
         to_look_up: list[SchemaUse] = []
         position = 0
         for partition in partitions:
-            data = payload[position : position + partition.length]
-            position += partition.length
+            end = position + partition.length
+            data = payload[position:end]
+            position = end
             led: LeaderPartition | LogbusError
             try:
                 led = self._replica_manager.leader_of(
                     TopicPartition(partition.topic, partition.partition)
                 )
-                subject = led.log.config.schemas.value_subject
-                if subject is not None:
-                    for use in _schema_uses(subject, data):
-                        if not self._schema_ids.accept(use, topic=partition.topic):
-                            to_look_up.append(use)
-                            if len(to_look_up) >= _LOOKED_UP_AT_ONCE:
-                                return [], to_look_up
+                if led.log.config.schemas is not PLAIN:
+                    to_look_up += self._unknown(led, data, _LOOKED_UP_AT_ONCE - len(to_look_up))
             except LogbusError as error:
                 led = error.again()
             parts.append((led, data))
         return parts, to_look_up
+
+    def _unknown(self, led: LeaderPartition, data: memoryview, most: int) -> list[SchemaUse]:
+        """Of the schema ids in ``data``, those that have to be looked up. Raises
+        UnknownSchemaIdError, CoordinationError and LimitExceededError."""
+        subject = led.log.config.schemas.value_subject
+        if subject is None:
+            return []
+        topic = led.log.topic_partition.topic
+        unknown = (
+            use
+            for use in _schema_uses(subject, data)
+            if not self._schema_ids.accept(use, topic=topic)
+        )
+        return list(islice(unknown, most))
 
     @staticmethod
     def _append(
