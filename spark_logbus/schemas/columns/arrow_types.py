@@ -16,19 +16,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_logbus.errors import UnsupportedSchemaError
-from spark_logbus.schemas.columns.tree import (
-    MAX_PRECISION,
-    Array,
-    Enum,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Schema,
-    Union,
-    is_null,
-    parse,
-)
+from spark_logbus.schemas.columns import inlined
 
 #: A duration of Avro's: months, days and milliseconds, none of which is the others' multiple.
 DURATION: Final = pa.struct(
@@ -60,18 +48,18 @@ _LOGICAL: Final = {
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def arrow_type(schema: Schema | Node) -> pa.DataType:
+def arrow_type(schema: inlined.AnySchema) -> pa.DataType:
     """The type of a column of values of ``schema``."""
-    node = parse(schema)
-    if isinstance(node, Primitive):
+    node = inlined.parse(schema)
+    if isinstance(node, inlined.Primitive):
         return _primitive(node)
-    if isinstance(node, Enum):
+    if isinstance(node, inlined.Enum):
         return pa.string()
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         return pa.list_(_field("item", node.items))
-    if isinstance(node, Map):
+    if isinstance(node, inlined.Map):
         return pa.map_(pa.string(), _field("value", node.values))
-    if isinstance(node, Record):
+    if isinstance(node, inlined.Record):
         return pa.struct([_field(one.name, one.node) for one in node.fields])
     others = node.others
     if not others:
@@ -83,27 +71,22 @@ def arrow_type(schema: Schema | Node) -> pa.DataType:
     )
 
 
-def arrow_schema(schema: Schema | Node) -> pa.Schema:
+def arrow_schema(schema: inlined.AnySchema) -> pa.Schema:
     """The columns of a record's fields.
 
     Raises UnsupportedSchemaError for a schema that is not a record.
     """
-    node = parse(schema)
-    if not isinstance(node, Record):
+    node = inlined.parse(schema)
+    if not isinstance(node, inlined.Record):
         raise UnsupportedSchemaError("The schema is not a record, so it has no columns by name.")
     return pa.schema([_field(one.name, one.node) for one in node.fields])
 
 
-def is_nullable(node: Node) -> bool:
-    """Can a value of ``node`` be null?"""
-    return is_null(node) or (isinstance(node, Union) and node.null_index is not None)
+def _field(name: str, node: inlined.Node) -> pa.Field:
+    return pa.field(name, arrow_type(node), nullable=inlined.is_nullable(node))
 
 
-def _field(name: str, node: Node) -> pa.Field:
-    return pa.field(name, arrow_type(node), nullable=is_nullable(node))
-
-
-def _primitive(node: Primitive) -> pa.DataType:
+def _primitive(node: inlined.Primitive) -> pa.DataType:
     if node.logical == "decimal":
         return pa.decimal128(node.precision, node.scale)
     if node.logical in _LOGICAL:
@@ -199,7 +182,7 @@ def _avro_type(arrow: pa.DataType, place: str, taken: set[str]) -> Any:
         return _avro_type(arrow.value_type, place, taken)
     if types.is_fixed_size_binary(arrow):
         return {"type": "fixed", "name": _free_name(place, taken), "size": arrow.byte_width}
-    if types.is_decimal(arrow) and arrow.precision <= MAX_PRECISION and arrow.scale >= 0:
+    if types.is_decimal(arrow) and arrow.precision <= inlined.MAX_PRECISION and arrow.scale >= 0:
         return {
             "type": "bytes",
             "logicalType": "decimal",

@@ -16,21 +16,9 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import SchemaMismatchError
-from spark_logbus.schemas.columns.arrow_types import DURATION, arrow_type, is_nullable
-from spark_logbus.schemas.columns.rows import default_array, described
-from spark_logbus.schemas.columns.tree import (
-    NO_DEFAULT,
-    Array,
-    Enum,
-    Field,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Schema,
-    Union,
-    parse,
-)
+from spark_logbus.schemas.columns import inlined
+from spark_logbus.schemas.columns.arrow_types import DURATION, arrow_type
+from spark_logbus.schemas.columns.rows import default_array
 
 _Is = Callable[[pa.DataType], bool]
 
@@ -65,14 +53,14 @@ _CASTS: Final[tuple[tuple[_Is, _Is], ...]] = (
 )
 
 
-def conform(columns: Any, schema: Schema | Node) -> pa.Array:
+def conform(columns: Any, schema: inlined.AnySchema) -> pa.Array:
     """``columns`` as one array of the schema's Arrow type.
 
     Takes an array, a table, an arrow batch, or a DataFrame of pandas. Columns are matched by name;
     one that is not there becomes the field's default, or null. Raises SchemaMismatchError that
     names the column and its type.
     """
-    return _conform(_one_array(columns), parse(schema), "")
+    return _conform(_one_array(columns), inlined.parse(schema), "")
 
 
 def _one_array(columns: Any) -> pa.Array:
@@ -93,9 +81,11 @@ def _one_array(columns: Any) -> pa.Array:
     return columns
 
 
-def _conform(array: pa.Array, node: Node, place: str, *, nullable: bool | None = None) -> pa.Array:
+def _conform(
+    array: pa.Array, node: inlined.Node, place: str, *, nullable: bool | None = None
+) -> pa.Array:
     """``nullable`` is that of ``node`` if it is not given."""
-    nullable = is_nullable(node) if nullable is None else nullable
+    nullable = inlined.is_nullable(node) if nullable is None else nullable
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_null(array.type) and (nullable or not len(array)):
@@ -112,24 +102,24 @@ def _conform(array: pa.Array, node: Node, place: str, *, nullable: bool | None =
     return present.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _present(array: pa.Array, node: Node, place: str) -> pa.Array:
+def _present(array: pa.Array, node: inlined.Node, place: str) -> pa.Array:
     """An array without nulls of its own."""
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         return _union(array, node, place)
-    if isinstance(node, Record):
+    if isinstance(node, inlined.Record):
         if not types.is_struct(array.type):
             raise _misfit(array, node, place)
         return _record(array, node, place)
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         if not _LISTS(array.type):
             raise _misfit(array, node, place)
         return _items(array, node, place)
-    if isinstance(node, Map):
+    if isinstance(node, inlined.Map):
         return _entries(array, node, place)
     return _cast(array, node, place)
 
 
-def _record(array: pa.Array, node: Record, place: str) -> pa.Array:
+def _record(array: pa.Array, node: inlined.Record, place: str) -> pa.Array:
     names = [one.name for one in array.type]
     unknown = sorted(set(names) - {one.name for one in node.fields})
     if unknown or len(set(names)) < len(names):
@@ -151,11 +141,11 @@ def _record(array: pa.Array, node: Record, place: str) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(arrow))
 
 
-def absent(field: Field, count: int, place: str) -> pa.Array:
+def absent(field: inlined.Field, count: int, place: str) -> pa.Array:
     """``count`` times the default of a field, or null. Raises SchemaMismatchError without one."""
-    if field.default is not NO_DEFAULT:
+    if field.default is not inlined.NO_DEFAULT:
         return default_array(field, place).take(pa.array(np.zeros(count, np.int64)))
-    if is_nullable(field.node):
+    if inlined.is_nullable(field.node):
         return pa.nulls(count, arrow_type(field.node))
     raise SchemaMismatchError(
         f"The column {place} is missing, and the schema has no default for it."
@@ -170,13 +160,13 @@ def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _items(array: pa.Array, node: Array, place: str) -> pa.Array:
+def _items(array: pa.Array, node: inlined.Array, place: str) -> pa.Array:
     values = array.flatten()
     sizes = np.asarray(pc.list_value_length(array))
     return of_sizes(arrow_type(node), sizes, _conform(values, node.items, f"{place}[]"))
 
 
-def _entries(array: pa.Array, node: Map, place: str) -> pa.Array:
+def _entries(array: pa.Array, node: inlined.Map, place: str) -> pa.Array:
     if not types.is_map(array.type):
         raise _misfit(array, node, place)
     lists = as_lists(array)
@@ -217,7 +207,7 @@ def of_sizes(arrow: pa.DataType, sizes: Any, items: pa.Array) -> pa.Array:
 # -- unions -------------------------------------------------------------------------------
 
 
-def _union(array: pa.Array, node: Union, place: str) -> pa.Array:
+def _union(array: pa.Array, node: inlined.Union, place: str) -> pa.Array:
     others, arrow = node.others, arrow_type(node)
     if len(others) == 1:
         return _conform(array, others[0], place)
@@ -252,7 +242,7 @@ def as_member(values: pa.Array, number: int, arrow: pa.StructType) -> pa.Array:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _cast(array: pa.Array, node: Primitive | Enum, place: str) -> pa.Array:
+def _cast(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -> pa.Array:
     arrow = arrow_type(node)
     if array.type.equals(arrow):
         return array
@@ -280,7 +270,7 @@ def _same_clock(target: pa.DataType, source: pa.DataType) -> bool:
     return True
 
 
-def _duration(array: pa.Array, node: Primitive | Enum, place: str) -> pa.Array:
+def _duration(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -> pa.Array:
     if {one.name for one in array.type} != {one.name for one in DURATION}:
         raise _misfit(array, node, place)
     parts = []
@@ -292,16 +282,16 @@ def _duration(array: pa.Array, node: Primitive | Enum, place: str) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(DURATION))
 
 
-def _misfit(array: pa.Array, node: Node, place: str, why: str = "") -> SchemaMismatchError:
+def _misfit(array: pa.Array, node: inlined.Node, place: str, why: str = "") -> SchemaMismatchError:
     reason = f" ({why.splitlines()[0].rstrip('.')})" if why else ""
     remedy = ""
-    if types.is_timestamp(array.type) and "timestamp" in described(node):
+    if types.is_timestamp(array.type) and "timestamp" in inlined.described(node):
         remedy = (
             " Give it the zone that its times are of."
             if array.type.tz is None
             else " Take its zone away."
         )
     return SchemaMismatchError(
-        f"{_column(place)} is {array.type}, which does not become {described(node)}"
+        f"{_column(place)} is {array.type}, which does not become {inlined.described(node)}"
         f"{reason}; cast it first.{remedy}"
     )

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_logbus.schemas.columns.tree import named
+from spark_logbus.schemas.columns import inlined
 
 Longs = npt.NDArray[np.int64]
 ULongs = npt.NDArray[np.uint64]
@@ -91,7 +91,7 @@ class Faults:
         for row in self.rows().tolist():
             place, reason = self._reasons[self._numbers[row] - 1]
             text = reason.format(value=int(self._values[row]))
-            found.append(Undecodable(first_row + row, f"{named(place)}: {text}"))
+            found.append(Undecodable(first_row + row, f"{inlined.named(place)}: {text}"))
         return found
 
 

@@ -21,10 +21,10 @@ from spark_logbus.errors import (
     SchemaMismatchError,
     UndecodableRecordError,
 )
+from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.cursors import Chunk, Flags, Lanes, Longs, Undecodable
 from spark_logbus.schemas.columns.nested_readers import reader_of, row_bytes, zeros_of
-from spark_logbus.schemas.columns.tree import Node, Schema, parse
 
 __all__ = ["MAX_DECODED_BYTES", "Decoded", "Decoder", "Undecodable"]
 
@@ -59,9 +59,9 @@ class Decoded:
 class Decoder:
     """Decodes datums of one schema. Thread-safe."""
 
-    def __init__(self, schema: Schema | Node) -> None:
+    def __init__(self, schema: inlined.AnySchema) -> None:
         """Raises UnsupportedSchemaError."""
-        node = parse(schema)
+        node = inlined.parse(schema)
         self.arrow_type = arrow_type(node)
         self._reader = reader_of(node)
         self._zeros = zeros_of(self._reader)

@@ -12,35 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_logbus.errors import SchemaMismatchError
+from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.conform import as_lists, conform
 from spark_logbus.schemas.columns.cursors import Bytes, Longs
 from spark_logbus.schemas.columns.decoder import binary_buffers
 from spark_logbus.schemas.columns.pieces import Pieces, Rows
-from spark_logbus.schemas.columns.tree import (
-    Array,
-    Enum,
-    Field,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Schema,
-    Union,
-    named,
-    parse,
-)
 
 _CHUNK_ROWS: Final = 1 << 14
-_KEY: Final = Field("key", Primitive("", "string"))
+_KEY: Final = inlined.Field("key", inlined.Primitive("", "string"))
 
 
 class Encoder:
     """Encodes columns of one schema. Thread-safe."""
 
-    def __init__(self, schema: Schema | Node) -> None:
+    def __init__(self, schema: inlined.AnySchema) -> None:
         """Raises UnsupportedSchemaError."""
-        self._node = parse(schema)
+        self._node = inlined.parse(schema)
         self.arrow_type = arrow_type(self._node)
 
     def encode(self, columns: Any) -> pa.Array:
@@ -62,19 +50,19 @@ class Encoder:
         return pa.concat_arrays(parts) if parts else pa.nulls(0, pa.binary())
 
 
-def _write(array: pa.Array, node: Node, rows: Rows, out: Pieces) -> None:
+def _write(array: pa.Array, node: inlined.Node, rows: Rows, out: Pieces) -> None:
     """Adds the values of ``array``, which are those of ``rows``."""
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         _write_union(array, node, rows, out)
-    elif isinstance(node, Record):
+    elif isinstance(node, inlined.Record):
         for one in node.fields:
             _write(array.field(one.name), one.node, rows, out)
-    elif isinstance(node, Array):
+    elif isinstance(node, inlined.Array):
         _write_items(array, node.items, rows, out)
-    elif isinstance(node, Map):
-        entry = Record("", "", (_KEY, Field("value", node.values)))
+    elif isinstance(node, inlined.Map):
+        entry = inlined.Record("", "", (_KEY, inlined.Field("value", node.values)))
         _write_items(as_lists(array), entry, rows, out)
-    elif isinstance(node, Enum):
+    elif isinstance(node, inlined.Enum):
         _write_enum(array, node, rows, out)
     else:
         _write_leaf(array, node, rows, out)
@@ -88,7 +76,7 @@ def _chosen(rows: Rows, which: Any) -> Rows:
 # -- unions -------------------------------------------------------------------------------
 
 
-def _write_union(array: pa.Array, node: Union, rows: Rows, out: Pieces) -> None:
+def _write_union(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces) -> None:
     others, null = node.others, node.null_index
     if not others:
         _write_indices(np.zeros(len(array), np.int64), rows, out)
@@ -106,7 +94,7 @@ def _write_union(array: pa.Array, node: Union, rows: Rows, out: Pieces) -> None:
         _write_members(array, node, rows, out)
 
 
-def _write_members(array: pa.Array, node: Union, rows: Rows, out: Pieces) -> None:
+def _write_members(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces) -> None:
     others = node.others
     held = [np.asarray(array.field(i).is_valid()) for i in range(len(others))]
     if array.null_count:
@@ -116,8 +104,8 @@ def _write_members(array: pa.Array, node: Union, rows: Rows, out: Pieces) -> Non
     if count.size and (count.max() > 1 or (node.null_index is None and count.min() < 1)):
         row = int(np.argmax((count > 1) | (count < 1)))
         raise SchemaMismatchError(
-            f"The union {named(node.place)} needs one of its members, of which {int(count[row])} "
-            f"are set where it is {array[row]}."
+            f"The union {inlined.named(node.place)} needs one of its members, of which "
+            f"{int(count[row])} are set where it is {array[row]}."
         )
     indices = np.full(len(array), -1 if node.null_index is None else node.null_index)
     for flags, member in zip(held, others, strict=True):
@@ -141,7 +129,7 @@ def _write_indices(indices: Longs, rows: Rows, out: Pieces) -> None:
 # -- arrays and maps ----------------------------------------------------------------------
 
 
-def _write_items(lists: pa.Array, items: Node, rows: Rows, out: Pieces) -> None:
+def _write_items(lists: pa.Array, items: inlined.Node, rows: Rows, out: Pieces) -> None:
     values = lists.flatten()
     pieces = Pieces(len(values))
     _write(values, items, None, pieces)
@@ -158,18 +146,18 @@ def _write_items(lists: pa.Array, items: Node, rows: Rows, out: Pieces) -> None:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _write_enum(array: pa.Array, node: Enum, rows: Rows, out: Pieces) -> None:
+def _write_enum(array: pa.Array, node: inlined.Enum, rows: Rows, out: Pieces) -> None:
     indices = pc.index_in(array, pa.array(node.symbols, pa.string()))
     if indices.null_count:
         row = int(np.argmax(np.asarray(indices.is_null())))
         raise SchemaMismatchError(
-            f"{named(node.place)} is {array[row].as_py()!r}, which is none of the symbols "
+            f"{inlined.named(node.place)} is {array[row].as_py()!r}, which is none of the symbols "
             f"{', '.join(node.symbols)}."
         )
     out.varints(np.asarray(indices).astype(np.int64), rows)
 
 
-def _write_leaf(array: pa.Array, node: Primitive, rows: Rows, out: Pieces) -> None:
+def _write_leaf(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Pieces) -> None:
     kind = node.kind
     if kind == "null":
         return
@@ -193,7 +181,7 @@ def _write_leaf(array: pa.Array, node: Primitive, rows: Rows, out: Pieces) -> No
         out.binary(raw.buffers()[2], offsets, rows)
 
 
-def _numbers(array: pa.Array, node: Primitive) -> Longs:
+def _numbers(array: pa.Array, node: inlined.Primitive) -> Longs:
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
     numbers = np.asarray(array.view(width)).astype(np.int64)
     return numbers // 1000 if (node.logical or "").endswith("-millis") else numbers
@@ -207,18 +195,18 @@ def _matrix(array: pa.Array, width: int) -> Bytes:
     return raw[array.offset * width :][: len(array) * width].reshape(len(array), width)
 
 
-def _durations(array: pa.Array, node: Primitive) -> Bytes:
+def _durations(array: pa.Array, node: inlined.Primitive) -> Bytes:
     parts = np.stack([np.asarray(array.field(i)) for i in range(3)], axis=1)
     if parts.size and (parts.min() < 0 or parts.max() >= 1 << 32):
         row = int(np.argmax(((parts < 0) | (parts >= 1 << 32)).any(axis=1)))
         raise SchemaMismatchError(
-            f"{named(node.place)} is {array[row]}; the parts of a duration are from 0 to "
+            f"{inlined.named(node.place)} is {array[row]}; the parts of a duration are from 0 to "
             f"{(1 << 32) - 1}."
         )
     return parts.astype(np.dtype("<u4")).view(np.uint8).reshape(len(parts), 12)
 
 
-def _write_decimals(array: pa.Array, node: Primitive, rows: Rows, out: Pieces) -> None:
+def _write_decimals(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Pieces) -> None:
     """Two's complement, the highest byte first; the schema's precision fits its fixed."""
     values = np.ascontiguousarray(_matrix(array, 16)[:, ::-1])
     signs = np.where(values[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)

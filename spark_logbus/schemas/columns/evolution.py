@@ -20,27 +20,13 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import SchemaMismatchError, SchemaResolutionError
-from spark_logbus.schemas.columns.arrow_types import arrow_type, is_nullable
+from spark_logbus.schemas.columns import inlined
+from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.conform import as_lists, as_member, of_sizes
 from spark_logbus.schemas.columns.cursors import Faults, Flags, Longs
 from spark_logbus.schemas.columns.decoder import Decoded
 from spark_logbus.schemas.columns.leaf_readers import NOT_UTF8, is_text, number_bounds
-from spark_logbus.schemas.columns.rows import default_array, described
-from spark_logbus.schemas.columns.tree import (
-    NO_DEFAULT,
-    Array,
-    Enum,
-    Field,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Schema,
-    Union,
-    is_null,
-    named,
-    parse,
-)
+from spark_logbus.schemas.columns.rows import default_array
 
 #: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
 Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
@@ -66,12 +52,12 @@ _RANGE: Final = "the number {value} is out of the range of the reader's type"
 class Resolver:
     """Makes values of one schema those of another. Thread-safe."""
 
-    def __init__(self, writer: Schema | Node, reader: Schema | Node) -> None:
+    def __init__(self, writer: inlined.AnySchema, reader: inlined.AnySchema) -> None:
         """Raises SchemaResolutionError that names the place, and UnsupportedSchemaError."""
-        written, read = parse(writer), parse(reader)
+        written, read = inlined.parse(writer), inlined.parse(reader)
         self.arrow_type = arrow_type(read)
         self.writer_type = arrow_type(written)
-        self._nullable = is_nullable(written)
+        self._nullable = inlined.is_nullable(written)
         self._step = None if repr(written) == repr(read) else _step(written, read)
 
     @property
@@ -109,33 +95,36 @@ def _spread(values: pa.Array, flags: Flags) -> pa.Array:
     return values.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _refused(writer: Node, reader: Node, why: str = "") -> SchemaResolutionError:
+def _refused(writer: inlined.Node, reader: inlined.Node, why: str = "") -> SchemaResolutionError:
     return SchemaResolutionError(
-        f"{named(reader.place)} was written as {described(writer)}, which cannot be read as "
-        f"{described(reader)}{why}."
+        f"{inlined.named(reader.place)} was written as {inlined.described(writer)}, "
+        f"which cannot be read as {inlined.described(reader)}{why}."
     )
 
 
-def _step(writer: Node, reader: Node) -> Step:
+def _step(writer: inlined.Node, reader: inlined.Node) -> Step:
     """Raises SchemaResolutionError where the schemas do not resolve."""
-    if isinstance(writer, Union):
+    if isinstance(writer, inlined.Union):
         return _from_union(writer, reader)
-    if isinstance(reader, Union):
+    if isinstance(reader, inlined.Union):
         return _to_union(writer, reader)
-    if isinstance(writer, Record) and isinstance(reader, Record):
+    if isinstance(writer, inlined.Record) and isinstance(reader, inlined.Record):
         return _record(writer, reader)
-    if isinstance(writer, Array) and isinstance(reader, Array):
+    if isinstance(writer, inlined.Array) and isinstance(reader, inlined.Array):
         return _array(writer, reader)
-    if isinstance(writer, Map) and isinstance(reader, Map):
+    if isinstance(writer, inlined.Map) and isinstance(reader, inlined.Map):
         return _map(writer, reader)
-    if isinstance(writer, Enum) and isinstance(reader, Enum):
+    if isinstance(writer, inlined.Enum) and isinstance(reader, inlined.Enum):
         return _enum(writer, reader)
-    if isinstance(writer, Primitive) and isinstance(reader, Primitive):
+    if isinstance(writer, inlined.Primitive) and isinstance(reader, inlined.Primitive):
         return _primitive(writer, reader)
     raise _refused(writer, reader)
 
 
-def _check_names(writer: Record | Enum | Primitive, reader: Record | Enum | Primitive) -> None:
+def _check_names(
+    writer: inlined.Record | inlined.Enum | inlined.Primitive,
+    reader: inlined.Record | inlined.Enum | inlined.Primitive,
+) -> None:
     """Names match without their namespaces, or by the reader's aliases."""
     short = writer.name.rpartition(".")[2]
     aliases = {alias for one in reader.aliases for alias in (one, one.rpartition(".")[2])}
@@ -148,10 +137,10 @@ def _check_names(writer: Record | Enum | Primitive, reader: Record | Enum | Prim
 # -- unions -------------------------------------------------------------------------------
 
 
-def _to_union(writer: Node, reader: Union) -> Step:
+def _to_union(writer: inlined.Node, reader: inlined.Union) -> Step:
     """The first member that the writer's type resolves to."""
     arrow = arrow_type(reader)
-    if is_null(writer):
+    if inlined.is_null(writer):
         if reader.null_index is None:
             raise _refused(writer, reader)
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
@@ -173,7 +162,7 @@ def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
     return step
 
 
-def _from_union(writer: Union, reader: Node) -> Step:
+def _from_union(writer: inlined.Union, reader: inlined.Node) -> Step:
     steps: list[tuple[Step, bool]] = []  # of each member but null, and whether there is one
     problem: SchemaResolutionError | None = None
     for member in writer.others:
@@ -182,13 +171,13 @@ def _from_union(writer: Union, reader: Node) -> Step:
         except SchemaResolutionError as error:
             problem = problem or error
             steps.append((None, False))
-    null_fits = is_nullable(reader)
+    null_fits = inlined.is_nullable(reader)
     if not any(there for _, there in steps) and not (null_fits and writer.null_index is not None):
         raise problem or _refused(writer, reader)
     arrow, place = arrow_type(reader), reader.place
     if len(steps) == 1:
         return _from_nullable(
-            steps[0], arrow, place, null_fits=null_fits or not is_nullable(writer)
+            steps[0], arrow, place, null_fits=null_fits or not inlined.is_nullable(writer)
         )
     if not steps:
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
@@ -197,11 +186,15 @@ def _from_union(writer: Union, reader: Node) -> Step:
     return _from_members(steps, arrow, place, null_fits=null_fits)
 
 
-def _same_members(writer: Union, reader: Node, steps: list[tuple[Step, bool]]) -> bool:
+def _same_members(
+    writer: inlined.Union, reader: inlined.Node, steps: list[tuple[Step, bool]]
+) -> bool:
     """Does each member resolve to the one in its own place, as it is?"""
-    if not isinstance(reader, Union) or not arrow_type(writer).equals(arrow_type(reader)):
+    if not isinstance(reader, inlined.Union) or not arrow_type(writer).equals(arrow_type(reader)):
         return False
-    if len(reader.others) != len(steps) or (is_nullable(writer) and not is_nullable(reader)):
+    if len(reader.others) != len(steps) or (
+        inlined.is_nullable(writer) and not inlined.is_nullable(reader)
+    ):
         return False
     for number, member in enumerate(writer.others):
         if _first_of(member, reader) != (number, None):
@@ -209,7 +202,7 @@ def _same_members(writer: Union, reader: Node, steps: list[tuple[Step, bool]]) -
     return True
 
 
-def _first_of(writer: Node, reader: Union) -> tuple[int, Step]:
+def _first_of(writer: inlined.Node, reader: inlined.Union) -> tuple[int, Step]:
     for number, member in enumerate(reader.others):
         try:
             return number, _step(writer, member)
@@ -278,7 +271,7 @@ def _fail(faults: Faults, rows: Longs, place: str, reason: str, values: Any = No
 # -- records, arrays, maps ----------------------------------------------------------------
 
 
-def _record(writer: Record, reader: Record) -> Step:
+def _record(writer: inlined.Record, reader: inlined.Record) -> Step:
     _check_names(writer, reader)
     written = {one.name: number for number, one in enumerate(writer.fields)}
     plan: list[tuple[int, Step] | pa.Array] = []
@@ -309,8 +302,8 @@ def _record(writer: Record, reader: Record) -> Step:
     return step
 
 
-def _default(one: Field, reader: Record) -> pa.Array:
-    if one.default is NO_DEFAULT:
+def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:
+    if one.default is inlined.NO_DEFAULT:
         raise SchemaResolutionError(
             f"The field {one.node.place or one.name} is not in the writer's {reader.name}, and the "
             "reader's schema has no default for it; add one."
@@ -321,7 +314,7 @@ def _default(one: Field, reader: Record) -> pa.Array:
         raise SchemaResolutionError(error.message) from error
 
 
-def _array(writer: Array, reader: Array) -> Step:
+def _array(writer: inlined.Array, reader: inlined.Array) -> Step:
     inner, arrow = _step(writer.items, reader.items), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
@@ -334,7 +327,7 @@ def _array(writer: Array, reader: Array) -> Step:
     return step
 
 
-def _map(writer: Map, reader: Map) -> Step:
+def _map(writer: inlined.Map, reader: inlined.Map) -> Step:
     inner, arrow = _step(writer.values, reader.values), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
@@ -355,7 +348,7 @@ def _map(writer: Map, reader: Map) -> Step:
 # -- leaves -------------------------------------------------------------------------------
 
 
-def _enum(writer: Enum, reader: Enum) -> Step:
+def _enum(writer: inlined.Enum, reader: inlined.Enum) -> Step:
     _check_names(writer, reader)
     missing = pa.array([one for one in writer.symbols if one not in reader.symbols], pa.string())
     if not len(missing):
@@ -372,7 +365,7 @@ def _enum(writer: Enum, reader: Enum) -> Step:
     return step
 
 
-def _primitive(writer: Primitive, reader: Primitive) -> Step:
+def _primitive(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     if reader.kind not in _PROMOTIONS.get(writer.kind, (writer.kind,)):
         raise _refused(writer, reader)
     if writer.kind == "fixed":
@@ -388,7 +381,7 @@ def _primitive(writer: Primitive, reader: Primitive) -> Step:
     return _plain(writer, reader)
 
 
-def _decimal(writer: Primitive, reader: Primitive) -> Step:
+def _decimal(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     same = (writer.logical, writer.kind, writer.scale) == (
         reader.logical,
         reader.kind,
@@ -400,7 +393,7 @@ def _decimal(writer: Primitive, reader: Primitive) -> Step:
     return None if writer.precision == reader.precision else lambda values, *_: values.cast(arrow)
 
 
-def _plain(writer: Primitive, reader: Primitive) -> Step:
+def _plain(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     arrow, place = arrow_type(reader), reader.place
     if arrow.equals(arrow_type(writer)):
         return None
@@ -418,7 +411,7 @@ def _plain(writer: Primitive, reader: Primitive) -> Step:
     return step
 
 
-def _number(writer: Primitive, reader: Primitive) -> Step:
+def _number(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
     arrow = arrow_type(reader)
     written, read = _unit(writer), _unit(reader)
     if arrow.equals(arrow_type(writer)) and (writer.logical == reader.logical or written == read):
@@ -431,7 +424,7 @@ def _number(writer: Primitive, reader: Primitive) -> Step:
     return _other_meaning(writer, reader, arrow)
 
 
-def _unit(node: Primitive) -> int | None:
+def _unit(node: inlined.Primitive) -> int | None:
     """Nanoseconds of a number in a column of timestamps or times; None for other numbers."""
     logical = node.logical or ""
     return _UNITS[logical.rpartition("-")[2]] if "time" in logical else None
@@ -450,7 +443,9 @@ def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step
     return step
 
 
-def _other_meaning(writer: Primitive, reader: Primitive, arrow: pa.DataType) -> Step:
+def _other_meaning(
+    writer: inlined.Primitive, reader: inlined.Primitive, arrow: pa.DataType
+) -> Step:
     """The number that was written, as the reader takes it."""
     place, bounds, factor = reader.place, number_bounds(reader), _factor(reader)
     width = np.int32 if arrow.bit_width == 32 else np.int64
@@ -473,12 +468,12 @@ def _check(
         numbers[bad] = 0
 
 
-def _factor(node: Primitive) -> int:
+def _factor(node: inlined.Primitive) -> int:
     """What a written number is multiplied by for its column."""
     return 1000 if (node.logical or "").endswith("-millis") else 1
 
 
-def _written(values: pa.Array, node: Primitive) -> Longs:
+def _written(values: pa.Array, node: inlined.Primitive) -> Longs:
     """The numbers that were written."""
     width = pa.int32() if values.type.bit_width == 32 else pa.int64()
     return np.asarray(values.view(width)).astype(np.int64) // _factor(node)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import DURATION, arrow_type
 from spark_logbus.schemas.columns.cursors import (
     TRUNCATED,
@@ -26,7 +27,6 @@ from spark_logbus.schemas.columns.cursors import (
     ScanError,
     scan_varint,
 )
-from spark_logbus.schemas.columns.tree import Enum, Primitive
 
 NEGATIVE: Final = "the length {value} is negative"
 NOT_UTF8: Final = "the text is not UTF-8"
@@ -48,7 +48,7 @@ class LeafReader(ABC):
     min_bytes: int = 1
     size: int | None = None
 
-    def __init__(self, node: Primitive | Enum) -> None:
+    def __init__(self, node: inlined.Primitive | inlined.Enum) -> None:
         self.place = node.place
         self.arrow = arrow_type(node)
 
@@ -90,7 +90,7 @@ class FixedReader(LeafReader):
 
     size: int
 
-    def __init__(self, node: Primitive, size: int) -> None:
+    def __init__(self, node: inlined.Primitive, size: int) -> None:
         super().__init__(node)
         self.min_bytes = self.size = size
 
@@ -125,7 +125,7 @@ class FixedReader(LeafReader):
 
 
 class BooleanReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, 1)
 
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
@@ -138,7 +138,7 @@ class BooleanReader(FixedReader):
 
 
 class FloatReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, 4)
 
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
@@ -146,7 +146,7 @@ class FloatReader(FixedReader):
 
 
 class DoubleReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, 8)
 
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
@@ -154,7 +154,7 @@ class DoubleReader(FixedReader):
 
 
 class FixedBytesReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, node.size)
 
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
@@ -162,7 +162,7 @@ class FixedBytesReader(FixedReader):
 
 
 class DurationReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, 12)
 
     def _read_at(self, lanes: Lanes, at: Longs) -> pa.Array:
@@ -172,7 +172,7 @@ class DurationReader(FixedReader):
 
 
 class FixedDecimalReader(FixedReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node, node.size)
         self._decimals = _Decimals(node)
 
@@ -204,7 +204,7 @@ _NUMBERS: Final = {
 }
 
 
-def number_bounds(node: Primitive) -> tuple[int, int]:
+def number_bounds(node: inlined.Primitive) -> tuple[int, int]:
     """The numbers that may be written as ``node``, an int or a long."""
     numbers = _NUMBERS.get(node.logical or node.kind, _NUMBERS[node.kind])
     return numbers.lowest, numbers.highest
@@ -215,10 +215,10 @@ class VarintReader(LeafReader):
 
     is_varint = True
 
-    def __init__(self, node: Primitive | Enum) -> None:
+    def __init__(self, node: inlined.Primitive | inlined.Enum) -> None:
         super().__init__(node)
-        kind = "int" if isinstance(node, Enum) else node.kind
-        logical = None if isinstance(node, Enum) else node.logical
+        kind = "int" if isinstance(node, inlined.Enum) else node.kind
+        logical = None if isinstance(node, inlined.Enum) else node.logical
         self._numbers = _NUMBERS.get(logical or kind, _NUMBERS[kind])
         self._reason = f"the number {{value}} is out of the range of {logical or kind}"
 
@@ -244,7 +244,7 @@ class VarintReader(LeafReader):
 
 
 class EnumReader(VarintReader):
-    def __init__(self, node: Enum) -> None:
+    def __init__(self, node: inlined.Enum) -> None:
         super().__init__(node)
         self._symbols = pa.array(node.symbols, pa.string())
         self._reason = f"the index {{value}} is none of the enum's {len(node.symbols)} symbols"
@@ -333,7 +333,7 @@ def pieces(lanes: Lanes, at: Longs, sizes: Longs) -> pa.Array:
 
 
 class BytesDecimalReader(BytesReader):
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         super().__init__(node)
         self._decimals = _Decimals(node)
 
@@ -344,7 +344,7 @@ class BytesDecimalReader(BytesReader):
 class _Decimals:
     """From two's complement, the highest byte first, to Arrow's 16 bytes, the lowest first."""
 
-    def __init__(self, node: Primitive) -> None:
+    def __init__(self, node: inlined.Primitive) -> None:
         self._place = node.place
         self._arrow = arrow_type(node)
         self._reason = f"the decimal has more than {node.precision} digits"
@@ -382,16 +382,16 @@ class _Decimals:
 
 # -- which ---------------------------------------------------------------------------------
 
-_FIXED: Final[dict[str, Callable[[Primitive], FixedReader]]] = {
+_FIXED: Final[dict[str, Callable[[inlined.Primitive], FixedReader]]] = {
     "boolean": BooleanReader,
     "float": FloatReader,
     "double": DoubleReader,
 }
 
 
-def leaf_reader(node: Primitive | Enum) -> LeafReader:
+def leaf_reader(node: inlined.Primitive | inlined.Enum) -> LeafReader:
     """The reader of a leaf."""
-    if isinstance(node, Enum):
+    if isinstance(node, inlined.Enum):
         return EnumReader(node)
     if node.kind == "null":
         return NullReader(node)

@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_logbus.errors import UnsupportedSchemaError
+from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.cursors import (
     TRUNCATED,
@@ -35,17 +36,6 @@ from spark_logbus.schemas.columns.cursors import (
     scan_varint,
 )
 from spark_logbus.schemas.columns.leaf_readers import FixedReader, NullReader, leaf_reader
-from spark_logbus.schemas.columns.tree import (
-    Array,
-    Enum,
-    Field,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Union,
-    named,
-)
 
 #: Lanes up to which each is scanned by itself: there a step of numpy costs more than as many items
 #: do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
@@ -81,15 +71,15 @@ class Reader(Protocol):
         """The end of the value at ``at``. Raises ScanError."""
 
 
-def reader_of(node: Node) -> Reader:
+def reader_of(node: inlined.Node) -> Reader:
     """The reader of a schema. Raises UnsupportedSchemaError for items that take no bytes."""
-    if isinstance(node, Primitive | Enum):
+    if isinstance(node, inlined.Primitive | inlined.Enum):
         return leaf_reader(node)
-    if isinstance(node, Record):
+    if isinstance(node, inlined.Record):
         return RecordReader(node)
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         return ArrayReader(node)
-    if isinstance(node, Map):
+    if isinstance(node, inlined.Map):
         return MapReader(node)
     return NullableReader(node) if len(node.others) == 1 else UnionReader(node)
 
@@ -119,7 +109,7 @@ class _Run:
 class RecordReader:
     is_varint: ClassVar[bool] = False
 
-    def __init__(self, node: Record) -> None:
+    def __init__(self, node: inlined.Record) -> None:
         self.place = node.place
         self.arrow = arrow_type(node)
         self.fields = [reader_of(one.node) for one in node.fields]
@@ -194,7 +184,7 @@ class _AnyUnion:
     min_bytes = 1
     size: int | None = None
 
-    def __init__(self, node: Union) -> None:
+    def __init__(self, node: inlined.Union) -> None:
         self.place = node.place
         self.arrow = arrow_type(node)
         self._members = [reader_of(member) for member in node.members]
@@ -320,8 +310,8 @@ class _Blocks:
     def __init__(self, place: str, arrow: pa.DataType, items: Reader) -> None:
         if not items.min_bytes:
             raise UnsupportedSchemaError(
-                f"The items of {named(place)} take no bytes, so any number of them fits into "
-                "nothing; such arrays are not read."
+                f"The items of {inlined.named(place)} take no bytes, so any number of them fits "
+                "into nothing; such arrays are not read."
             )
         self.place = place
         self.arrow = arrow
@@ -485,7 +475,7 @@ class _Blocks:
 
 
 class ArrayReader(_Blocks):
-    def __init__(self, node: Array) -> None:
+    def __init__(self, node: inlined.Array) -> None:
         super().__init__(node.place, arrow_type(node), reader_of(node.items))
 
     def read(self, lanes: Lanes) -> pa.Array:
@@ -497,10 +487,15 @@ class ArrayReader(_Blocks):
 
 
 class MapReader(_Blocks):
-    def __init__(self, node: Map) -> None:
+    def __init__(self, node: inlined.Map) -> None:
         place = f"{node.place}{{}}"
-        entry = Record(
-            place, "", (Field("key", Primitive(place, "string")), Field("value", node.values))
+        entry = inlined.Record(
+            place,
+            "",
+            (
+                inlined.Field("key", inlined.Primitive(place, "string")),
+                inlined.Field("value", node.values),
+            ),
         )
         self._entries = RecordReader(entry)
         super().__init__(node.place, arrow_type(node), self._entries)

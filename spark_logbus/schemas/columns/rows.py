@@ -18,29 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_logbus.errors import SchemaMismatchError
-from spark_logbus.schemas.columns.arrow_types import arrow_type, is_nullable
-from spark_logbus.schemas.columns.tree import (
-    NO_DEFAULT,
-    Array,
-    Enum,
-    Field,
-    Map,
-    Node,
-    Primitive,
-    Record,
-    Schema,
-    Union,
-    is_null,
-    named,
-    parse,
-)
+from spark_logbus.schemas.columns import inlined
+from spark_logbus.schemas.columns.arrow_types import arrow_type
 
 _LARGEST_FLOAT: Final = 3.4028235677973366e38  # what is rounded to no more than 32 bits hold
 _SHOWN: Final = 60  # characters of a value in an error
 _ABSENT: Final = object()
 
 
-def columns_of(rows: Iterable[Any], schema: Schema | Node) -> pa.Array:
+def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
     """A value of the schema's Arrow type for each of ``rows``.
 
     Records are mappings, whose keys may be left out where the schema has a default or null, or
@@ -48,33 +34,33 @@ def columns_of(rows: Iterable[Any], schema: Schema | Node) -> pa.Array:
     without a zone is UTC. Raises SchemaMismatchError that names the row and the field.
     """
     values = list(rows)
-    return _column(values, np.arange(len(values)), parse(schema))
+    return _column(values, np.arange(len(values)), inlined.parse(schema))
 
 
-def default_array(field: Field, place: str) -> pa.Array:
+def default_array(field: inlined.Field, place: str) -> pa.Array:
     """One row of a field's default. Raises SchemaMismatchError if it is no value of its type."""
     try:
         return _column([_of_json(field.node, field.default)], np.zeros(1, np.int64), field.node)
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
-            f"The default {_shown(field.default)} of {named(place)} is no value of its type: "
-            f"{error.message}"
+            f"The default {_shown(field.default)} of {inlined.named(place)} is no value of its "
+            f"type: {error.message}"
         ) from error
 
 
-def _column(values: list[Any], rows: Any, node: Node) -> pa.Array:
+def _column(values: list[Any], rows: Any, node: inlined.Node) -> pa.Array:
     """The array of ``values``, which stand in ``rows``."""
-    if not is_nullable(node):
+    if not inlined.is_nullable(node):
         missing = next((i for i, value in enumerate(values) if value is None), None)
         if missing is not None:
             raise _misfit(node, rows[missing], None)
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         return _union(values, rows, node)
-    if isinstance(node, Record):
+    if isinstance(node, inlined.Record):
         return _record(values, rows, node)
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         return _array(values, rows, node)
-    return _map(values, rows, node) if isinstance(node, Map) else _leaf(values, rows, node)
+    return _map(values, rows, node) if isinstance(node, inlined.Map) else _leaf(values, rows, node)
 
 
 def _present(values: list[Any], rows: Any) -> tuple[list[Any], Any, pa.Array | None]:
@@ -95,7 +81,7 @@ def _spread(array: pa.Array, nulls: pa.Array | None) -> pa.Array:
 # -- kinds --------------------------------------------------------------------------------
 
 
-def _record(values: list[Any], rows: Any, node: Record) -> pa.Array:
+def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
     values, names = (
         [_mapping(value, row, node) for value, row in zip(values, rows, strict=True)],
         {one.name for one in node.fields},
@@ -103,8 +89,9 @@ def _record(values: list[Any], rows: Any, node: Record) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not value.keys() <= names:
             raise SchemaMismatchError(
-                f"Row {row}: {named(node.place)} has {_shown(sorted(value.keys() - names)[0])}, "
-                f"which the schema has not; its fields are {', '.join(sorted(names))}."
+                f"Row {row}: {inlined.named(node.place)} has "
+                f"{_shown(sorted(value.keys() - names)[0])}, which the schema has not; "
+                f"its fields are {', '.join(sorted(names))}."
             )
     arrays = []
     for one in node.fields:
@@ -121,7 +108,7 @@ def _record(values: list[Any], rows: Any, node: Record) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(arrow))
 
 
-def _mapping(value: Any, row: int, node: Record) -> Mapping[str, Any]:
+def _mapping(value: Any, row: int, node: inlined.Record) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -129,17 +116,17 @@ def _mapping(value: Any, row: int, node: Record) -> Mapping[str, Any]:
     raise _misfit(node, row, value)
 
 
-def _left_out(field: Field, row: int) -> Any:
-    if field.default is not NO_DEFAULT:
+def _left_out(field: inlined.Field, row: int) -> Any:
+    if field.default is not inlined.NO_DEFAULT:
         return _of_json(field.node, field.default)
-    if is_nullable(field.node):
+    if inlined.is_nullable(field.node):
         return None
     raise SchemaMismatchError(
         f"Row {row}: {field.node.place} is left out, and the schema has no default for it."
     )
 
 
-def _array(values: list[Any], rows: Any, node: Array) -> pa.Array:
+def _array(values: list[Any], rows: Any, node: inlined.Array) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not _fits(node, value):
             raise _misfit(node, row, value)
@@ -150,13 +137,13 @@ def _array(values: list[Any], rows: Any, node: Array) -> pa.Array:
     return _of_sizes(arrow_type(node), sizes, items)
 
 
-def _map(values: list[Any], rows: Any, node: Map) -> pa.Array:
+def _map(values: list[Any], rows: Any, node: inlined.Map) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
         if not _fits(node, value):
             raise _misfit(node, row, value)
     sizes, arrow = [len(value) for value in values], arrow_type(node)
     keys = _leaf([key for value in values for key in value], np.repeat(rows, sizes),
-                 Primitive(f"{node.place}{{}}", "string"))  # fmt: skip
+                 inlined.Primitive(f"{node.place}{{}}", "string"))  # fmt: skip
     items = _column(
         [item for value in values for item in value.values()], np.repeat(rows, sizes), node.values
     )
@@ -170,7 +157,7 @@ def _of_sizes(arrow: pa.DataType, sizes: list[int], items: pa.Array) -> pa.Array
     return pa.Array.from_buffers(arrow, len(sizes), [None, pa.py_buffer(offsets)], children=[items])
 
 
-def _union(values: list[Any], rows: Any, node: Union) -> pa.Array:
+def _union(values: list[Any], rows: Any, node: inlined.Union) -> pa.Array:
     others = node.others
     if not others:
         return _leaf(values, rows, node.members[0])  # type: ignore[arg-type]
@@ -190,7 +177,7 @@ def _union(values: list[Any], rows: Any, node: Union) -> pa.Array:
     )
 
 
-def _member(others: Sequence[Node], value: Any, row: int, node: Union) -> int:
+def _member(others: Sequence[inlined.Node], value: Any, row: int, node: inlined.Union) -> int:
     if value is None:
         return -1
     fitting = [number for number, member in enumerate(others) if _fits(member, value)]
@@ -202,27 +189,27 @@ def _member(others: Sequence[Node], value: Any, row: int, node: Union) -> int:
     return fitting[0]
 
 
-def _fits_whole(node: Node, value: Any) -> bool:
+def _fits_whole(node: inlined.Node, value: Any) -> bool:
     """Do ``value`` and all its parts fit?"""
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         return any(_fits_whole(member, value) for member in node.members)
     if not _fits(node, value):
         return False
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         return all(_fits_whole(node.items, item) for item in value)
-    if isinstance(node, Map):
+    if isinstance(node, inlined.Map):
         return all(_fits_whole(node.values, item) for item in value.values())
-    if isinstance(node, Record) and isinstance(value, Mapping):
+    if isinstance(node, inlined.Record) and isinstance(value, Mapping):
         return all(
             _fits_whole(one.node, value[one.name])
             if one.name in value
-            else one.default is not NO_DEFAULT or is_nullable(one.node)
+            else one.default is not inlined.NO_DEFAULT or inlined.is_nullable(one.node)
             for one in node.fields
         )
     return True
 
 
-def _leaf(values: list[Any], rows: Any, node: Primitive | Enum) -> pa.Array:
+def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) -> pa.Array:
     arrow = arrow_type(node)
     try:
         samples = dict(zip(map(type, values), values, strict=True))
@@ -240,7 +227,9 @@ def _leaf(values: list[Any], rows: Any, node: Primitive | Enum) -> pa.Array:
             pa.array([_plain(node, value)], arrow)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise _misfit(node, row, value) from error
-    raise SchemaMismatchError(f"The values of {named(node.place)} are too many for one column.")
+    raise SchemaMismatchError(
+        f"The values of {inlined.named(node.place)} are too many for one column."
+    )
 
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
@@ -263,19 +252,19 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def _fits(node: Node, value: Any) -> bool:
+def _fits(node: inlined.Node, value: Any) -> bool:
     """Is ``value`` of a type that ``node`` takes? Its parts are looked at when they are taken."""
-    if isinstance(node, Enum):
+    if isinstance(node, inlined.Enum):
         return isinstance(value, str) and value in node.symbols
-    if isinstance(node, Record):
+    if isinstance(node, inlined.Record):
         if isinstance(value, Mapping):
             return value.keys() <= {one.name for one in node.fields}
         return is_dataclass(value)
-    if isinstance(node, Map):
+    if isinstance(node, inlined.Map):
         return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    if isinstance(node, Array):
+    if isinstance(node, inlined.Array):
         return isinstance(value, list | tuple | np.ndarray)
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         return any(_fits(member, value) for member in node.members)
     if isinstance(value, bool) and node.kind != "boolean":
         return False
@@ -291,9 +280,9 @@ def _fits(node: Node, value: Any) -> bool:
     return isinstance(value, _KINDS[logical or node.kind])
 
 
-def _is_of_type(node: Primitive | Enum) -> bool:
+def _is_of_type(node: inlined.Primitive | inlined.Enum) -> bool:
     """Does a value fit if its type does?"""
-    if isinstance(node, Enum) or node.kind == "fixed":
+    if isinstance(node, inlined.Enum) or node.kind == "fixed":
         return False
     return not (node.logical or "").startswith("local-")
 
@@ -303,20 +292,24 @@ _PLAIN_TYPES: Final = frozenset(
 )
 
 
-def _is_plain(node: Primitive | Enum) -> bool:
+def _is_plain(node: inlined.Primitive | inlined.Enum) -> bool:
     """Does Arrow take values of ``_PLAIN_TYPES`` as they are?"""
-    if isinstance(node, Enum):
+    if isinstance(node, inlined.Enum):
         return True
     return node.kind != "float" and not (node.logical or "").endswith("-millis")
 
 
-def _plain(node: Primitive | Enum, value: Any) -> Any:
+def _plain(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
     """``value`` as Arrow takes it."""
     if isinstance(value, uuid.UUID):
-        return value.bytes if isinstance(node, Primitive) and node.kind == "fixed" else str(value)
+        return (
+            value.bytes
+            if isinstance(node, inlined.Primitive) and node.kind == "fixed"
+            else str(value)
+        )
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if not isinstance(node, Primitive):
+    if not isinstance(node, inlined.Primitive):
         return value
     if (node.logical or "").endswith("-millis") and isinstance(value, int):
         return value * 1000  # columns are in microseconds
@@ -330,25 +323,25 @@ def _plain(node: Primitive | Enum, value: Any) -> Any:
 # -- defaults -----------------------------------------------------------------------------
 
 
-def _of_json(node: Node, default: Any) -> Any:
+def _of_json(node: inlined.Node, default: Any) -> Any:
     """The value that a default in a schema stands for."""
-    if isinstance(node, Union):
+    if isinstance(node, inlined.Union):
         fitting = [member for member in node.members if _json_fits(member, default)]
         return _of_json(fitting[0], default) if fitting else default
-    if isinstance(node, Record) and isinstance(default, Mapping):
+    if isinstance(node, inlined.Record) and isinstance(default, Mapping):
         return {
             one.name: _of_json(one.node, default[one.name])
             for one in node.fields
             if one.name in default
         }
-    if isinstance(node, Array) and isinstance(default, list):
+    if isinstance(node, inlined.Array) and isinstance(default, list):
         return [_of_json(node.items, item) for item in default]
-    if isinstance(node, Map) and isinstance(default, Mapping):
+    if isinstance(node, inlined.Map) and isinstance(default, Mapping):
         return {key: _of_json(node.values, value) for key, value in default.items()}
-    return _leaf_of_json(node, default) if isinstance(node, Primitive) else default
+    return _leaf_of_json(node, default) if isinstance(node, inlined.Primitive) else default
 
 
-def _leaf_of_json(node: Primitive, default: Any) -> Any:
+def _leaf_of_json(node: inlined.Primitive, default: Any) -> Any:
     if node.kind in ("bytes", "fixed") and isinstance(default, str):
         try:
             raw = default.encode("latin-1")  # each character is a byte
@@ -363,12 +356,12 @@ def _leaf_of_json(node: Primitive, default: Any) -> Any:
     return default
 
 
-def _json_fits(node: Node, default: Any) -> bool:
-    if is_null(node):
+def _json_fits(node: inlined.Node, default: Any) -> bool:
+    if inlined.is_null(node):
         return default is None
-    if isinstance(node, Primitive) and node.kind in ("bytes", "fixed"):
+    if isinstance(node, inlined.Primitive) and node.kind in ("bytes", "fixed"):
         return isinstance(default, str)
-    if isinstance(node, Primitive) and node.kind == "string":
+    if isinstance(node, inlined.Primitive) and node.kind == "string":
         return isinstance(default, str)
     return default is not None and _fits(node, default)
 
@@ -376,28 +369,13 @@ def _json_fits(node: Node, default: Any) -> bool:
 # -- errors -------------------------------------------------------------------------------
 
 
-def _misfit(node: Node, row: int, value: Any) -> SchemaMismatchError:
+def _misfit(node: inlined.Node, row: int, value: Any) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"Row {row}: {named(node.place)} is {_shown(value)} ({type(value).__name__}), expected "
-        f"{described(node)}."
+        f"Row {row}: {inlined.named(node.place)} is {_shown(value)} ({type(value).__name__}), "
+        f"expected {inlined.described(node)}."
     )
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def described(node: Node) -> str:
-    """The type of ``node`` in a few words."""
-    if isinstance(node, Primitive):
-        if node.logical == "decimal":
-            return f"a decimal of {node.precision} digits, {node.scale} after the point"
-        if node.kind == "fixed" and node.logical is None:
-            return f"{node.size} bytes"
-        return node.logical or node.kind
-    if isinstance(node, Enum):
-        return f"one of {', '.join(node.symbols[:10])}{', ...' if len(node.symbols) > 10 else ''}"
-    if isinstance(node, Union):
-        return " or ".join(described(member) for member in node.members)
-    return {Array: "an array", Map: "a map with text as keys", Record: "a record"}[type(node)]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.tree import (
+from spark_logbus.schemas.columns.inlined import (
     Array,
     Enum,
     Map,

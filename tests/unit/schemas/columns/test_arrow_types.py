@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.errors import UnsupportedSchemaError
+from spark_logbus.schemas import model
 from spark_logbus.schemas.columns.arrow_types import DURATION, arrow_schema, arrow_type, avro_schema
-from spark_logbus.schemas.columns.tree import Record, parse
+from spark_logbus.schemas.columns.inlined import Record, parse
+from spark_logbus.schemas.parse import parse as parse_text
 
 
 def record(*fields: Any, name: str = "r") -> dict[str, Any]:
@@ -80,6 +82,15 @@ def test_named_types_are_put_where_they_are_referred_to() -> None:
     assert arrow_schema(tree) == made
 
 
+def test_a_schema_that_refers_to_others_has_their_columns() -> None:
+    item = parse_text(json.dumps(record("int", name="shop.Item")))
+    assert isinstance(item, model.Record)
+    order = parse_text(json.dumps(record("shop.Item", name="shop.Order")), known=[item])
+    assert arrow_schema(order) == arrow_schema(record(record("int", name="Item")))
+    tree = parse(order)
+    assert parse(tree) is tree
+
+
 UNSUPPORTED = [
     (record(["null", "r"]), "The schema is recursive: f0 is a r"),
     (record({"type": "array", "items": "r"}), r"f0\[\] is a r"),
@@ -88,14 +99,25 @@ UNSUPPORTED = [
         "decimal at f0 has 39 digits; columns hold 38",
     ),
     (record({"type": "fixed", "name": "f", "size": 1 << 20}), "f0 has 1048576 bytes"),
-    (record({"type": "fixed", "name": "f", "size": -1}), "has the size -1"),
+    (
+        record({"type": "fixed", "name": "f", "size": -1}),
+        r"fields\[0\]\.type\.size: .* bytes, got -1",
+    ),
     (record([]), "The union at f0 has no members"),
-    (record([["null"], "int"]), "holds a union"),
-    (record("nothing"), "Not an Avro schema: "),
-    ({"type": "record"}, "Not an Avro schema: "),
-    ("{", "Not an Avro schema: "),
-    ("record", "Not an Avro schema: "),
-    ({"type": {"type": "int"}}, "Not an Avro schema"),
+    (
+        record([["null"], "int"]),
+        r"fields\[0\]\.type\[0\]: A union cannot stand directly in a union",
+    ),
+    (record("nothing"), r"Not an Avro schema: fields\[0\]\.type: There is no type 'nothing'"),
+    ({"type": "record"}, "Not an Avro schema: The schema: There is no 'fields' in this record"),
+    ("{", "Not an Avro schema: The schema: This is no JSON"),
+    ("record", "Not an Avro schema: The schema: There is no type 'record'"),
+    ({"type": {"type": "int"}}, "Not an Avro schema: type: The 'type' of a type is a name"),
+    ('"' + "x" * 1_000_000 + '"', "1,000,002 bytes, and 400,000 at most are taken"),
+    (
+        {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int", "default": "x"}]},
+        r"fields\[0\]\.default: The default does not fit its type: 'x' is no int",
+    ),
     (record("int", {"type": "enum", "name": "e", "symbols": []}), "has no symbols"),
 ]
 
@@ -118,7 +140,10 @@ def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
     schema: Any = "int"
     for _ in range(5000):
         schema = {"type": "array", "items": schema}
-    with pytest.raises(UnsupportedSchemaError, match=r"recursion|deeper"):
+    with pytest.raises(UnsupportedSchemaError, match="nested deeper than 60 types"):
+        arrow_type(schema)
+    schema = parse_text('{"type": "array", "items": ' * 100 + '"int"' + "}" * 100)
+    with pytest.raises(UnsupportedSchemaError, match="nested deeper than 60 types"):
         arrow_type(schema)
     shallow: Any = "int"
     for _ in range(100):

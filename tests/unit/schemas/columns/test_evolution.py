@@ -264,8 +264,8 @@ def test_nulls_of_rows_that_did_not_decode_stay_nulls() -> None:
 
 def test_a_default_that_is_no_value_of_its_type_is_refused() -> None:
     writer = record(field("a", "int"))
-    reader = record(field("b", enum("A"), default="Z"))
-    with pytest.raises(SchemaResolutionError, match="The default 'Z' of b is no value of its type"):
+    reader = record(field("b", logical("bytes", "decimal", precision=2), default="\u0001\u0000"))
+    with pytest.raises(SchemaResolutionError, match=r"The default .* of b is no value of its type"):
         Resolver(writer, reader)
 
 
