@@ -76,10 +76,8 @@ def arrow_schema(schema: inlined.AnySchema) -> pa.Schema:
 
     Raises UnsupportedSchemaError for a schema that is not a record.
     """
-    node = inlined.parse(schema)
-    if not isinstance(node, inlined.Record):
-        raise UnsupportedSchemaError("The schema is not a record, so it has no columns by name.")
-    return pa.schema([_field(one.name, one.node) for one in node.fields])
+    record = inlined.record_of(inlined.parse(schema))
+    return pa.schema([_field(one.name, one.node) for one in record.fields])
 
 
 def _field(name: str, node: inlined.Node) -> pa.Field:

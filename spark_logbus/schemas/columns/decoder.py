@@ -8,7 +8,7 @@ bytes, the width of the schema and ``max_decoded_bytes``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +22,8 @@ from spark_logbus.errors import (
     UndecodableRecordError,
 )
 from spark_logbus.schemas.columns import inlined
-from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.cursors import Chunk, Flags, Lanes, Longs, Undecodable
-from spark_logbus.schemas.columns.nested_readers import reader_of, row_bytes, zeros_of
+from spark_logbus.schemas.columns.nested_readers import RecordReader, reader_of, row_bytes, zeros_of
 
 __all__ = ["MAX_DECODED_BYTES", "Decoded", "Decoder", "Undecodable"]
 
@@ -59,11 +58,19 @@ class Decoded:
 class Decoder:
     """Decodes datums of one schema. Thread-safe."""
 
-    def __init__(self, schema: inlined.AnySchema) -> None:
-        """Raises UnsupportedSchemaError."""
+    def __init__(self, schema: inlined.AnySchema, *, fields: Collection[str] | None = None) -> None:
+        """Of a record, ``fields`` alone become columns, in the schema's order; the others are
+        skipped, and what is wrong in them is found only where it hides the end of the value.
+
+        Raises UnsupportedSchemaError, and SchemaMismatchError for a name that is no field.
+        """
         node = inlined.parse(schema)
-        self.arrow_type = arrow_type(node)
-        self._reader = reader_of(node)
+        self._reader = (
+            reader_of(node)
+            if fields is None
+            else RecordReader(inlined.record_of(node), frozenset(fields))
+        )
+        self.arrow_type = self._reader.arrow
         self._zeros = zeros_of(self._reader)
         self._row_bytes = row_bytes(self.arrow_type)
 

@@ -11,7 +11,7 @@ units of time, the instant is kept, not the number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
@@ -50,12 +50,33 @@ _RANGE: Final = "the number {value} is out of the range of the reader's type"
 
 
 class Resolver:
-    """Makes values of one schema those of another. Thread-safe."""
+    """Makes values of one schema those of another. Thread-safe.
 
-    def __init__(self, writer: inlined.AnySchema, reader: inlined.AnySchema) -> None:
-        """Raises SchemaResolutionError that names the place, and UnsupportedSchemaError."""
+    Between records, ``writer_fields`` are the writer's fields that are needed: a decoder may make
+    these alone. None stands for all, as the other types have none to choose from.
+    """
+
+    def __init__(
+        self,
+        writer: inlined.AnySchema,
+        reader: inlined.AnySchema,
+        *,
+        fields: Collection[str] | None = None,
+    ) -> None:
+        """Of the reader's record, ``fields`` alone are made, in its order, and have to resolve.
+
+        Raises SchemaResolutionError that names the place, UnsupportedSchemaError, and
+        SchemaMismatchError for a name that is no field of the reader's.
+        """
         written, read = inlined.parse(writer), inlined.parse(reader)
+        if fields is not None:
+            read = inlined.with_fields(inlined.record_of(read), fields)
         self.arrow_type = arrow_type(read)
+        self._whole_type = arrow_type(written)
+        self.writer_fields: tuple[str, ...] | None = None
+        if isinstance(written, inlined.Record) and isinstance(read, inlined.Record):
+            written = inlined.with_fields(written, _needed(written, read))
+            self.writer_fields = tuple(one.name for one in written.fields)
         self.writer_type = arrow_type(written)
         self._nullable = inlined.is_nullable(written)
         self._step = None if repr(written) == repr(read) else _step(written, read)
@@ -63,14 +84,16 @@ class Resolver:
     @property
     def changes_nothing(self) -> bool:
         """Are the reader's columns the writer's?"""
-        return self._step is None
+        return self._step is None and self.writer_type.equals(self._whole_type)
 
     def resolve(self, values: pa.Array) -> Decoded:
-        """``values``, which are of the writer's Arrow type, as the reader's; null stays null.
+        """``values``, of all of the writer's fields or of those that are needed, as the reader's.
 
-        Raises SchemaMismatchError for another type.
+        Null stays null. Raises SchemaMismatchError for columns of another schema.
         """
-        if not values.type.equals(self.writer_type):
+        if values.type.equals(self._whole_type):
+            values = _narrowed(values, self.writer_type)
+        elif not values.type.equals(self.writer_type):
             raise SchemaMismatchError(
                 f"Expected a column of the writer's schema, {self.writer_type}; got {values.type}."
             )
@@ -88,6 +111,18 @@ class Resolver:
             sound[faults.rows()] = False
             made = made.take(pa.array(rows, mask=~sound))
         return Decoded(made, faults.told(0))
+
+
+def _narrowed(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    """``values`` with the fields of ``arrow`` alone; nothing is copied."""
+    if values.type.equals(arrow):
+        return values
+    validity = None
+    if values.null_count:
+        flags = np.asarray(values.is_valid())
+        validity = pa.py_buffer(np.packbits(flags, bitorder="little"))
+    fields = [values.field(one.name) for one in arrow]
+    return pa.Array.from_buffers(arrow, len(values), [validity], children=fields)
 
 
 def _spread(values: pa.Array, flags: Flags) -> pa.Array:
@@ -276,10 +311,11 @@ def _record(writer: inlined.Record, reader: inlined.Record) -> Step:
     written = {one.name: number for number, one in enumerate(writer.fields)}
     plan: list[tuple[int, Step] | pa.Array] = []
     for one in reader.fields:
-        number = next((written[n] for n in (one.name, *one.aliases) if n in written), None)
-        if number is None:
+        name = _source(one, written)
+        if name is None:
             plan.append(_default(one, reader))
         else:
+            number = written[name]
             plan.append((number, _step(writer.fields[number].node, one.node)))
     arrow = arrow_type(reader)
     as_it_is = [(number, None) for number in range(len(writer.fields))]
@@ -300,6 +336,17 @@ def _record(writer: inlined.Record, reader: inlined.Record) -> Step:
         return pa.StructArray.from_arrays(arrays, fields=list(arrow))
 
     return step
+
+
+def _source(field: inlined.Field, written: Collection[str]) -> str | None:
+    """The writer's field that a field of the reader's is read from: by name, or by an alias."""
+    return next((name for name in (field.name, *field.aliases) if name in written), None)
+
+
+def _needed(writer: inlined.Record, reader: inlined.Record) -> set[str]:
+    """The writer's fields that the reader's are read from."""
+    written = {one.name for one in writer.fields}
+    return {name for one in reader.fields if (name := _source(one, written)) is not None}
 
 
 def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:

@@ -11,11 +11,11 @@ array, ``{}`` for the values of a map and ``member1`` for a member of a union.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_logbus.errors import UnsupportedSchemaError
+from spark_logbus.errors import SchemaMismatchError, UnsupportedSchemaError
 from spark_logbus.schemas import model
 from spark_logbus.schemas.errors import InvalidSchemaError
 from spark_logbus.schemas.parse import parse as parse_text
@@ -163,6 +163,29 @@ def described(node: Node) -> str:
     if isinstance(node, Union):
         return " or ".join(described(member) for member in node.members)
     return {Array: "an array", Map: "a map with text as keys", Record: "a record"}[type(node)]
+
+
+def record_of(node: Node) -> Record:
+    """``node``, which is a record. Raises UnsupportedSchemaError for another."""
+    if not isinstance(node, Record):
+        raise UnsupportedSchemaError("The schema is not a record, so it has no columns by name.")
+    return node
+
+
+def with_fields(record: Record, names: Collection[str]) -> Record:
+    """A record with its fields ``names`` alone, in its own order.
+
+    Raises SchemaMismatchError for a name that is none of its fields.
+    """
+    wanted = set(names)
+    fields = tuple(one for one in record.fields if one.name in wanted)
+    unknown = wanted.difference(one.name for one in fields)
+    if unknown:
+        raise SchemaMismatchError(
+            f"{min(unknown)!r} is no field of {record.name}; choose among "
+            f"{', '.join(one.name for one in record.fields)}."
+        )
+    return Record(record.place, record.name, fields, record.aliases)
 
 
 def parse(schema: AnySchema) -> Node:

@@ -1,7 +1,8 @@
 """Readers of records, unions, arrays and maps: how lanes part and come together again.
 
 A union reads each of its members with the lanes that have it. A record reads its fields one after
-another, those of fixed size in a row together.
+another, those of fixed size in a row together. Fields that nobody wants are skipped: the lanes go
+behind them, and no column is made.
 
 The items of an array lie one after another, so they are *located* first: their beginnings are found
 by skipping item by item, all lanes side by side, or at once where items have one size or are
@@ -15,8 +16,9 @@ cannot run out of the datum.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
@@ -102,31 +104,47 @@ class _Run:
     """Fields of fixed size that follow each other."""
 
     place: str
-    fields: tuple[tuple[int, FixedReader | NullReader], ...]  # each with its offset
+    made: tuple[tuple[int, FixedReader | NullReader], ...]  # each with its offset
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """Another field, of which a column is made or not."""
+
+    reader: Reader
+    is_made: bool
 
 
 class RecordReader:
     is_varint: ClassVar[bool] = False
 
-    def __init__(self, node: inlined.Record) -> None:
+    def __init__(self, node: inlined.Record, names: Collection[str] | None = None) -> None:
+        """Columns are made of the fields ``names``, or of all. Raises SchemaMismatchError for a
+        name that is none of the fields."""
         self.place = node.place
-        self.arrow = arrow_type(node)
+        made = node if names is None else inlined.with_fields(node, names)
+        self.arrow = arrow_type(made)
         self.fields = [reader_of(one.node) for one in node.fields]
         self.min_bytes = sum(one.min_bytes for one in self.fields)
         sizes = [one.size for one in self.fields]
         self.size = None if None in sizes else self.min_bytes
-        self._steps = list(_steps(self.fields))
+        self._steps = _steps([
+            _Single(reader, names is None or one.name in names)
+            for reader, one in zip(self.fields, node.fields, strict=True)
+        ])  # fmt: skip
 
     def read(self, lanes: Lanes) -> pa.Array:
         arrays: list[pa.Array] = []
         for step in self._steps:
             if isinstance(step, _Run):
                 lanes.need(step.size, step.place)
-                arrays += [one.read_at(lanes, offset) for offset, one in step.fields]
+                arrays += [one.read_at(lanes, offset) for offset, one in step.made]
                 lanes.at = lanes.at + step.size
+            elif step.is_made:
+                arrays.append(step.reader.read(lanes))
             else:
-                arrays.append(step.read(lanes))
+                step.reader.skip(lanes)
             lanes.park_again()
         if not arrays:
             return pa.Array.from_buffers(self.arrow, len(lanes), [None])
@@ -138,7 +156,7 @@ class RecordReader:
                 lanes.need(step.size, step.place)
                 lanes.at = lanes.at + step.size
             else:
-                step.skip(lanes)
+                step.reader.skip(lanes)
             lanes.park_again()
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
@@ -147,27 +165,34 @@ class RecordReader:
         return at
 
 
-def _steps(fields: list[Reader]) -> list[_Run | Reader]:
-    steps: list[_Run | Reader] = []
-    run: list[tuple[int, FixedReader | NullReader]] = []
-    size = 0
-    for one in [*fields, None]:
-        if isinstance(one, FixedReader | NullReader):
-            run.append((size, one))
-            size += one.size or 0
-            continue
-        if run:
-            steps.append(_Run(run[0][1].place, tuple(run), size))
-            run, size = [], 0
-        if one is not None:
-            steps.append(one)
+def _steps(fields: list[_Single]) -> list[_Run | _Single]:
+    steps: list[_Run | _Single] = []
+    for is_fixed, group in groupby(
+        fields, lambda one: isinstance(one.reader, FixedReader | NullReader)
+    ):
+        if is_fixed:
+            steps.append(_run(list(group)))
+        else:
+            steps += group
     return steps
+
+
+def _run(fields: list[_Single]) -> _Run:
+    made: list[tuple[int, FixedReader | NullReader]] = []
+    size = 0
+    for one in fields:
+        if one.is_made and isinstance(one.reader, FixedReader | NullReader):
+            made.append((size, one.reader))
+        size += one.reader.min_bytes
+    return _Run(fields[0].reader.place, tuple(made), size)
 
 
 def zeros_of(reader: Reader) -> int:
     """The zeros that parked lanes may read before they are put back."""
     if isinstance(reader, RecordReader):
-        runs = [step.size if isinstance(step, _Run) else zeros_of(step) for step in reader._steps]
+        runs = [
+            step.size if isinstance(step, _Run) else zeros_of(step.reader) for step in reader._steps
+        ]
         return max(runs, default=0)
     if isinstance(reader, NullableReader | UnionReader):
         return max(map(zeros_of, reader.readers), default=0)
@@ -189,6 +214,11 @@ class _AnyUnion:
         self.arrow = arrow_type(node)
         self._members = [reader_of(member) for member in node.members]
         self.readers = [one for one in self._members if not isinstance(one, NullReader)]
+        # What a member takes after its index, if a fixed size is all that there is beside null.
+        self._sizes: Longs | None = None
+        if len(self.readers) == 1 and self.readers[0].size is not None:
+            sizes = [one.size or 0 for one in self._members]
+            self._sizes = np.array([*sizes, 0], np.int64)  # the last is for -1, of lanes that fail
 
     def _indices(self, lanes: Lanes) -> Longs:
         """The member of each lane; -1 of those that fail."""
@@ -204,6 +234,11 @@ class _AnyUnion:
 
     def skip(self, lanes: Lanes) -> None:
         indices = self._indices(lanes)
+        if self._sizes is not None:
+            sizes = self._sizes[indices]
+            lanes.need(sizes, self.place)
+            lanes.at = lanes.at + sizes
+            return
         for index, member in enumerate(self._members):
             if isinstance(member, NullReader):
                 continue

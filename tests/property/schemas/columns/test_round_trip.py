@@ -30,6 +30,17 @@ def test_columns_encode_to_the_datums_of_fastavro(case: Case) -> None:
 
 @DEFAULT
 @given(cases(), st.data())
+def test_chosen_fields_are_those_of_whole_records(case: Case, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([one.name for one in case.expected.type])))
+    values = Decoder(case.schema, fields=names).decode(case.datums).checked()
+    values.validate(full=True)
+    assert {one.name for one in values.type} == set(names)
+    for name in names:
+        assert values.field(name).equals(case.expected.field(name))
+
+
+@DEFAULT
+@given(cases(), st.data())
 def test_slices_and_nulls_are_kept(case: Case, data: st.DataObject) -> None:
     missing = data.draw(st.lists(st.booleans(), min_size=len(case.datums),
                                  max_size=len(case.datums)))  # fmt: skip
