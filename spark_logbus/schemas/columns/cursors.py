@@ -196,6 +196,21 @@ class Lanes:
             values[which] = 0
         return values
 
+    def skip_varints(self, place: str) -> None:
+        """Goes on behind the next number of each lane, which is not put together."""
+        at = self.at + 1
+        which = np.flatnonzero(self.chunk.data[self.at] >= 0x80)
+        endless = which[:0]
+        if which.size:
+            sizes = _measured(self.chunk, self.at[which])[2]
+            at[which] += sizes - 1
+            endless = which[sizes > MAX_VARINT_BYTES]
+        self.at = at
+        self.fail(endless, place, TOO_LONG)
+        if at.size and (self.at > self.end).any():
+            late = np.flatnonzero(self.at > self.end)
+            self.fail(late, place, TRUNCATED, (self.at - self.end)[late])
+
     def _long_varints(self, first: Bytes, place: str) -> Longs:
         which = np.flatnonzero(first >= 0x80)
         if len(which) == len(self):
@@ -214,24 +229,34 @@ class Lanes:
         return values
 
 
-def _folded(chunk: Chunk, at: Longs) -> tuple[Longs, Longs]:
-    """Numbers of any size at ``at``, and their sizes: 11 where they have no end within 64 bits."""
+def _measured(chunk: Chunk, at: Longs) -> tuple[ULongs, ULongs, Longs]:
+    """The words at ``at``, in each the bit where a number ends, or none, and the numbers' sizes: 11
+    where they have no end within 64 bits."""
     words = chunk.words[at]
     stops = ~words & _STOPS
     lowest = stops & (~stops + _ONE)
+    sizes = (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).astype(np.int64)
+    longest = np.flatnonzero(lowest == 0)
+    if longest.size:
+        more = chunk.data[at[longest] + 8] >= 0x80
+        tenth = chunk.data[at[longest] + 9]
+        sizes[longest] = np.where(more, np.where(tenth > 1, MAX_VARINT_BYTES + 1, 10), 9)
+    return words, lowest, sizes
+
+
+def _folded(chunk: Chunk, at: Longs) -> tuple[Longs, Longs]:
+    """Numbers of any size at ``at``, and their sizes."""
+    words, lowest, sizes = _measured(chunk, at)
     values = words & (lowest | (lowest - _ONE)) & _SEVENS
     for low, high, shift in _FOLDS:
         values = (values & low) | ((values & high) >> shift)
-    sizes = (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).astype(np.int64)
     longest = np.flatnonzero(lowest == 0)
     if longest.size:
         ninth = chunk.data[at[longest] + 8].astype(np.uint64)
         tenth = chunk.data[at[longest] + 9].astype(np.uint64)
-        more = ninth >= 0x80
         tops = (ninth & np.uint64(0x7F)) << np.uint64(56)
-        tops |= np.where(more, tenth << np.uint64(63), np.uint64(0))
+        tops |= np.where(ninth >= 0x80, tenth << np.uint64(63), np.uint64(0))
         values[longest] |= tops
-        sizes[longest] = np.where(more, np.where(tenth > 1, MAX_VARINT_BYTES + 1, 10), 9)
     return unzigzag(values), sizes
 
 

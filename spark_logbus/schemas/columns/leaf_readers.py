@@ -237,7 +237,7 @@ class VarintReader(LeafReader):
             values[bad] = 0
 
     def skip(self, lanes: Lanes) -> None:
-        lanes.varints(self.place)
+        lanes.skip_varints(self.place)
 
     def scan(self, data: Sequence[int], at: int, end: int) -> int:
         return scan_varint(data, at, end, self.place)[1]
