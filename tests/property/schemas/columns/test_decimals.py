@@ -130,7 +130,7 @@ def test_a_decimal_does_not_lose_digits_or_change_its_scale(
 @DEFAULT
 @given(written())
 def test_a_decimal_is_read_as_nothing_else(decimals: Written) -> None:
-    others = ["bytes", "string", "long", "double"]
+    others: list[Any] = ["bytes", "string", "long", "double"]
     if "size" in decimals.kind:
         others += [without_logical(decimals.kind), {**decimals.kind, "type": "bytes"}]
     for other in others:
