@@ -8,6 +8,7 @@ import fastavro
 import pytest
 
 from spark_logbus.errors import InvalidNameError
+from spark_logbus.schemas.columns.arrow_types import arrow_schema
 from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     IncompatibleSchemaError,
@@ -178,6 +179,14 @@ class TestReferences:
         assert item.schema_id != order.schema_id
         again = registry.lookup("order", record("line", line="shop.Item"), order.references)
         assert again == order
+
+    def test_columns_are_those_of_all_that_is_referred_to(self, registry: SchemaRegistry) -> None:
+        registry.register("item", record("sku", name="shop.Item"))
+        used = [Reference("shop.Item", "item", 1)]
+        order = registry.register("order", record("line", line="shop.Item"), used)
+        columns = arrow_schema(registry.parsed(order.schema_id))
+        assert columns == arrow_schema(registry.avro(order.schema_id))
+        assert [one.name for one in columns.field("line").type] == ["sku"]
 
     def test_compatibility_goes_through_references(self, registry: SchemaRegistry) -> None:
         for text in (record("a", name="I"), record("a", "b?", name="I")):
