@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
-    RecordBatchTooLargeError,
 )
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import format as fmt
@@ -24,6 +23,7 @@ from spark_logbus.record.columns import HEADERS, TIMESTAMP, canonical, payload_s
 from spark_logbus.record.header import Buffer, RecordBatchHeader, checksum
 from spark_logbus.record.ipc import EnvelopeError, UsualMessage, check_envelope
 from spark_logbus.record.rows import RowsMessage
+from spark_logbus.record.serialize import bytes_of, serialized
 
 __all__ = [
     "HEADERS",
@@ -42,8 +42,6 @@ __all__ = [
 
 # Below this, a compressed buffer's framing costs more than it saves.
 MIN_RECORDS_TO_COMPRESS = 50
-
-_CODECS = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +102,8 @@ _COLUMNS: dict[tuple[str, ...], _Columns] = {
 _COLUMN_BITS = fmt.HAS_KEY | fmt.HAS_HEADERS | fmt.HAS_OFFSET_DELTA
 _BY_ATTRIBUTES = {columns.attributes & _COLUMN_BITS: columns for columns in _COLUMNS.values()}
 
-# Always given, because pyarrow's defaults depend on environment variables. No threads: handing
-# the buffers of a few columns to a pool costs more than it saves.
-_WRITE_OPTIONS = {
-    compression: pa.ipc.IpcWriteOptions(compression=_CODECS.get(compression), use_threads=False)
-    for compression in Compression
-}
 _MIN_MAX = pc.get_function("min_max")  # half the cost of pc.min_max
 _COUNTED_HERE = 64  # records up to which even that costs more than Python's min and max
-_COPIED_BYTES = 64 << 10
 _ROOM = bytes(fmt.HEADER_SIZE)
 
 
@@ -157,8 +148,13 @@ def encode(
         last_delta = arrow_batch.column(arrow_batch.num_columns - 1)[-1].as_py()
         if last_offset_delta is not None:
             last_delta = max(last_delta, last_offset_delta)
-    first_us, last_us = _time_bounds(arrow_batch.column(0))
-    record_batch = _serialize_after_header(arrow_batch, columns, compression)
+    first_us, last_us = time_bounds(arrow_batch.column(0))
+    record_batch = serialized(
+        arrow_batch,
+        room=fmt.HEADER_SIZE,
+        schema_message_size=columns.schema_message_size,
+        compression=compression,
+    )
     fmt.HEADER.pack_into(
         record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
         attributes, 0, count, last_delta, first_us, last_us, stamp.producer_id,
@@ -188,55 +184,7 @@ def encode_rows(
     return record_batch
 
 
-def _serialize_after_header(
-    arrow_batch: pa.RecordBatch, columns: _Columns, compression: Compression
-) -> memoryview:
-    """The payload, preceded by ``HEADER_SIZE`` bytes to be filled in; a large one without a copy.
-
-    Arrow's stream writer puts a schema message before the first batch. That message is larger
-    than our header, so its tail is the room for the header, right before the payload.
-    """
-    if compression is Compression.NONE and bytes_of(arrow_batch, enough=_COPIED_BYTES) <= (
-        _COPIED_BYTES
-    ):
-        # The same bytes for less: to make a writer costs as much as to copy this.
-        return memoryview(bytearray().join((_ROOM, arrow_batch.serialize())))
-    size = pa.ipc.get_record_batch_size(arrow_batch)
-    prefix = columns.schema_message_size
-    options = _WRITE_OPTIONS[compression]
-    if compression is Compression.NONE:
-        _check_size("takes", prefix + size, fmt.MAX_RECORD_BATCH_BYTES)
-        buffer = pa.allocate_buffer(prefix + size)
-        sink = pa.FixedSizeBufferWriter(buffer)
-        pa.RecordBatchStreamWriter(sink, columns.schema, options=options).write_batch(arrow_batch)
-    else:
-        _check_size("takes uncompressed", size, fmt.MAX_DECODED_BYTES)
-        sink = pa.BufferOutputStream()
-        pa.RecordBatchStreamWriter(sink, columns.schema, options=options).write_batch(arrow_batch)
-        buffer = sink.getvalue()
-    return memoryview(buffer).cast("B")[prefix - fmt.HEADER_SIZE :]
-
-
-def _check_size(what: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise RecordBatchTooLargeError(
-            f"The record batch {what} {size} bytes, the format allows {limit}; "
-            "send fewer records at a time."
-        )
-
-
-def bytes_of(arrow_batch: pa.RecordBatch, *, enough: int) -> int:
-    """The bytes of an arrow batch's records; or more, if that is no more than ``enough``.
-
-    ``nbytes`` of a small one takes long when other threads are busy, for it lets go of the
-    interpreter. Buffers count whole here, also those of a slice.
-    """
-    buffers = [buffer for column in arrow_batch.columns for buffer in column.buffers()]
-    at_most = sum([buffer.size for buffer in buffers if buffer is not None])
-    return at_most if at_most <= enough else int(arrow_batch.nbytes)
-
-
-def _time_bounds(timestamps: pa.Array) -> tuple[int, int]:
+def time_bounds(timestamps: pa.Array) -> tuple[int, int]:
     if timestamps.null_count:
         raise InvalidRequestError(
             f"Every record needs a timestamp, {timestamps.null_count} have none."
@@ -279,8 +227,14 @@ def decode(
 
     Raises CorruptRecordBatchError when the payload is not what the header says, whatever a
     hostile or broken writer put there: buffers are checked against their body, and compressed
-    buffers that claim to become more than ``max_decoded_bytes`` are not touched.
+    buffers that claim to become more than ``max_decoded_bytes`` are not touched. One of layout 1
+    is for ``record.column_decoder.decode_columns``, which knows its schema.
     """
+    if header.layout != fmt.LAYOUT_ARROW_BATCH:
+        raise CorruptRecordBatchError(
+            f"Record batch at offset {header.base_offset}: its values are columns of schema "
+            f"{header.schema_id}, and nobody reads them without that schema."
+        )
     columns = _BY_ATTRIBUTES[header.attributes & _COLUMN_BITS]
     payload = memoryview(record_batch)[fmt.HEADER_SIZE :]
     try:

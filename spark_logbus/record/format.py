@@ -20,7 +20,9 @@ The same bytes on disk and on the wire. Little-endian::
 leader epoch, append time) stand before the checksum and outside it, so that the leader stamps
 them without touching the rest. The checksum covers bytes 24-27 (magic, reserved, attributes)
 and everything from byte 32 on. The padding makes a record batch's payload start 8-byte
-aligned, so Arrow buffers decode in place. See ``docs/formats/record-batch.md``.
+aligned, so Arrow buffers decode in place. A payload of ``LAYOUT_COLUMNS`` begins with a directory
+of its columns, each of which has a checksum of its own; there the one of the header ends where the
+first column begins. See ``docs/formats/record-batch.md``.
 """
 
 from __future__ import annotations
@@ -80,10 +82,18 @@ HAS_HEADERS: Final = 1 << 6
 LOG_APPEND_TIME: Final = 1 << 7
 CONTROL: Final = 1 << 8
 HAS_OFFSET_DELTA: Final = 1 << 9
-KNOWN_ATTRIBUTES: Final = (1 << 10) - 1
+HAS_TOMBSTONES: Final = 1 << 10  # only with LAYOUT_COLUMNS
+KNOWN_ATTRIBUTES: Final = (1 << 11) - 1
 
 LAYOUT_ARROW_BATCH: Final = 0
-LAYOUT_COLUMNS: Final = 1
+LAYOUT_COLUMNS: Final = 1  # see spark_logbus.record.chunks
+
+# The beginning of a payload of LAYOUT_COLUMNS, and an entry for each of its columns.
+DIRECTORY: Final = struct.Struct("<II")  # column_count, body_start
+DIRECTORY_AT: Final = HEADER_SIZE
+CHUNK: Final = struct.Struct("<II")  # length, crc32c
+CHUNKS_AT: Final = DIRECTORY_AT + DIRECTORY.size
+MAX_CHUNKS: Final = 1 << 14  # more than the columns of any schema that has columns
 
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1

@@ -6,12 +6,20 @@ Pure functions over bytes, without Arrow: this is all that the log and the broke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from crc32c import crc32c
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import format as fmt
+from spark_logbus.record.chunks import (
+    ChunkError,
+    Directory,
+    body_start_of,
+    check_chunk,
+    read_directory,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -74,6 +82,10 @@ class RecordBatchHeader:
         return bool(self.attributes & fmt.HAS_OFFSET_DELTA)
 
     @property
+    def has_tombstones(self) -> bool:
+        return bool(self.attributes & fmt.HAS_TOMBSTONES)
+
+    @property
     def is_control(self) -> bool:
         return bool(self.attributes & fmt.CONTROL)
 
@@ -84,9 +96,13 @@ class RecordBatchHeader:
 
 
 def checksum(record_batch: Buffer) -> int:
-    """CRC-32C of the checked bytes of one whole record batch."""
+    """CRC-32C of the bytes of one record batch that the header's checksum covers: of the whole,
+    or of what stands before the columns in layout 1."""
     view = memoryview(record_batch)
-    return int(crc32c(view[fmt.CHECKED_FROM :], crc32c(view[fmt.CHECKED_PREFIX])))
+    attributes = fmt.ATTRIBUTES.unpack_from(view, fmt.ATTRIBUTES_AT)[0]
+    typed = attributes & fmt.LAYOUT_MASK and len(view) >= fmt.CHUNKS_AT
+    end = body_start_of(view) if typed else None
+    return int(crc32c(view[fmt.CHECKED_FROM : end], crc32c(view[fmt.CHECKED_PREFIX])))
 
 
 def peek_size(data: Buffer, position: int = 0) -> int | None:
@@ -127,25 +143,37 @@ def parse_header(data: Buffer, position: int = 0) -> RecordBatchHeader:
 
 
 def _structural_problem(header: RecordBatchHeader, reserved: int) -> str | None:
-    attributes = header.attributes
     if reserved:
         return f"reserved byte is {reserved}, expected 0"
+    return _payload_problem(header) or _records_problem(header)
+
+
+def _payload_problem(header: RecordBatchHeader) -> str | None:
+    attributes = header.attributes
     if attributes & ~fmt.KNOWN_ATTRIBUTES:
         return f"unknown attributes {attributes:#06x}"
     if attributes & fmt.COMPRESSION_MASK > Compression.ZSTD:
         return f"unknown compression {attributes & fmt.COMPRESSION_MASK}"
-    if header.layout != fmt.LAYOUT_ARROW_BATCH:
-        return f"unknown payload layout {header.layout}"
-    if header.batch_length < fmt.MAX_HEADER_OVERHEAD or header.size % fmt.ALIGNMENT:
+    least_size = fmt.HEADER_SIZE
+    if attributes & (fmt.LAYOUT_MASK | fmt.HAS_TOMBSTONES):
+        if header.layout != fmt.LAYOUT_COLUMNS:
+            return f"unknown payload layout {header.layout}, or attributes of another one"
+        if header.schema_id == fmt.PLAIN_BYTES_SCHEMA:
+            return "columns without a schema"
+        least_size = fmt.CHUNKS_AT + fmt.CHUNK.size
+    if header.size < least_size or header.size % fmt.ALIGNMENT:
         return f"impossible length {header.batch_length}"
+    return None
+
+
+def _records_problem(header: RecordBatchHeader) -> str | None:
     if not 0 <= header.base_offset <= fmt.MAX_OFFSET:
         return "impossible base offset"
     if header.record_count < 1:
         return "no records"
-    gaps_allowed = bool(attributes & fmt.HAS_OFFSET_DELTA)
     expected = header.record_count - 1
     if header.last_offset_delta < expected or (
-        header.last_offset_delta != expected and not gaps_allowed
+        header.last_offset_delta != expected and not header.has_offset_delta
     ):
         return f"last offset delta {header.last_offset_delta}, expected {expected}"
     if header.base_timestamp_us > header.max_timestamp_us:
@@ -163,20 +191,53 @@ def verify(record_batch: Buffer) -> RecordBatchHeader:
 def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
     """Check a record batch, as ``verify`` does, whose header has just been parsed from it."""
     if header.size != len(record_batch):
-        raise CorruptRecordBatchError(
-            f"Record batch at offset {header.base_offset}: expected {header.size} bytes, "
-            f"got {len(record_batch)}."
-        )
+        raise _corrupt(header, f"expected {header.size} bytes, got {len(record_batch)}")
+    _check_covered(header, record_batch)
+    if header.layout == fmt.LAYOUT_COLUMNS:
+        directory = directory_of(header, record_batch)
+        view = memoryview(record_batch)
+        for number, (start, stop) in enumerate(pairwise(directory.bounds)):
+            verify_chunk(header, directory, number, view[start:stop])
+
+
+def directory_of(header: RecordBatchHeader, beginning: Buffer) -> Directory:
+    """The directory of a record batch of layout 1, of which no more need be there than stands
+    before the columns. Raises CorruptRecordBatchError."""
+    try:
+        return read_directory(beginning, header.size)
+    except ChunkError as error:
+        raise _corrupt(header, error) from error
+
+
+def verify_chunk(
+    header: RecordBatchHeader, directory: Directory, number: int, chunk: Buffer
+) -> None:
+    """Raises CorruptRecordBatchError unless ``chunk`` holds that column as it was written."""
+    try:
+        check_chunk(directory, number, chunk)
+    except ChunkError as error:
+        raise _corrupt(header, error) from error
+
+
+def verify_beginning(header: RecordBatchHeader, beginning: Buffer) -> Directory:
+    """Check what stands before the columns of a record batch of layout 1, whose header has just
+    been parsed from there, and return the directory. Raises CorruptRecordBatchError."""
+    directory = directory_of(header, beginning)
+    view = memoryview(beginning)[: directory.body_start]
+    _check_covered(header, view)
+    return directory
+
+
+def _check_covered(header: RecordBatchHeader, record_batch: Buffer) -> None:
     if any(memoryview(record_batch)[fmt.PADDING]):
-        raise CorruptRecordBatchError(
-            f"Record batch at offset {header.base_offset}: padding is not zero."
-        )
+        raise _corrupt(header, "padding is not zero")
     actual = checksum(record_batch)
     if actual != header.crc:
-        raise CorruptRecordBatchError(
-            f"Record batch at offset {header.base_offset}: checksum {actual:#010x}, "
-            f"expected {header.crc:#010x}."
-        )
+        raise _corrupt(header, f"checksum {actual:#010x}, expected {header.crc:#010x}")
+
+
+def _corrupt(header: RecordBatchHeader, problem: object) -> CorruptRecordBatchError:
+    return CorruptRecordBatchError(f"Record batch at offset {header.base_offset}: {problem}.")
 
 
 def stamp(

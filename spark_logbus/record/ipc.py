@@ -22,7 +22,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from spark_logbus.model import Compression
+
+Int64s = npt.NDArray[np.int64]
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _ENVELOPE: Final = struct.Struct("<IiI")  # continuation, metadata_size, place of the root table
@@ -47,6 +52,52 @@ _CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
 
 class EnvelopeError(ValueError):
     """The payload is not one whole Arrow record batch message of the kind that logbus writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageNumbers:
+    """What a record batch message says of its columns; nothing of it is to be believed yet."""
+
+    record_count: int
+    body_length: int
+    compression: Compression
+
+    nodes: Int64s
+    """Of each column and child of one: its length and its number of nulls."""
+
+    buffers: Int64s
+    """Of each buffer: its place in the body, and its length."""
+
+
+def read_message(metadata: memoryview) -> MessageNumbers:
+    """The numbers of a record batch message, of which all that stands before the body is given.
+
+    Raises EnvelopeError.
+    """
+    try:
+        return _read_message(metadata)
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
+        raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
+
+
+def _read_message(metadata: memoryview) -> MessageNumbers:
+    message, body = _message(metadata)
+    if body != len(metadata):
+        raise EnvelopeError(f"its Arrow metadata has {body} bytes, expected {len(metadata)}")
+    batch = _follow(metadata, _field(metadata, message, _HEADER))
+    record_count, body_length = (
+        _I64.unpack_from(metadata, at)[0] if at else 0
+        for at in (_field(metadata, batch, _LENGTH), _field(metadata, message, _BODY_LENGTH))
+    )
+    nodes, buffers = (_pairs(metadata, batch, slot) for slot in (_NODES, _BUFFERS))
+    return MessageNumbers(record_count, body_length, _codec(metadata, batch), nodes, buffers)
+
+
+def _pairs(metadata: memoryview, table: int, slot: int) -> Int64s:
+    """A vector of structs of two numbers each."""
+    vector = _follow(metadata, _field(metadata, table, slot))
+    count = _U32.unpack_from(metadata, vector)[0]
+    return np.frombuffer(metadata, "<i8", 2 * count, vector + 4).reshape(count, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +185,8 @@ def check_envelope(payload: memoryview, *, compression: Compression, nodes: int)
         raise EnvelopeError(f"its Arrow metadata points outside the message: {error}") from error
 
 
-def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
+def _message(payload: memoryview) -> tuple[int, int]:
+    """Where the root table of a record batch message is, and where its body begins."""
     continuation, metadata_size, root = _ENVELOPE.unpack_from(payload)
     if continuation != _CONTINUATION or metadata_size < 0:
         raise EnvelopeError("it does not start as an Arrow message")
@@ -146,7 +198,11 @@ def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
     type_at = _field(payload, message, _HEADER_TYPE)
     if not type_at or payload[type_at] != _RECORD_BATCH:
         raise EnvelopeError("its Arrow message is not a record batch")
-    body = _METADATA_AT + metadata_size
+    return message, _METADATA_AT + metadata_size
+
+
+def _check(payload: memoryview, compression: Compression, nodes: int) -> int:
+    message, body = _message(payload)
     length_at = _field(payload, message, _BODY_LENGTH)
     body_length = _I64.unpack_from(payload, length_at)[0] if length_at else 0
     if body + body_length != len(payload):

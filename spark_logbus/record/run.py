@@ -16,9 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
-from spark_logbus.record.header import RecordBatchHeader, parse_header, peek_size
+from spark_logbus.record.header import (
+    RecordBatchHeader,
+    parse_header,
+    peek_size,
+    verify_against,
+)
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -140,6 +146,7 @@ def _is_plainly_sound(run: RecordBatchRun) -> bool:
         and (headers["last_offset_delta"] == counts - 1).all()
         and (base_offsets[1:] == base_offsets[:-1] + counts[:-1]).all()
         and (headers["base_timestamp"] <= headers["max_timestamp"]).all()
+        and _fits_layout(run).all()
     )
 
 
@@ -151,7 +158,6 @@ def _is_plain(prefix: int) -> bool:
         prefix & 0xFFFF == fmt.MAGIC_V1
         and not attributes & ~(fmt.KNOWN_ATTRIBUTES & ~fmt.HAS_OFFSET_DELTA)
         and attributes & fmt.COMPRESSION_MASK <= Compression.ZSTD
-        and attributes & fmt.LAYOUT_MASK == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
     )
 
 
@@ -165,7 +171,7 @@ def _soundness(run: RecordBatchRun) -> Bools:
     sound: Bools = headers["checked_prefix"] & 0xFFFF == fmt.MAGIC_V1  # and reserved is 0
     sound &= attributes & ~fmt.KNOWN_ATTRIBUTES == 0
     sound &= attributes & fmt.COMPRESSION_MASK <= Compression.ZSTD
-    sound &= attributes & fmt.LAYOUT_MASK == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
+    sound &= _fits_layout(run)
     sound &= (base_offsets >= 0) & (base_offsets <= fmt.MAX_OFFSET)
     sound &= least_deltas >= 0
     sound &= (last_deltas == least_deltas) | (has_gaps & (last_deltas > least_deltas))
@@ -175,10 +181,25 @@ def _soundness(run: RecordBatchRun) -> Bools:
     return sound
 
 
+def _fits_layout(run: RecordBatchRun) -> Bools:
+    """For each header, true if it has what its payload's layout asks for."""
+    of_layout = run.attributes & (fmt.LAYOUT_MASK | fmt.HAS_TOMBSTONES)
+    plain: Bools = of_layout == fmt.LAYOUT_ARROW_BATCH << fmt.LAYOUT_SHIFT
+    if plain.all():
+        return plain
+    typed = of_layout & fmt.LAYOUT_MASK == fmt.LAYOUT_COLUMNS << fmt.LAYOUT_SHIFT
+    typed &= run.headers["schema_id"] != fmt.PLAIN_BYTES_SCHEMA
+    typed &= np.diff(run.bounds) >= fmt.CHUNKS_AT + fmt.CHUNK.size
+    plain |= typed
+    return plain
+
+
 def verified(run: RecordBatchRun) -> int:
     """The number of record batches, from the first on, that ``verify_against`` accepts."""
     data, headers = run.data, run.headers
     prefixes = headers["checked_prefix"]
+    if (run.attributes & fmt.LAYOUT_MASK).any():
+        return _verified_one_by_one(run)
     seeds = {prefix: crc32c(prefix.tobytes()) for prefix in np.unique(prefixes)}
     bounds = run.bounds.tolist()
     number = 0
@@ -190,3 +211,12 @@ def verified(run: RecordBatchRun) -> int:
         number += 1
     padded = np.flatnonzero(headers["padding"].any(axis=1))
     return min(number, int(padded[0])) if len(padded) else number
+
+
+def _verified_one_by_one(run: RecordBatchRun) -> int:
+    for number in range(len(run)):
+        try:
+            verify_against(run.header(number), run.record_batch(number))
+        except CorruptRecordBatchError:
+            return number
+    return len(run)

@@ -99,11 +99,13 @@ def test_other_format_versions_are_named(magic: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("attributes", 1 << 10, "unknown attributes"),
+        ("attributes", 1 << 10, "attributes of another one"),
+        ("attributes", 1 << 11, "unknown attributes"),
         ("attributes", 1 << 15, "unknown attributes"),
         ("attributes", 3, "unknown compression 3"),
         ("attributes", 7, "unknown compression 7"),
-        ("attributes", 1 << 3, "unknown payload layout 1"),
+        ("attributes", 1 << 3, "columns without a schema"),
+        ("attributes", 2 << 3, "unknown payload layout 2"),
         ("attributes", 3 << 3, "unknown payload layout 3"),
         ("batch_length", 0, "impossible length"),
         ("batch_length", 60, "impossible length"),
