@@ -77,7 +77,9 @@ def read_directory(beginning: Buffer, size: int) -> Directory:
     """
     count, body_start = fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)
     end = fmt.CHUNKS_AT + count * fmt.CHUNK.size
-    if not 1 <= count <= fmt.MAX_CHUNKS or not end <= body_start <= size:
+    if not 1 <= count <= fmt.MAX_CHUNKS or not end <= body_start <= min(
+        size, fmt.MAX_BEGINNING_BYTES
+    ):
         raise ChunkError(f"it has {count} columns from byte {body_start} on, of {size} bytes")
     if body_start > len(beginning) or body_start % fmt.ALIGNMENT:
         raise ChunkError(f"its columns begin at byte {body_start}, of which {len(beginning)} came")
@@ -102,10 +104,10 @@ def record_columns(attributes: int) -> list[str]:
 
 
 def chosen_chunks(
-    attributes: int, count: int, *, columns: Collection[str], fields: Sequence[int]
+    attributes: int, count: int, *, columns: Collection[str], fields: Sequence[int] | None
 ) -> list[int]:
     """The numbers of the chunks, of ``count``, that hold those ``columns`` beside the value and
-    those ``fields`` of the value, by their places; in order.
+    those ``fields`` of the value, by their places, or all of them; in order.
 
     What a record batch needs to be understood is always among them. Fields that there are not are
     left out.
@@ -114,4 +116,5 @@ def chosen_chunks(
     chosen = [
         number for number, name in enumerate(own) if name in columns or name in _ALWAYS_CHOSEN
     ]
-    return chosen + sorted({len(own) + at for at in fields if 0 <= at < count - len(own)})
+    places = range(count - len(own)) if fields is None else fields
+    return chosen + sorted({len(own) + at for at in places if 0 <= at < count - len(own)})

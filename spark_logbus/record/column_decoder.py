@@ -20,7 +20,13 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory, chosen_chunks
-from spark_logbus.record.column_layout import ALL, ColumnLayout, Selection, column_layout
+from spark_logbus.record.column_layout import (
+    ALL,
+    ColumnLayout,
+    Selection,
+    column_layout,
+    struct_of,
+)
 from spark_logbus.record.header import (
     Buffer,
     RecordBatchHeader,
@@ -106,9 +112,9 @@ def decode_columns(
 
 
 def _chosen(header: RecordBatchHeader, directory: Directory, selection: Selection) -> list[int]:
-    count = len(directory)
-    fields: Sequence[int] = range(count) if selection.fields is None else selection.fields
-    return chosen_chunks(header.attributes, count, columns=selection.columns, fields=fields)
+    return chosen_chunks(
+        header.attributes, len(directory), columns=selection.columns, fields=selection.fields
+    )
 
 
 def _undecodable(header: RecordBatchHeader, problem: object) -> CorruptRecordBatchError:
@@ -285,7 +291,7 @@ def _columns(
         if not field.nullable and array.null_count:
             _check_nulls(field, array, tombstones)
     if types.is_struct(value_type):
-        named["value"] = _struct(values, fields, header.record_count, tombstones)
+        named["value"] = struct_of(values, fields, header.record_count, tombstones)
     elif values:
         named["value"] = values[0]
     order = ("timestamp", "key", "value", "headers", "offset_delta")
@@ -308,14 +314,3 @@ def _check_nulls(field: pa.Field, array: pa.Array, tombstones: pa.Array | None) 
 
 def _zeros(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int64))
-
-
-def _struct(
-    values: list[pa.Array], fields: list[pa.Field], count: int, tombstones: pa.Array | None
-) -> pa.Array:
-    if values:
-        return pa.StructArray.from_arrays(values, fields=fields, mask=tombstones)
-    whole = pa.Array.from_buffers(pa.struct([]), count, [None])
-    if tombstones is None:
-        return whole
-    return pc.if_else(tombstones, pa.nulls(count, whole.type), whole)

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import InvalidRequestError
@@ -123,3 +124,15 @@ def _buffers(kind: pa.DataType) -> int:
     else:
         own = 3 if types.is_binary(kind) or types.is_string(kind) else 2
     return own + sum(map(_buffers, _children(kind)))
+
+
+def struct_of(
+    values: list[pa.Array], fields: list[pa.Field], count: int, tombstones: pa.Array | None
+) -> pa.Array:
+    """A struct of so many rows of the ``values`` of its fields, null for ``tombstones``."""
+    if values:
+        return pa.StructArray.from_arrays(values, fields=fields, mask=tombstones)
+    whole = pa.Array.from_buffers(pa.struct([]), count, [None])
+    if tombstones is None:
+        return whole
+    return pc.if_else(tombstones, pa.nulls(count, whole.type), whole)

@@ -94,6 +94,7 @@ DIRECTORY_AT: Final = HEADER_SIZE
 CHUNK: Final = struct.Struct("<II")  # length, crc32c
 CHUNKS_AT: Final = DIRECTORY_AT + DIRECTORY.size
 MAX_CHUNKS: Final = 1 << 14  # more than the columns of any schema that has columns
+MAX_BEGINNING_BYTES: Final = 4 << 20  # what stands before the columns; brokers read that much
 
 NO_PRODUCER: Final = -1
 NO_SEQUENCE: Final = -1

@@ -30,7 +30,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 # The fields of ``format.HEADER``, which come to its 80 bytes.
-_HEADER: Final = np.dtype([
+HEADER_FIELDS: Final = np.dtype([
     ("base_offset", "<i8"), ("batch_length", "<u4"), ("leader_epoch", "<i4"),
     ("append_time", "<i8"), ("checked_prefix", "<u4"), ("crc", "<u4"), ("record_count", "<u4"),
     ("last_offset_delta", "<u4"), ("base_timestamp", "<i8"), ("max_timestamp", "<i8"),
@@ -55,12 +55,22 @@ class RecordBatchRun:
     headers: npt.NDArray[np.void]
     """The fields of each header."""
 
+    cut: Bools | None = None
+    """True of those that came with some of their columns only (``record.cut_run``); None: of
+    none."""
+
     def __len__(self) -> int:
         return len(self.headers)
 
     def part(self, start: int, stop: int) -> RecordBatchRun:
         """The record batches from number ``start`` up to ``stop``."""
-        return RecordBatchRun(self.data, self.bounds[start : stop + 1], self.headers[start:stop])
+        cut = None if self.cut is None else self.cut[start:stop]
+        bounds = self.bounds[start : stop + 1]
+        return RecordBatchRun(self.data, bounds, self.headers[start:stop], cut)
+
+    def is_cut(self, number: int) -> bool:
+        """True if one of them came with some of its columns only."""
+        return self.cut is not None and bool(self.cut[number])
 
     def header(self, number: int) -> RecordBatchHeader:
         """The header of one of them."""
@@ -109,9 +119,9 @@ def find_run(data: memoryview) -> RecordBatchRun | None:
     places = np.array(bounds, np.int64)
     if len(bounds) == 2:
         parse_header(data)
-        return RecordBatchRun(data, places, np.frombuffer(data, _HEADER, 1))
+        return RecordBatchRun(data, places, np.frombuffer(data, HEADER_FIELDS, 1))
     headers = b"".join([data[start : start + fmt.HEADER_SIZE] for start in bounds[:-1]])
-    run = RecordBatchRun(data, places, np.frombuffer(headers, _HEADER))
+    run = RecordBatchRun(data, places, np.frombuffer(headers, HEADER_FIELDS))
     if _is_plainly_sound(run):
         return run
     unsound = np.flatnonzero(~_soundness(run)).tolist()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import msgspec
 
+from spark_logbus.broker.handlers.chosen_columns import READ_AHEAD, chosen_slices
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.network import Answer, DelayedResponse, FileHandover, Response
 from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
-from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.errors import InvalidRequestError, LogbusError, StorageError
 from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
@@ -81,7 +82,7 @@ class PartitionRead:
     """One partition's part of a fetch; ``settled``: there is no point in waiting for more."""
 
     result: FetchResult
-    slice: LogSlice | None = None
+    slices: Sequence[LogSlice] = ()
     log: PartitionLog | None = None
     settled: bool = False
 
@@ -140,9 +141,8 @@ class FetchHandler:
         for wanted in request.partitions:
             found = self._read(wanted, room - length, first=not slices, enough=enough)
             results.append(found.result)
-            if found.slice is not None:
-                slices.append(found.slice)
-                length += found.slice.length
+            slices += found.slices
+            length += found.result.length
             final = final or found.settled
         if not final and length < enough:
             return None
@@ -159,19 +159,20 @@ class FetchHandler:
         self, wanted: FetchPartition, found: PartitionRead, max_bytes: int
     ) -> FileHandover | None:
         """The response with a file in place of its bytes, if it may hold so many that this pays."""
-        log, log_slice = found.log, found.slice
-        if log is None or log_slice is None:
+        log = found.log
+        if log is None or len(found.slices) != 1 or found.result.chosen:
             return None
+        log_slice = found.slices[0]
         if min(max_bytes, log_slice.length + log_slice.bytes_after) < LEAST_PASSED_BYTES:
             return None
         try:
-            log_slice = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
+            whole = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
         except LogbusError:
             return None  # it changed at this moment; what was found a moment ago goes out
-        if log_slice is None or log_slice.length < LEAST_PASSED_BYTES:
+        if whole is None or whole.length < LEAST_PASSED_BYTES:
             return None
-        result = msgspec.structs.replace(found.result, length=log_slice.length)
-        return FileHandover(encode_response(FetchResponse([result], log_slice.position)), log_slice)
+        result = msgspec.structs.replace(found.result, length=whole.length)
+        return FileHandover(encode_response(FetchResponse([result], whole.position)), whole)
 
     def _read(
         self, wanted: FetchPartition, room: int, *, first: bool, enough: int
@@ -181,16 +182,15 @@ class FetchHandler:
             led = self._replica_manager.leader_of(topic_partition)
             require_id(wanted.topic, wanted.topic_id, led)
             log = led.log
-            log_slice = None
+            slices: Sequence[LogSlice] = ()
             settled = False
             if room > 0 or first:
-                max_bytes = max(1, min(wanted.max_bytes, room))
-                log_slice = log.read(wanted.offset, max_bytes=max_bytes, end=wanted.end)
-            if log_slice is not None:
+                slices, more = _slices(log, wanted, max_bytes=max(1, min(wanted.max_bytes, room)))
+                length = sum(each.length for each in slices)
                 # Less than the client waits for, because max_bytes keeps out what is there.
-                settled = log_slice.length < enough and log_slice.bytes_after > 0
-                if log_slice.length > room and not first:
-                    log_slice = None  # does not fit after the others; its turn comes next time
+                settled = bool(slices) and length < enough and more
+                if length > room and not first:
+                    slices = ()  # does not fit after the others; its turn comes next time
             ends = log.ends()
         except LogbusError as error:
             self._metrics.failed(Api.FETCH, error)
@@ -199,11 +199,39 @@ class FetchHandler:
         result = FetchResult(
             wanted.topic,
             wanted.partition,
-            length=log_slice.length if log_slice is not None else 0,
+            length=sum(each.length for each in slices),
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
+            chosen=wanted.columns is not None,
         )
-        return PartitionRead(result, log_slice, log, settled)
+        return PartitionRead(result, slices, log, settled)
+
+
+def _slices(
+    log: PartitionLog, wanted: FetchPartition, *, max_bytes: int
+) -> tuple[Sequence[LogSlice], bool]:
+    """What there is for one partition, and whether a larger ``max_bytes`` would have brought more.
+
+    Raises LogbusError.
+    """
+    choice = wanted.columns
+    ahead = max_bytes if choice is None else READ_AHEAD * max_bytes
+    whole = log.read(wanted.offset, max_bytes=ahead, end=wanted.end)
+    if whole is None:
+        return (), False
+    if choice is None:
+        return (whole,), whole.bytes_after > 0
+    try:
+        slices = chosen_slices(whole, choice, max_bytes=max_bytes)
+    except OSError as error:
+        raise StorageError(
+            f"Could not read a segment of {log.topic_partition}: {error.strerror or error}; check "
+            "the disk."
+        ) from error
+    last = slices[-1]
+    return slices, whole.bytes_after > 0 or last.position + last.length < whole.position + (
+        whole.length
+    )
 
 
 class _LongPoll(DelayedResponse):

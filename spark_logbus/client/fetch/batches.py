@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +17,13 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record.arrow import decode
+from spark_logbus.record.cut_run import find_cut_run
+from spark_logbus.record.format import LAYOUT_COLUMNS
 from spark_logbus.record.plain import integers, scalar
 from spark_logbus.record.run import RecordBatchRun, find_run
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +42,21 @@ class FetchedBatch:
     header: RecordBatchHeader
 
     @property
+    def has_gaps(self) -> bool:
+        """False: offsets rise by one."""
+        return "offset_delta" in self.arrow_batch.schema.names
+
+    @property
     def next_offset(self) -> int:
         """The offset after the last record here."""
-        if not self.header.has_offset_delta:
+        if not self.has_gaps:
             return int(self.base_offset + self.arrow_batch.num_rows)
         deltas = self.arrow_batch.column("offset_delta")
         return int(self.header.base_offset + deltas[-1].as_py() + 1)
 
     def offsets(self) -> pa.Array:
         """The offset of each record, int64."""
-        if self.header.has_offset_delta:
+        if self.has_gaps:
             deltas = self.arrow_batch.column("offset_delta").cast(pa.int64())
             return pc.add(deltas, scalar(self.header.base_offset, pa.int64()))
         dense = range(self.base_offset, self.base_offset + self.arrow_batch.num_rows)
@@ -54,24 +65,31 @@ class FetchedBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """One whole record batch as received, header parsed, checksum not verified yet."""
+    """One record batch as received, header parsed, checksum not verified yet. Whole, unless
+    ``is_cut``: then it came with some of its columns only."""
 
     header: RecordBatchHeader
     data: memoryview
+    is_cut: bool = False
 
 
 def received_run(
-    topic_partition: TopicPartition, data: memoryview, *, position: int
+    topic_partition: TopicPartition,
+    data: memoryview,
+    *,
+    position: int,
+    chosen_by: ValueReader | None = None,
 ) -> RecordBatchRun | None:
     """The whole record batches of a fetch at ``position``; one that is cut off is left out, and
-    None is returned if there is no other.
+    None is returned if there is no other. With ``chosen_by`` they came with the columns that it
+    chose.
 
     Checksums are left for later. It ends before a damaged header, so that the record batches in
     front of it are read; at the start, where the next fetch then begins, that raises
     CorruptRecordBatchError or UnsupportedVersionError.
     """
     try:
-        run = find_run(data)
+        run = find_run(data) if chosen_by is None else find_cut_run(data, chosen_by.cut)
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"
@@ -96,28 +114,39 @@ def walk(
 
 def encoded_batch(run: RecordBatchRun, number: int) -> EncodedBatch:
     """One of the record batches of ``run``."""
-    return EncodedBatch(run.header(number), run.record_batch(number))
+    return EncodedBatch(run.header(number), run.record_batch(number), run.is_cut(number))
 
 
 def decoded(
-    topic_partition: TopicPartition, raw: EncodedBatch, *, start: int, end: int
+    topic_partition: TopicPartition,
+    raw: EncodedBatch,
+    *,
+    start: int,
+    end: int,
+    values: ValueReader | None = None,
 ) -> FetchedBatch | None:
-    """The records of ``raw`` in ``[start, end)``, verified; None if there are none."""
+    """The records of ``raw`` in ``[start, end)``, verified; None if there are none. ``values``
+    decodes those of a topic with a schema."""
     header = raw.header
     if header.base_offset >= end:
         return None
     try:
-        verify_against(header, raw.data)
+        if values is None:
+            verify_against(header, raw.data)
+        else:
+            values.verify(header, raw.data, is_cut=raw.is_cut)
         if header.is_control:
             return None
-        arrow_batch = decode(header, raw.data)
+        arrow_batch = _arrow_batch(raw, values)
     except CorruptRecordBatchError as error:
         damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)
         raise CorruptRecordBatchError(
             f"The records {damaged} are damaged. Those before, and from offset {damaged.end} on, "
             f"are readable: continue there. {error}"
         ) from error
-    if header.has_offset_delta:
+    if not arrow_batch.num_rows:
+        return None
+    if "offset_delta" in arrow_batch.schema.names:
         skip, stop = _rows_with_gaps(header, arrow_batch, start=start, end=end)
         if skip >= stop:
             return None
@@ -131,6 +160,18 @@ def decoded(
     if skip or stop < header.record_count:
         arrow_batch = arrow_batch.slice(skip, stop - skip)
     return FetchedBatch(topic_partition, header.base_offset + skip, arrow_batch, header)
+
+
+def _arrow_batch(raw: EncodedBatch, values: ValueReader | None) -> pa.RecordBatch:
+    header = raw.header
+    if values is not None and header.layout == LAYOUT_COLUMNS:
+        columns = values.columns(header, raw.data, is_cut=raw.is_cut)
+        return pa.RecordBatch.from_pydict(columns)
+    arrow_batch = decode(header, raw.data)
+    if values is None:
+        return arrow_batch
+    columns = dict(zip(arrow_batch.schema.names, arrow_batch.columns, strict=True))
+    return pa.RecordBatch.from_pydict(values.of_datums(columns, header))
 
 
 def _rows_with_gaps(

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
-from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
 from spark_logbus.record.columns import payload_schema
 from spark_logbus.record.join import joined
 from spark_logbus.record.run import RecordBatchRun, verified
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
 
 # To decode fewer together takes longer than one by one.
 _LEAST_TOGETHER: Final = 10
@@ -77,7 +80,9 @@ class FetchedColumns:
             },
             first.base_offset,
             fetched[-1].next_offset,
-            _concatenated([one.offsets() for one in fetched]) if header.has_offset_delta else None,
+            _concatenated([one.offsets() for one in fetched])
+            if any(one.has_gaps for one in fetched)
+            else None,
             header.timestamp_type,
             size_bytes,
         )
@@ -96,6 +101,7 @@ def take_columns(
     end: int,
     enough_rows: int,
     enough_bytes: int,
+    values: ValueReader | None = None,
 ) -> tuple[int, FetchedColumns | None]:
     """The records in ``[start, end)`` of so many of the first record batches of ``run`` as have the
     same attributes and make up about ``enough_rows`` or ``enough_bytes``, and their number.
@@ -106,16 +112,24 @@ def take_columns(
     count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
     part = run.part(0, count)
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
-    is_compressed = attributes & fmt.COMPRESSION_MASK != Compression.NONE
-    if not is_compressed and count >= _LEAST_TOGETHER and (count := verified(part)):
+    joins = not attributes & (fmt.COMPRESSION_MASK | fmt.LAYOUT_MASK)
+    if joins and count >= _LEAST_TOGETHER and (count := verified(part)):
         part = part.part(0, count)
         if attributes & fmt.CONTROL:
             return count, None
         columns = joined(part, wanted)
+        if columns is not None and values is not None and "value" in columns:
+            columns = values.of_datums(columns, part.header(0))
         if columns is not None:
             return count, _cut(topic_partition, part, columns, attributes, start=start, end=end)
     return _one_by_one(
-        topic_partition, part, wanted, start=start, end=end, enough_bytes=enough_bytes
+        topic_partition,
+        part,
+        wanted,
+        start=start,
+        end=end,
+        enough_bytes=enough_bytes,
+        values=values,
     )
 
 
@@ -127,7 +141,12 @@ _NOT_JOINED: Final = fmt.COMPRESSION_MASK | fmt.CONTROL | fmt.LOG_APPEND_TIME | 
 
 
 def take_batch(
-    topic_partition: TopicPartition, run: RecordBatchRun, *, start: int, end: int
+    topic_partition: TopicPartition,
+    run: RecordBatchRun,
+    *,
+    start: int,
+    end: int,
+    values: ValueReader | None = None,
 ) -> tuple[int, FetchedBatch | None]:
     """The records in ``[start, end)`` of the first record batch of ``run``, or of as many small
     ones as can be decoded together, and how many these are.
@@ -135,7 +154,7 @@ def take_batch(
     Raises and stops as ``take_columns`` does.
     """
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
-    if len(run) >= _LEAST_TOGETHER and not attributes & _NOT_JOINED:
+    if len(run) >= _LEAST_TOGETHER and values is None and not attributes & _NOT_JOINED:
         count = _alike(run, end=end, enough_rows=_JOINED_ROWS, enough_bytes=_JOINED_BYTES)
         if count >= _LEAST_TOGETHER and (count := verified(run.part(0, count))):
             part = run.part(0, count)
@@ -153,13 +172,15 @@ def take_batch(
                     return count, None
                 first = part.base_offset + skip
                 return count, FetchedBatch(topic_partition, first, rows, part.header(0))
-    return 1, decoded(topic_partition, encoded_batch(run, 0), start=start, end=end)
+    raw = encoded_batch(run, 0)
+    return 1, decoded(topic_partition, raw, start=start, end=end, values=values)
 
 
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:
     """The number of record batches to decode together, from the first one on; at least 1."""
     few = run.part(0, _LEAST_TOGETHER)
     prefixes, counts = few.headers["checked_prefix"].tolist(), few.headers["record_count"].tolist()
+    schema_id = few.headers["schema_id"][0]
     sizes, first_offsets = np.diff(few.bounds).tolist(), few.headers["base_offset"].tolist()
     rows = size = 0
     for number, prefix in enumerate(prefixes):
@@ -174,7 +195,10 @@ def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int
         int(np.searchsorted(run.headers["base_offset"], end)),
         len(run),
     )
-    others = np.flatnonzero(run.headers["checked_prefix"][:enough] != prefixes[0])
+    others = np.flatnonzero(
+        (run.headers["checked_prefix"][:enough] != prefixes[0])
+        | (run.headers["schema_id"][:enough] != schema_id)
+    )
     return max(1, int(others[0]) if len(others) else enough)
 
 
@@ -186,6 +210,7 @@ def _one_by_one(
     start: int,
     end: int,
     enough_bytes: int,
+    values: ValueReader | None,
 ) -> tuple[int, FetchedColumns | None]:
     """As ``take_columns``, of record batches with the same attributes."""
     found: list[FetchedBatch] = []
@@ -193,8 +218,8 @@ def _one_by_one(
     for number in range(len(run)):
         try:
             raw = encoded_batch(run, number)
-            fetched = decoded(topic_partition, raw, start=start, end=end)
-        except CorruptRecordBatchError:
+            fetched = decoded(topic_partition, raw, start=start, end=end, values=values)
+        except (CorruptRecordBatchError, UndecodableRecordError):
             if number == 0:
                 raise
             break

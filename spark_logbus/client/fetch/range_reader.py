@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
@@ -36,6 +36,9 @@ from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchRespon
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
+
 logger = logging.getLogger(__name__)
 
 _MAX_WAIT_MS: Final = 500  # of one fetch, when the range reaches beyond the high watermark
@@ -57,7 +60,8 @@ class RangeReader:
     a start that is no longer in the log. With ``topic_id``, a topic that was deleted and created
     again raises TopicRecreatedError. Other errors: UnknownTopicError, CorruptRecordBatchError,
     and the retriable ones once the retry deadline has passed. ``received`` is what another fetch
-    has brought from the start on, to begin with.
+    has brought from the start on, to begin with. ``values`` decodes those of a topic with a schema,
+    and says which columns are asked for; its errors are raised as well.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class RangeReader:
         in_flight: int = 2,
         missing_tail_wait_ms: int = 5_000,
         received: memoryview | None = None,
+        values: ValueReader | None = None,
     ) -> None:
         if fetch_bytes < 1 or not 1 <= in_flight <= 2:
             raise ConfigError(
@@ -90,6 +95,8 @@ class RangeReader:
         self._pending: PendingResponse | None = None
         self._tail_deadline: Deadline | None = None
         self._closed = False
+        self._values = values
+        self._choice = values.choice if values is not None else None
         if received is not None:
             with suppress(LogbusError):  # fetched again, and the error met by who reads
                 self._take(received_run(self._tp, received, position=self._position))
@@ -101,7 +108,11 @@ class RangeReader:
         while (run := self._next_run()) is not None:
             try:
                 fetched = decoded(
-                    self._tp, encoded_batch(run, 0), start=self._range.start, end=self._range.end
+                    self._tp,
+                    encoded_batch(run, 0),
+                    start=self._range.start,
+                    end=self._range.end,
+                    values=self._values,
                 )
             except BaseException:
                 self.close()
@@ -130,6 +141,7 @@ class RangeReader:
                     end=self._range.end,
                     enough_rows=enough_rows,
                     enough_bytes=enough_bytes,
+                    values=self._values,
                 )
             except BaseException:
                 self.close()
@@ -215,6 +227,7 @@ class RangeReader:
                     self._fetch_bytes,
                     self._range.end,
                     self._topic_id,
+                    self._choice,
                 )
             ],
             max_bytes_by_descriptor=self._max_by_file,
@@ -224,6 +237,8 @@ class RangeReader:
     @property
     def _max_by_file(self) -> int:
         """The most that a fetch asks for; it stays the same until that was answered."""
+        if self._choice is not None:
+            return 0  # some columns are fewer bytes than the whole file, however they come
         takes_files = self._connection is not None and self._connection.takes_files
         return self._max_mapped_bytes if takes_files else 0
 
@@ -244,7 +259,8 @@ class RangeReader:
         data = self._data(pending, response.position, result.length)
         if data is None:
             return  # to be fetched again
-        run = received_run(self._tp, data, position=self._position)
+        chosen_by = self._values if result.chosen else None
+        run = received_run(self._tp, data, position=self._position, chosen_by=chosen_by)
         if run is None:
             raise CorruptRecordBatchError(
                 f"{self._tp}: a fetch at offset {self._position} brought {result.length} bytes "

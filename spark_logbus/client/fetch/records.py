@@ -50,7 +50,7 @@ def records_of(fetched: FetchedBatch) -> Iterator[ConsumerRecord]:
 
 
 def _offsets(fetched: FetchedBatch) -> Iterable[int]:
-    if fetched.header.has_offset_delta:
+    if fetched.has_gaps:
         return fetched.offsets().to_pylist()  # type: ignore[no-any-return]
     return range(fetched.base_offset, fetched.next_offset)
 

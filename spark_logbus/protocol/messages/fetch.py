@@ -6,6 +6,7 @@ from spark_logbus.protocol.messages.api import Api, Message, Operation, Resource
 from spark_logbus.protocol.messages.error import ErrorInfo
 
 __all__ = [
+    "ColumnChoice",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -13,10 +14,25 @@ __all__ = [
 ]
 
 
+class ColumnChoice(Message):
+    """The columns that are wanted of record batches of layout 1: those of the record by name
+    (``timestamp``, ``key``, ``headers``), and for each schema id the places of fields of the value;
+    None: all of them.
+
+    Record batches of fewer than ``min_bytes``, and those of other schemas, come whole all the same.
+    What is left out is cut out of the record batch, which is otherwise as it was.
+    """
+
+    columns: list[str]
+    fields: dict[int, list[int] | None]
+    min_bytes: int = 0
+
+
 class FetchPartition(Message):
     """Records from ``offset`` on; no record batch that starts at or after ``end``, if given.
 
     ``topic_id``, if given, is of the topic that is meant, and of no later one of its name.
+    ``columns`` None: all of each record batch.
     """
 
     topic: str
@@ -25,6 +41,7 @@ class FetchPartition(Message):
     max_bytes: int
     end: int | None = None
     topic_id: str | None = None
+    columns: ColumnChoice | None = None
 
 
 class FetchRequest(Message):
@@ -44,7 +61,10 @@ class FetchRequest(Message):
 
 class FetchResult(Message):
     """``length`` bytes of the payload: record batches, the first of which holds the offset asked
-    for (it may begin before it), the last of which may be cut off."""
+    for (it may begin before it), the last of which may be cut off.
+
+    ``chosen``: those that the request's ``columns`` are of have no other columns.
+    """
 
     topic: str
     partition: int
@@ -52,6 +72,7 @@ class FetchResult(Message):
     log_start_offset: int = -1
     high_watermark: int = -1
     error: ErrorInfo | None = None
+    chosen: bool = False
 
 
 class FetchResponse(Message):

@@ -1,0 +1,111 @@
+"""Record batches without the columns that a fetch does not want: as slices of the segment.
+
+Only what stands before the columns is read, to know where each one lies; nothing is decoded. A
+record batch that is small, of another layout or schema, or not sound goes out whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.log import LogSlice
+from spark_logbus.protocol import ColumnChoice
+from spark_logbus.record import RecordBatchHeader, parse_header
+from spark_logbus.record import format as fmt
+from spark_logbus.record.chunks import (
+    ChunkError,
+    Directory,
+    body_start_of,
+    chosen_chunks,
+    read_directory,
+)
+
+# Of the log, for each byte that a fetch may bring. Ever fewer columns of ever wider records come to
+# ever smaller responses, which cost what they bring no more.
+READ_AHEAD: Final = 16
+_MOST_SLICES: Final = 512
+_PAGE_BYTES: Final = 4096  # what stands before the columns of most record batches
+
+
+def chosen_slices(whole: LogSlice, choice: ColumnChoice, *, max_bytes: int) -> list[LogSlice]:
+    """What a fetch gets of ``whole``, from its beginning on: at most ``max_bytes``, or what is
+    chosen of the first record batch if that is more. Raises OSError."""
+    slices: list[LogSlice] = []
+    length = 0
+    for pieces in _pieces(whole, choice):
+        size = sum(stop - start for start, stop in pieces)
+        if slices and (length + size > max_bytes or len(slices) >= _MOST_SLICES):
+            break
+        length += size
+        for start, stop in pieces:
+            if slices and slices[-1].position + slices[-1].length == start:
+                start = slices.pop().position
+            slices.append(LogSlice(whole.file, start, stop - start))
+    return slices
+
+
+def _pieces(whole: LogSlice, choice: ColumnChoice) -> Iterator[list[tuple[int, int]]]:
+    """The places in the file of what is chosen of each record batch."""
+    position, end = whole.position, whole.position + whole.length
+    page, page_at = b"", 0
+    while position < end:
+        at = position - page_at
+        if at + fmt.CHUNKS_AT > len(page):
+            size = min(_PAGE_BYTES, end - position)
+            page, page_at, at = whole.file.pread(size, position), position, 0
+        try:
+            header = parse_header(page, at)
+        except (CorruptRecordBatchError, UnsupportedVersionError):
+            yield [(position, end)]  # the reader finds out what is wrong with it
+            return
+        stop = min(end, position + header.size)
+        if _is_chosen(header, choice):
+            fields = choice.fields[header.schema_id]
+            yield _chosen(whole, header, position, page[at:], choice.columns, fields)
+        else:
+            yield [(position, stop)]
+        position = stop
+
+
+def _is_chosen(header: RecordBatchHeader, choice: ColumnChoice) -> bool:
+    return (
+        header.layout == fmt.LAYOUT_COLUMNS
+        and header.schema_id in choice.fields
+        and header.size >= choice.min_bytes
+    )
+
+
+def _chosen(
+    whole: LogSlice,
+    header: RecordBatchHeader,
+    position: int,
+    beginning: bytes,
+    columns: list[str],
+    fields: list[int] | None,
+) -> list[tuple[int, int]]:
+    try:
+        directory = _directory(whole, header, position, beginning)
+    except ChunkError:
+        return [(position, position + header.size)]
+    places = [(0, directory.body_start)]
+    bounds = list(pairwise(directory.bounds))
+    places += [
+        bounds[number]
+        for number in chosen_chunks(
+            header.attributes, len(directory), columns=columns, fields=fields
+        )
+    ]
+    return [(position + start, position + stop) for start, stop in places if start < stop]
+
+
+def _directory(
+    whole: LogSlice, header: RecordBatchHeader, position: int, beginning: bytes
+) -> Directory:
+    body_start = body_start_of(beginning)
+    if body_start > len(beginning):
+        size = min(body_start, header.size, fmt.MAX_BEGINNING_BYTES)
+        beginning = whole.file.pread(size, position)
+    return read_directory(beginning, header.size)
