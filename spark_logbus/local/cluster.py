@@ -10,25 +10,20 @@ one directory, and a cluster started again on it continues where it was, on the 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from spark_logbus.clock import SystemClock
 from spark_logbus.errors import ConfigError, EmbeddedServerError
-from spark_logbus.local.processes import spawn, stop
+from spark_logbus.local.child_server import ChildServer
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 __all__ = ["BrokerProcess", "EmbeddedCluster"]
 
 _START_DEADLINE_S = 90.0  # a crashed broker's registration and a long recovery are waited for
 _STOP_GRACE_S = 30.0  # a broker needs half of it when ZooKeeper does not answer
-_POLL_S = 0.02
-_LOG_LINES_SHOWN = 15
 _CHROOT = "logbus"
 
 # A broker that was killed is expected back at once here, so its registration should not linger.
@@ -37,99 +32,29 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {"broker": {"port": 0, "zookeeper_s
 Settings = Mapping[str, Mapping[str, Any]]
 
 
-class BrokerProcess:
-    """One broker in a child process. Use from one thread at a time."""
+class BrokerProcess(ChildServer):
+    """One broker in a child process; its address is ``host:port``. Stopped, it closes its logs
+    cleanly. Use from one thread at a time."""
 
     def __init__(self, broker_id: int, directory: Path, *, zookeeper: str, settings: Settings):
+        super().__init__(
+            f"Broker {broker_id}",
+            directory,
+            kind="broker",
+            start_deadline_s=_START_DEADLINE_S,
+            stop_grace_s=_STOP_GRACE_S,
+        )
         self.broker_id = broker_id
-        self.directory = directory
         self._zookeeper = zookeeper
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise EmbeddedServerError(f"Broker {self.broker_id} has not been started.")
-        return self._process.pid
-
-    @property
-    def address(self) -> str:
-        """``host:port``, known once it is ready."""
-        try:
-            return self._ready_file.read_text("utf-8").strip()
-        except FileNotFoundError as error:
-            raise EmbeddedServerError(
-                f"Broker {self.broker_id} is not ready, so it has no address yet."
-            ) from error
-
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "broker.out"
-
-    @property
-    def _ready_file(self) -> Path:
-        return self.directory / "broker.ready"
-
-    def launch(self) -> None:
-        """Start the process; ``wait_until_ready`` waits for it to serve."""
-        if self.running:
-            raise EmbeddedServerError(f"Broker {self.broker_id} runs already.")
+    def _prepare(self) -> list[str]:
         config = self.directory / "broker.toml"
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            config.write_text(self._toml(), "utf-8")
-            self._ready_file.unlink(missing_ok=True)
-        except OSError as error:
-            raise EmbeddedServerError(
-                f"Cannot prepare the directory of broker {self.broker_id}: {error}."
-            ) from error
-        command = [sys.executable, "-m", "spark_logbus.cli", "broker", "--config", config,
-                   "--ready-file", self._ready_file]  # fmt: skip
-        self._process = spawn([str(part) for part in command], output=self.log_file)
-
-    def wait_until_ready(self) -> None:
-        """Raises EmbeddedServerError, with the end of the broker's log, if that never comes."""
-        if self._process is None:
-            raise EmbeddedServerError(f"Broker {self.broker_id} has not been started.")
-        clock = SystemClock()
-        deadline = clock.monotonic() + _START_DEADLINE_S
-        while not self._ready_file.exists():
-            with suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(timeout=_POLL_S)
-                raise EmbeddedServerError(
-                    f"Broker {self.broker_id} ended with code {code} instead of serving. "
-                    + self._last_words()
-                )
-            if clock.monotonic() > deadline:
-                raise EmbeddedServerError(
-                    f"Broker {self.broker_id} is not ready after {_START_DEADLINE_S:.0f} seconds. "
-                    + self._last_words()
-                )
-
-    def start(self) -> None:
-        self.launch()
-        self.wait_until_ready()
-
-    def ask_to_stop(self) -> None:
-        """SIGTERM, without waiting."""
-        if self._process is not None:
-            self._process.terminate()
-
-    def stop(self) -> None:
-        """SIGTERM and wait; the broker closes its logs cleanly."""
-        if self._process is not None:
-            stop(self._process, _STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """SIGKILL: what a crash of the process does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        config.write_text(self._toml(), "utf-8")
+        return [
+            sys.executable, "-m", "spark_logbus.cli", "broker", "--config", str(config),
+            "--ready-file", str(self._ready_file),
+        ]  # fmt: skip
 
     def _toml(self) -> str:
         tables: dict[str, dict[str, Any]] = {}
@@ -146,10 +71,6 @@ class BrokerProcess:
             lines.append(f"[{table}]")
             lines += [f"{key} = {_toml_value(value)}" for key, value in values.items()]
         return "\n".join(lines) + "\n"
-
-    def _last_words(self) -> str:
-        lines = self.log_file.read_text("utf-8", errors="replace").splitlines()
-        return "\n".join([f"{self.log_file} ends with:", *lines[-_LOG_LINES_SHOWN:]])
 
 
 class EmbeddedCluster:

@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -19,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.local.cluster import BrokerProcess, Settings
-from spark_logbus.local.processes import spawn
 
 _MOUNT = 'mount -t tmpfs -o size="$2"m tmpfs "$1" && echo mounted && exec sleep infinity'
 
@@ -77,12 +75,8 @@ class BrokerOnSmallDisk(BrokerProcess):
         super().__init__(1, directory, zookeeper=zookeeper, settings=settings)
         self._disk = disk
 
-    def launch(self) -> None:
-        config = self.directory / "broker.toml"
-        config.write_text(self._toml(), "utf-8")
-        self._ready_file.unlink(missing_ok=True)
-        command = [shutil.which("nsenter"), "--target", self._disk.holder, "--user",
-                   "--preserve-credentials", "--mount", "--", sys.executable, "-m",
-                   "spark_logbus.cli", "broker", "--config", config,
-                   "--ready-file", self._ready_file]  # fmt: skip
-        self._process = spawn([str(part) for part in command], output=self.log_file)
+    def _prepare(self) -> list[str]:
+        nsenter = shutil.which("nsenter")
+        assert nsenter is not None, "the disk is there, so it was found"
+        return [nsenter, "--target", str(self._disk.holder), "--user", "--preserve-credentials",
+                "--mount", "--", *super()._prepare()]  # fmt: skip
