@@ -9,14 +9,19 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from kazoo.client import KazooClient
 
 from spark_logbus.local.java import ensure_java_home
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
+#: Of the examples that Hypothesis tries in a run of all tests, those of a shorter run.
+SHORT_RUN_PERCENT = 30
 
-def pytest_configure() -> None:
-    """Spark's workers run this very Python, and any Java that logbus would choose.
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Spark's workers run this very Python, and any Java that logbus would choose. Hypothesis tries
+    fewer examples where the longer tests are left out (see tests/property/examples.py).
 
     Started in the background by a shell, tests ignore SIGINT, and programs inherit that; those
     under test are to hear it.
@@ -25,6 +30,9 @@ def pytest_configure() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ensure_java_home()
+    settings.register_profile("short run", max_examples=SHORT_RUN_PERCENT)
+    if "not long" in config.option.markexpr:
+        settings.load_profile("short run")
 
 
 @pytest.fixture(scope="session")

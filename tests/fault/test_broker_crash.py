@@ -175,8 +175,11 @@ def cut_power_and_check(directory: Path, zookeeper: str, *, rounds: int, seed: i
         broker.kill()
 
 
-def test_what_was_acknowledged_or_read_survives_kill_9(tmp_path: Path, chroot: str) -> None:
-    kill_and_check(tmp_path, chroot, rounds=3, seed=1)
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_what_was_acknowledged_or_read_survives_kill_9(
+    tmp_path: Path, chroot: str, rounds: int
+) -> None:
+    kill_and_check(tmp_path, chroot, rounds=rounds, seed=1)
 
 
 @pytest.mark.long
@@ -199,8 +202,11 @@ def test_what_was_written_and_never_flushed_survives_kill_9(tmp_path: Path, chro
             assert wire.append("t", 0, data).results[0].base_offset == 21
 
 
-def test_what_was_acknowledged_or_read_survives_power_loss(tmp_path: Path, chroot: str) -> None:
-    cut_power_and_check(tmp_path, chroot, rounds=3, seed=2)
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_what_was_acknowledged_or_read_survives_power_loss(
+    tmp_path: Path, chroot: str, rounds: int
+) -> None:
+    cut_power_and_check(tmp_path, chroot, rounds=rounds, seed=2)
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def registered(connect: str) -> list[int]:
         return [address.broker_id for address in BrokerRegistry(session).live()]
 
 
+@pytest.mark.long
 def test_a_stopped_broker_that_lost_its_id_acknowledges_nothing(
     tmp_path: Path, chroot: str
 ) -> None:

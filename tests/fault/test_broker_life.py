@@ -204,11 +204,14 @@ def test_a_broker_refuses_a_directory_of_somebody_elses(tmp_path: Path, chroot: 
     assert (data / "thesis.deleted" / "chapter.txt").read_text() == "years of work"
 
 
-def test_a_broker_that_goes_on_after_a_stop_hears_sigterm(tmp_path: Path, chroot: str) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_a_broker_that_goes_on_after_a_stop_hears_sigterm(
+    tmp_path: Path, chroot: str, rounds: int
+) -> None:
     """The system gives a signal to any thread that can take it, and that is often another one than
     the main thread, which still stands."""
     with broker_process(tmp_path, chroot) as broker:
-        for _ in range(5):
+        for _ in range(rounds):
             os.kill(broker.pid, signal.SIGSTOP)
             wait_until(lambda: process_is_stopped(broker.pid))
             os.kill(broker.pid, signal.SIGCONT)

@@ -38,6 +38,7 @@ def serving(directory: Path, zookeeper: str, **network: int) -> Iterator[BrokerP
         yield broker
 
 
+@pytest.mark.long
 def test_drips_buy_no_time_before_the_handshake(tmp_path: Path, chroot: str) -> None:
     pause = threading.Event()
     with (
@@ -84,6 +85,7 @@ def test_ten_thousand_idle_connections_cost_little(tmp_path: Path, chroot: str) 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 def test_half_a_frame_stalls_out(tmp_path: Path, chroot: str) -> None:
     with (
         serving(tmp_path, chroot, stall_timeout_ms=700) as broker,
@@ -99,6 +101,7 @@ def test_half_a_frame_stalls_out(tmp_path: Path, chroot: str) -> None:
             assert wire.call(Api.METADATA, MetadataRequest([]), MetadataResponse).brokers
 
 
+@pytest.mark.long
 def test_a_request_that_drips_in_ends_its_connection(tmp_path: Path, chroot: str) -> None:
     """It sends often enough not to stall, and would hold its share of the memory for ever."""
     pause = threading.Event()
@@ -222,6 +225,7 @@ def is_served(cluster: Cluster, address: BrokerAddress) -> bool:
         connection.close()
 
 
+@pytest.mark.long
 def test_idle_local_connections_shut_out_nobody(tmp_path: Path, chroot: str) -> None:
     with serving(tmp_path, chroot) as broker, Cluster.from_zookeeper(chroot) as cluster:
         (address,) = cluster.brokers
@@ -232,6 +236,7 @@ def test_idle_local_connections_shut_out_nobody(tmp_path: Path, chroot: str) -> 
             wait_until(lambda: "max_connections_per_process" in broker.log_file.read_text())
 
 
+@pytest.mark.long
 def test_a_client_refused_at_the_local_socket_uses_tcp(tmp_path: Path, chroot: str) -> None:
     with (
         serving(tmp_path, chroot, max_connections_per_address=200) as broker,
@@ -312,6 +317,7 @@ def test_connections_leave_descriptors_to_the_logs(tmp_path: Path, chroot: str) 
     assert "foreseen" not in (tmp_path / "out").read_text()
 
 
+@pytest.mark.long
 def test_a_limit_of_descriptors_that_is_reached_all_the_same(tmp_path: Path, chroot: str) -> None:
     """Whoever is inside lives on, and others get in when some have left."""
     with broker_process(tmp_path, chroot) as broker, contextlib.ExitStack() as stack:

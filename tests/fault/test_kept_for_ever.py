@@ -91,6 +91,7 @@ def test_a_topic_that_is_kept_for_ever_outlives_every_start(tmp_path: Path) -> N
             assert "all their records are kept" in broker.log_file.read_text()
 
 
+@pytest.mark.long
 def test_a_backfill_is_kept_as_long_as_records_of_today(tmp_path: Path, chroot: str) -> None:
     config = {"retention.ms": "3600000", "segment.bytes": "2048"}
     a_year_ago = (time.time_ns() // 1000 - 365 * 86_400 * 1_000_000,) * 2

@@ -138,6 +138,7 @@ def test_a_missing_data_directory_is_refused_until_it_is_back(
     assert append(broker, 0, 1, 2) == [2 * AT_FIRST] * 3
 
 
+@pytest.mark.long
 def test_a_restored_backup_is_refused_where_records_are_missing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_addresses_that_are_none(command: Command, address: str) -> None:
     assert repr(address) in command("topics", "list", "--zookeeper", address).refusal
 
 
+@pytest.mark.long
 def test_an_address_without_a_cluster_is_told_at_once(
     command: Command, logbus: Logbus, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,15 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic
 
 PATIENCE_S = 1.0  # shorter than what is waited for after the first Ctrl-C
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_it_and_tells_what_was_acknowledged(
     tmp_path: Path, chroot: str
 ) -> None:

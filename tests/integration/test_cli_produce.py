@@ -68,6 +68,7 @@ def values(logbus: Logbus, topic: str) -> list[int]:
     return sorted(int(row["value"]) for rows in stored(logbus, topic).values() for row in rows)
 
 
+@pytest.mark.long
 def test_many_lines_keep_the_order_of_their_partitions(logbus: Logbus, tmp_path: Path) -> None:
     name, lines = logbus.topic(partitions=3), tmp_path / "lines"
     with lines.open("w") as file:
@@ -86,6 +87,7 @@ def test_many_lines_keep_the_order_of_their_partitions(logbus: Logbus, tmp_path:
         assert all(row["key"] == b"k%d" % (int(row["value"]) % 1_000) for row in keyed)
 
 
+@pytest.mark.long
 def test_records_that_bring_their_partition_keep_its_order(logbus: Logbus) -> None:
     name = logbus.topic(partitions=3)
     given: list[Row] = [
@@ -139,6 +141,7 @@ def test_a_line_that_is_too_long_ends_it_there(logbus: Logbus, wrong: bytes) -> 
     assert values(logbus, name) == list(range(3_210))
 
 
+@pytest.mark.long
 def test_a_partition_that_is_none_ends_it_there(logbus: Logbus) -> None:
     name = logbus.topic(partitions=3)
     lines = [json.dumps({"value": str(n), "partition": n % 3}) for n in range(2_000)]
@@ -164,6 +167,7 @@ def test_a_slow_pipe_is_published_line_by_line(logbus: Logbus) -> None:
     assert values(logbus, name) == [0, 0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_ctrl_c_tells_how_many_of_many_were_published(logbus: Logbus) -> None:
     name = logbus.topic(partitions=3)
     with producing(logbus, name) as process:

@@ -212,6 +212,7 @@ def test_wrong_input_of_produce(command: Command, topic: str, tmp_path: Path) ->
     )
 
 
+@pytest.mark.long
 def test_a_reader_that_has_enough(logbus: Logbus) -> None:
     """As ``logbus consume ... | head -1``: no message, though most is never read."""
     name = logbus.topic()

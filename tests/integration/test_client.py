@@ -393,6 +393,7 @@ def test_a_consumer_gives_way_to_a_query_that_holds_its_group(
         assert first.committed(topic_partitions) == {topic_partitions[0]: 2, topic_partitions[1]: 1}
 
 
+@pytest.mark.long
 def test_a_pattern_that_meets_new_topics_blames_no_broker(cluster: Cluster, admin: Admin) -> None:
     """They are described before their leaders serve them."""
     prefix = f"new-{uuid.uuid4().hex[:8]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
@@ -55,6 +55,7 @@ def read_all(cluster: Cluster, topic_partition: TopicPartition) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 def test_order_holds_while_a_leader_is_killed(brokers: EmbeddedCluster, cluster: Cluster) -> None:
     topic = Admin(cluster).create_topic("killed", partitions=2)
     victim = leader_of(brokers, topic, 0)
@@ -115,18 +116,25 @@ def test_readers_follow_a_leader_to_another_port(
     assert consumed == expected
 
 
-def test_a_commit_needs_no_broker(brokers: EmbeddedCluster, cluster: Cluster) -> None:
-    Admin(cluster).create_topic("uncommitted", partitions=1)
-    topic_partition = TopicPartition("uncommitted", 0)
+@pytest.mark.parametrize(
+    "end", [BrokerProcess.stop, pytest.param(BrokerProcess.kill, marks=pytest.mark.long)]
+)
+def test_a_commit_needs_no_broker(
+    brokers: EmbeddedCluster, cluster: Cluster, end: Callable[[BrokerProcess], None]
+) -> None:
+    """One that was killed comes back when its session is over only."""
+    topic = f"uncommitted-{end.__name__}"
+    Admin(cluster).create_topic(topic, partitions=1)
+    topic_partition = TopicPartition(topic, 0)
     with Producer(cluster) as producer:
         for number in range(10):
-            producer.send("uncommitted", b"%d" % number)
-    config = ConsumerConfig(group="alone", zookeeper=brokers.zookeeper, max_wait_ms=100)
+            producer.send(topic, b"%d" % number)
+    config = ConsumerConfig(group=topic, zookeeper=brokers.zookeeper, max_wait_ms=100)
     with Consumer(cluster, config) as consumer:
         consumer.assign([topic_partition])
         assert [record.offset for record in islice(consumer, 7)] == list(range(7))
         for broker in brokers.brokers:
-            broker.kill()
+            end(broker)
         try:
             assert consumer.poll_arrow(0) != []  # the rest, as received
             consumer.commit({topic_partition: 7})

@@ -35,6 +35,7 @@ def leaders_of(cluster: EmbeddedCluster, topic: str) -> dict[int, BrokerProcess]
     return leaders
 
 
+@pytest.mark.long
 def test_a_cluster_comes_back_with_its_addresses_and_records(tmp_path: Path) -> None:
     cluster = EmbeddedCluster(tmp_path, brokers=2)
     with cluster:

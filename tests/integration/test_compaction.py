@@ -175,11 +175,12 @@ def test_a_topic_is_compacted_by_itself_and_reads_right(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("loads", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_compacted_topic_is_loaded_into_a_warehouse(
-    brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, tmp_path: Path
+    brokers: EmbeddedCluster, cluster: Cluster, spark: SparkSession, tmp_path: Path, loads: int
 ) -> None:
     """Each load brings the records that are left of its offsets, and is checked all the same."""
-    topic, broker = "loaded", brokers.brokers[0]
+    topic, broker = f"loaded-{loads}", brokers.brokers[0]
     config = LoadConfig(topic, str(tmp_path), brokers.zookeeper)
 
     def load(*, allow_gaps: bool = False) -> int:
@@ -197,6 +198,8 @@ def test_a_compacted_topic_is_loaded_into_a_warehouse(
     assert len(first) < 1000
     assert load() == len(first)
     assert loaded() == first
+    if loads == 1:
+        return
 
     sent += produce(cluster, topic, 700, start=1000)
     second = wait_until_compacted(broker, cluster, topic, sent)
@@ -300,6 +303,7 @@ def test_a_broker_killed_while_it_compacts(lone: EmbeddedCluster) -> None:
         wait_until(lambda: not leftovers(broker))
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_ends_its_compaction_first(lone: EmbeddedCluster) -> None:
     broker = lone.brokers[0]
     with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:
@@ -314,6 +318,7 @@ def test_a_broker_that_stops_ends_its_compaction_first(lone: EmbeddedCluster) ->
         wait_until_compacted(broker, cluster, "t", sent)
 
 
+@pytest.mark.long
 def test_a_deleted_topic_ends_its_compaction(lone: EmbeddedCluster) -> None:
     """The process would keep the files open that it reads, and their space with them."""
     broker = lone.brokers[0]

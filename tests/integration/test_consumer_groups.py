@@ -138,6 +138,7 @@ def test_groups_read_each_for_itself(
     poll_until(lambda: one.values == two.values == [*"abcd"], one, two)
 
 
+@pytest.mark.long
 def test_more_members_than_partitions(topic: str, reader: Callable[..., Reader]) -> None:
     readers = [reader(topic) for _ in range(5)]
     for one in readers:

@@ -184,6 +184,7 @@ class TestConnectionLoss:
                 ):
                     TopicRegistry(opened).all()
 
+    @pytest.mark.long
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_a_connection_thread_that_dies_is_started_anew(
         self, chroot: str, caplog: pytest.LogCaptureFixture

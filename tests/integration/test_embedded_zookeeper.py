@@ -113,7 +113,8 @@ def test_port_conflict_with_another_zookeeper(tmp_path: Path, zookeeper: Embedde
     assert zookeeper.running
 
 
-def test_refuses_a_directory_in_use(tmp_path: Path) -> None:
+def test_refuses_a_directory_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_logbus.local.zookeeper._LOCK_DEADLINE_S", 0.1)
     with EmbeddedZooKeeper(tmp_path) as server:
         with pytest.raises(DataDirectoryLockedError, match=f"process {os.getpid()} started"):
             EmbeddedZooKeeper(tmp_path).start()
@@ -162,6 +163,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.long
 def test_a_child_dies_with_its_parent_not_its_thread(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(tmp_path)],

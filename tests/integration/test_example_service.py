@@ -156,6 +156,7 @@ def test_requests_arrive_in_the_consumers_counts(
     assert {each.lag for each in positions if each.committed} == {0}
 
 
+@pytest.mark.long
 def test_requests_just_before_the_end_are_published(
     service: Callable[..., Service], consumer: Callable[[str], Program]
 ) -> None:
@@ -168,6 +169,7 @@ def test_requests_just_before_the_end_are_published(
     counting.stop()
 
 
+@pytest.mark.long
 def test_two_consumers_share_the_work(
     service: Callable[..., Service], consumer: Callable[[str], Program]
 ) -> None:
@@ -196,6 +198,7 @@ def test_two_consumers_share_the_work(
     assert all(table(each.stop()) for each in consumers), "each has counted some"
 
 
+@pytest.mark.long
 def test_requests_while_the_broker_is_away_arrive_later(
     embedded: EmbeddedCluster,
     service: Callable[..., Service],
@@ -214,6 +217,7 @@ def test_requests_while_the_broker_is_away_arrive_later(
     counting.stop()
 
 
+@pytest.mark.long
 def test_a_broker_that_stays_away_fails_no_request_and_losses_are_told(
     embedded: EmbeddedCluster, service: Callable[..., Service]
 ) -> None:

@@ -109,7 +109,9 @@ def test_a_prefetch_of_other_ranges_is_given_up(logbus: Logbus, filled: str) -> 
     assert sum(batch.num_rows for batch in planned.rows) == 3
 
 
-@pytest.mark.parametrize("how", ["deleted", "recreated", "beyond the end"])
+@pytest.mark.parametrize(
+    "how", ["deleted", "recreated", pytest.param("beyond the end", marks=pytest.mark.long)]
+)
 def test_a_loss_is_left_to_the_tasks(logbus: Logbus, filled: str, how: str) -> None:
     ranges, topic_ids = all_of(logbus, filled)
     match how:

@@ -84,6 +84,7 @@ def topic(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> Topic:
     return Topic(spark, logbus, tmp_path)
 
 
+@pytest.mark.long
 def test_dates_are_of_utc_wherever_the_session_is(topic: Topic, spark: SparkSession) -> None:
     """The session of the tests is half a day from UTC's midnight, at +05:30."""
     assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Kolkata"
@@ -105,6 +106,7 @@ def test_all_of_a_record_is_kept(topic: Topic) -> None:
     assert topic.rows("unix_micros(timestamp)") == [(DAY_US + 5,), (0,)]
 
 
+@pytest.mark.long
 def test_json_that_does_not_fit_is_kept_as_it_came(topic: Topic) -> None:
     values = ['{"n": 1, "s": "x"}', '{"n": "one"}', "{", "", "null", "[]", '{"other": 1}', None]
     topic.produce(*values)
@@ -131,6 +133,7 @@ def test_of_json_nothing_is_dropped_unless_told(topic: Topic) -> None:
     assert rows == [*((value.encode(),) for value in NOT_NAMED), (None,)]
 
 
+@pytest.mark.long
 def test_values_are_dropped_when_told(topic: Topic) -> None:
     topic.produce('{"n": 1, "more": 2}', "{")
     topic.load(json_schema="n int", drop_value=True)
@@ -141,6 +144,7 @@ def test_values_are_dropped_when_told(topic: Topic) -> None:
         topic.load(drop_value=True)
 
 
+@pytest.mark.long
 def test_a_field_may_take_the_place_of_the_value(topic: Topic) -> None:
     topic.produce('{"value": 5}')
     with pytest.raises(ConfigError, match="names value, the column that keeps each value"):
@@ -240,6 +244,7 @@ def test_one_directory_has_one_lock_however_it_is_written(
                 topic.load(root=same)
 
 
+@pytest.mark.long
 def test_two_commits_of_one_number(topic: Topic, spark: SparkSession) -> None:
     """Were the lock to fail, the second is refused and changes nothing."""
     topic.produce("a")

@@ -65,6 +65,7 @@ def test_log_records_are_published(embedded: EmbeddedCluster) -> None:
     assert "ValueError: no stock" in str(second["exception"])
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_holds_up_nobody(embedded: EmbeddedCluster) -> None:
     config = ProducerConfig(
         max_block_ms=0, buffer_bytes=1 << 20, batch_bytes=1 << 18, delivery_timeout_ms=2_000

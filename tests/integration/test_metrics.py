@@ -124,6 +124,7 @@ def test_requests_that_are_none_and_connections_that_are_refused(
             wait_for(broker, "connections_refused_total", 3)
 
 
+@pytest.mark.long
 def test_retention_is_counted_and_series_go_with_their_topic(broker: BrokerProcess) -> None:
     with connect(broker) as wire:
         create_topic(wire, "t", config={"segment.bytes": "1024", "retention.bytes": "2048"})
@@ -171,6 +172,7 @@ def test_health_follows_zookeeper(tmp_path: Path) -> None:
             wait_for(broker, "zookeeper_session_state", 1, state="connected")
 
 
+@pytest.mark.long
 def test_a_log_that_cannot_be_opened(tmp_path: Path, chroot: str) -> None:
     with broker_process(tmp_path, chroot) as broker:
         with connect(broker) as wire:
@@ -233,6 +235,7 @@ def _recovering(broker: BrokerProcess) -> dict[str, Any] | None:
     return said if recovers and "of 3 logs are open" in said["reasons"][0] else None
 
 
+@pytest.mark.long
 def test_the_port_is_kept_over_restarts_and_may_be_none(tmp_path: Path, chroot: str) -> None:
     with broker_process(tmp_path, chroot) as broker:
         port = port_of(broker)

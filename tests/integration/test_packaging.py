@@ -168,6 +168,7 @@ def run_reader(python: Path | str, logbus: Logbus, base: Path) -> str:
     return run(python, program, logbus.zookeeper, topic, cwd=elsewhere, env=env)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_program_in_another_folder_reads_a_topic(logbus: Logbus, tmp_path: Path) -> None:
     told = run_reader(sys.executable, logbus, tmp_path)

@@ -413,6 +413,7 @@ def test_a_registry_starts_where_another_one_ended(chroot: str) -> None:
             server.stop()
 
 
+@pytest.mark.long
 def test_without_zookeeper_the_answer_is_503_in_time_and_known_schemas_are_served(
     chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +503,7 @@ FLAGS = st.dictionaries(
 )
 
 
+@pytest.mark.long
 @settings(
     max_examples=300,
     deadline=None,

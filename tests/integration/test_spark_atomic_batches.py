@@ -60,6 +60,7 @@ def test_a_job_that_fails_leaves_nothing(
     wait_until(lambda: not staged_bytes(embedded, topic), message="what was staged to be dropped")
 
 
+@pytest.mark.long
 def test_a_transaction_happens_once(spark: SparkSession, logbus: Logbus) -> None:
     topic, other = logbus.topic(partitions=2), logbus.topic()
     for version, value in [(1, "a"), (1, "again"), (0, "older"), (2, "b"), (2, "again")]:

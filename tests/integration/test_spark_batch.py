@@ -114,6 +114,7 @@ def test_min_partitions_above_the_partition_count(spark: SparkSession, logbus: L
     assert values(frame) == numbered(50) + numbered(50, 100)
 
 
+@pytest.mark.long
 def test_a_large_range_is_cut(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic()
     for start in range(0, 500, 50):
@@ -143,6 +144,7 @@ def test_sql_view(spark: SparkSession, logbus: Logbus) -> None:
     assert spark.sql("SELECT max(offset) FROM v").first() == (3,)
 
 
+@pytest.mark.long
 def test_retention_that_was_faster(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic(segment_bytes="2048")
     topic_partition = TopicPartition(topic, 0)
@@ -187,6 +189,7 @@ def test_an_unknown_partition(spark: SparkSession, logbus: Logbus) -> None:
         read(spark, logbus, assign=json.dumps({topic: [5]})).count()
 
 
+@pytest.mark.long
 def test_a_topic_that_goes_between_plan_and_read(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(3))

@@ -79,6 +79,7 @@ def test_bounds_for_all_partitions(
     assert read_offsets(read(spark, logbus, topic, **options)) == expected
 
 
+@pytest.mark.long
 def test_times_and_offsets_mixed(spark: SparkSession, logbus: Logbus, topic: str) -> None:
     times = by_partition(topic, at(2), at(4.5))
     offsets = by_partition(topic, 6, -1)
@@ -98,6 +99,7 @@ def test_times_and_offsets_mixed(spark: SparkSession, logbus: Logbus, topic: str
         read(spark, logbus, topic, startingOffsetsByTimestamp=times).count()
 
 
+@pytest.mark.long
 def test_the_more_special_option_wins(spark: SparkSession, logbus: Logbus, topic: str) -> None:
     weakest = {
         "startingOffsets": by_partition(topic, 1, 1), "endingOffsets": by_partition(topic, 3, 3)
@@ -146,6 +148,7 @@ def test_an_offset_that_the_log_does_not_reach(
     assert read_offsets(calm) == expected
 
 
+@pytest.mark.long
 def test_a_frame_united_with_itself(spark: SparkSession, logbus: Logbus, topic: str) -> None:
     frame = read(spark, logbus, topic).select("partition", "offset", "value")
     both = frame.union(frame)

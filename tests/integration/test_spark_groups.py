@@ -133,6 +133,7 @@ def test_a_driver_that_stood_still_while_another_took_over(
     assert logbus.committed(group) == taken_over
 
 
+@pytest.mark.long
 def test_a_group_is_never_ahead_of_what_is_processed(
     spark: SparkSession, logbus: Logbus, streams: Streams, group: str
 ) -> None:
@@ -187,6 +188,7 @@ def test_once_commits_its_micro_batch_with_the_next_run(
     assert logbus.committed(group) == logbus.ends(topic)
 
 
+@pytest.mark.long
 def test_reads_of_one_query_that_share_a_source_share_its_claim(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_lag_of_a_limited_query_shrinks_to_nothing(
     assert lags[0] > lags[1] > lags[2] == 0
 
 
+@pytest.mark.long
 def test_prometheus_sees_a_query_while_it_runs(
     logbus: Logbus, streams: Streams, listener: LagListener
 ) -> None:

@@ -34,6 +34,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
     return [f"{number:05d}" for number in range(start, start + count)]
 
 
+@pytest.mark.long
 @in_one_mode
 def test_each_micro_batch_is_prefetched_or_not_by_its_size(
     logbus: Logbus, streams: Streams
@@ -126,6 +127,7 @@ def test_a_stream_of_one_column(spark: SparkSession, logbus: Logbus, streams: St
     assert streams.tasks == [[streams.mode == PREFETCHED]]
 
 
+@pytest.mark.long
 def test_progress_is_the_same_in_both_modes(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:

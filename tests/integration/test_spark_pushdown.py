@@ -76,6 +76,7 @@ def test_spark_carries_pushed_filters_over_to_other_actions(pushdown: SparkSessi
     assert frame.count() == 6
 
 
+@pytest.mark.long
 def test_spark_mixes_the_filters_of_one_plan_up(pushdown: SparkSession) -> None:
     """Right would be 6 + 2: the last filter that was pushed counts for both sides."""
     frame = pushdown.read.format("narrowing").load()

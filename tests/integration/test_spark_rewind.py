@@ -63,6 +63,7 @@ LONG_AGO_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trigger", [{}, pytest.param({"processingTime": "1 second"}, marks=pytest.mark.long)]
 )

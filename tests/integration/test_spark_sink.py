@@ -77,6 +77,7 @@ def test_the_column_topic_and_the_option(spark: SparkSession, logbus: Logbus) ->
     assert sum(logbus.ends(two).values()) == 3
 
 
+@pytest.mark.long
 def test_writes_from_several_threads_at_once(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic(partitions=2)
     frames = [spark.range(n, n + 1000).selectExpr("cast(id AS string) AS value")
@@ -92,7 +93,14 @@ def test_writes_from_several_threads_at_once(spark: SparkSession, logbus: Logbus
     assert got.selectExpr("count(*)", "count(distinct value)").first() == (3000, 3000)
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "compression",
+    [
+        pytest.param("none", marks=pytest.mark.long),
+        pytest.param("lz4", marks=pytest.mark.long),
+        "zstd",
+    ],
+)
 def test_many_rows_arrive_once_each(spark: SparkSession, logbus: Logbus, compression: str) -> None:
     topic = logbus.topic(partitions=2)
     frame = spark.range(60_000).selectExpr("repeat(cast(id as string), 60) AS value")
@@ -109,6 +117,7 @@ def test_many_rows_arrive_once_each(spark: SparkSession, logbus: Logbus, compres
     assert all(logbus.ends(topic).values())
 
 
+@pytest.mark.long
 def test_values_larger_than_a_record_batch_usually_is(spark: SparkSession, logbus: Logbus) -> None:
     topic = logbus.topic()
     write(spark.range(3).selectExpr("repeat('x', 5000000) AS value"), logbus, topic=topic)
@@ -198,6 +207,7 @@ def test_stream_from_topic_to_topic(
     assert got == sorted([*(str(n) * 2 for n in range(100)), "xx"])
 
 
+@pytest.mark.long
 def test_a_stream_into_an_unknown_topic(logbus: Logbus, streams: Streams, tmp_path: Path) -> None:
     source = logbus.topic()
     logbus.produce(source, ["v"])

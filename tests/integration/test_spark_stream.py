@@ -68,6 +68,7 @@ def test_restart_reads_exactly_the_gap(
     assert logbus.committed(group) == logbus.ends(topic)
 
 
+@pytest.mark.long
 def test_a_running_query_takes_up_new_records_and_new_topics(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_rewind_takes_effect_on_a_checkpoint(
     assert streams.run(**options) == []
 
 
+@pytest.mark.long
 def test_assigned_partitions_and_offsets(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=3)
     for partition in range(3):
@@ -222,6 +224,7 @@ def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> 
     assert streams.run(**options, failOnDataLoss="false") == left
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_newer_release(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     streams.run(subscribe=topic)
@@ -236,6 +239,7 @@ def test_a_checkpoint_of_a_newer_release(logbus: Logbus, streams: Streams) -> No
         streams.run(subscribe=topic)
 
 
+@pytest.mark.long
 def test_a_stopped_query_ends_at_once(
     spark: SparkSession, logbus: Logbus, streams: Streams
 ) -> None:
@@ -264,6 +268,7 @@ def test_a_stopped_query_ends_at_once(
     assert query.exception() is None
 
 
+@pytest.mark.long
 def test_a_running_query_takes_up_partitions_that_are_added(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:

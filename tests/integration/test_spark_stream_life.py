@@ -65,6 +65,7 @@ def test_a_failed_micro_batch_is_read_again_despite_new_partitions(
     assert seen_before[2] == [*numbered(2, 2), *numbered(2, 102)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fail_on_data_loss", ["true", pytest.param("false", marks=pytest.mark.long)]
 )
@@ -148,6 +149,7 @@ def test_available_now_reads_nothing_that_came_after_its_start(
     assert streams.run(**options) == [*numbered(5, 100), *numbered(5, 200), *numbered(5, 300)]
 
 
+@pytest.mark.long
 def test_a_stream_joined_to_itself(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(4))

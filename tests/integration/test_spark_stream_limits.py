@@ -70,6 +70,7 @@ def test_a_limit_is_shared_in_proportion_across_restarts(logbus: Logbus, streams
     assert streams.values() == [*numbered(60, 40), *numbered(30, 1020), "05000"]
 
 
+@pytest.mark.long
 def test_once_ignores_limits(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(partitions=2)
     logbus.produce(topic, numbered(40))
@@ -143,9 +144,11 @@ def test_a_limit_by_bytes(logbus: Logbus, streams: Streams) -> None:
 @pytest.mark.parametrize(
     ("delay", "options", "late"),
     [
-        pytest.param("1 second", {"maxOffsetsPerTrigger": "40"}, True, id="too short"),
+        pytest.param(
+            "1 second", {"maxOffsetsPerTrigger": "40"}, True, marks=pytest.mark.long, id="too short"
+        ),
         pytest.param("100 seconds", {"maxOffsetsPerTrigger": "40"}, False, id="as the backlog"),
-        pytest.param("1 second", {}, False, id="no limit"),
+        pytest.param("1 second", {}, False, marks=pytest.mark.long, id="no limit"),
     ],
 )
 def test_a_watermark_delay_over_the_backlog_drops_nothing(

@@ -36,6 +36,7 @@ def test_a_stream_has_the_rows_of_a_batch_read(
     assert_df_equality(streamed, batch, ignore_row_order=True)
 
 
+@pytest.mark.long
 def test_a_stream_with_a_choice_of_columns(
     spark: SparkSession, logbus: Logbus, streams: Streams
 ) -> None:

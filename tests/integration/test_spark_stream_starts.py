@@ -105,6 +105,7 @@ def test_starts(logbus: Logbus, streams: Streams, selection: str, fail_on_data_l
     )
 
 
+@pytest.mark.long
 def test_a_start_some_time_ago(logbus: Logbus, streams: Streams) -> None:
     topic = filled_topic(logbus)
     logbus.produce(topic, ["now"], partition=1)
@@ -165,6 +166,7 @@ def test_a_start_that_the_log_does_not_reach(logbus: Logbus, streams: Streams) -
     assert streams.run(**lenient) == [value(0, COUNT), value(1, COUNT)]
 
 
+@pytest.mark.long
 def test_the_more_special_option_of_a_start_wins(logbus: Logbus, streams: Streams) -> None:
     topic = filled_topic(logbus)
     read = streams.run(

@@ -71,6 +71,7 @@ def test_each_load_brings_what_is_new(job: Job) -> None:
     assert {topic_partition: committed[topic_partition] for topic_partition in ends} == ends
 
 
+@pytest.mark.long
 def test_a_load_gives_way_to_a_query_that_holds_its_group(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +130,7 @@ LONG = pytest.mark.long
     "step",
     [
         "commit",
-        "half-way",
+        pytest.param("half-way", marks=LONG),
         pytest.param("publish", marks=LONG),
         pytest.param("delete", marks=LONG),
     ],

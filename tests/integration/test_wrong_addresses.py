@@ -78,6 +78,7 @@ def test_there_is_no_such_host() -> None:
     )
 
 
+@pytest.mark.long
 def test_another_server_answers(web: str, logbus: Logbus) -> None:
     assert refusal(web).startswith(f"An HTTP server answers at {web}, not ZooKeeper.")
     broker = logbus.cluster.brokers[0]
@@ -85,6 +86,7 @@ def test_another_server_answers(web: str, logbus: Logbus) -> None:
     assert told.startswith(f"A logbus broker answers at {broker.host}:{broker.port}, not Zoo")
 
 
+@pytest.mark.long
 def test_each_of_several_servers_is_named(refusing: str, web: str) -> None:
     told = refusal(f"{refusing},{web}")
     assert told.startswith(f"Nothing listens at {refusing} (connection refused); an HTTP server")
@@ -127,6 +129,7 @@ def test_who_must_wait_is_told_what_for_once(silent: str, caplog: pytest.LogCapt
     assert told == [f"test is waiting for ZooKeeper: {reason}."]
 
 
+@pytest.mark.long
 def test_a_broker_waits_for_a_server_that_is_not_there_yet(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

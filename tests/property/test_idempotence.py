@@ -36,6 +36,7 @@ from spark_logbus.record import RecordBatchHeader, verify
 from spark_logbus.retry import Backoff
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock
+from tests.property.examples import examples
 
 TP = TopicPartition("t", 0)
 NOWHERE = BrokerAddress(1, "127.0.0.1", 1)
@@ -260,7 +261,7 @@ STOPPED = [  # what was sent behind one that was refused is sent again, behind i
 ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @example(OVERTAKEN)
 @example(OVERTAKEN_WITH_OTHERS)
 @example(STOPPED)
@@ -278,7 +279,7 @@ def test_acknowledged_once_and_failed_at_most_once(steps: list[Any]) -> None:
     assert in_order(client, log)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.one_of(STEPS, st.tuples(st.just("lose"), st.integers(1, 4))), max_size=60))
 def test_a_log_that_lost_acknowledged_records_takes_none_twice(steps: list[Any]) -> None:
     """With acks written a power failure may do that; the producer starts over behind the gap."""

@@ -53,6 +53,7 @@ def names_of(broker: Broker) -> list[str]:
     return broker.files.names(broker.log_path())
 
 
+@pytest.mark.long
 def test_a_swap() -> None:
     outcomes = set()
     for broker, _, flushed in every_crash(lambda: broker_with(12), compact):
@@ -69,6 +70,7 @@ def test_a_swap() -> None:
     assert outcomes == {("old",) * 10, ("new",) + ("old",) * 4, ("new", "new")}
 
 
+@pytest.mark.long
 def test_a_crash_while_recovery_completes_a_swap() -> None:
     def prepare() -> Broker:
         broker = broker_with(12)

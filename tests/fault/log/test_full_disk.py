@@ -58,7 +58,13 @@ def removal(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "act"), [(3, append_more), (12, retention), (5, close), (3, removal)]
+    ("count", "act"),
+    [
+        pytest.param(3, append_more, marks=pytest.mark.long),
+        pytest.param(12, retention, marks=pytest.mark.long),
+        pytest.param(5, close, marks=pytest.mark.long),
+        (3, removal),
+    ],
 )
 def test_it_starts_and_serves_all_that_needs_no_space(count: int, act: Act) -> None:
     for broker, _, flushed in every_crash(lambda: prepared(count), act, start=start_without_space):

@@ -227,6 +227,7 @@ def test_the_time_is_kept_every_half_minute_and_at_the_end() -> None:
     assert read_clock(broker.files, broker.path) == NOW_US + 35 * SECOND
 
 
+@pytest.mark.long
 def test_the_time_is_kept_under_constant_retention() -> None:
     """Then the checkpoint is written before it is due, each time."""
     broker = broker_with(LogConfig(segment_bytes=1024, retention_bytes=1, retention_ms=None))

@@ -35,6 +35,7 @@ class TestFaults:
         with pytest.raises(CorruptNodeError, match="'SIDEWAYS'"):
             registry.register("a", LONG)
 
+    @pytest.mark.long
     def test_without_zookeeper_what_is_remembered_is_there_and_the_rest_ends_in_time(
         self, chroot: str
     ) -> None:

@@ -238,6 +238,7 @@ class TestReferences:
         admin.delete_subject("item", permanent=True)
         assert registry.subjects(deleted=True) == []
 
+    @pytest.mark.long
     def test_a_chain_of_too_many_references_is_refused(self, registry: SchemaRegistry) -> None:
         def register(number: int) -> None:
             before = Reference(f"R{number - 1}", f"s{number - 1}", 1)

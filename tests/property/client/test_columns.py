@@ -17,9 +17,10 @@ from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import split, stamp
 from spark_logbus.record.arrow import encode, payload_schema
 from tests.builders.forged import reseal
+from tests.property.examples import examples
 from tests.property.record.strategies import build, record_lists
 
-DEFAULT = settings(deadline=None, max_examples=150)
+DEFAULT = settings(deadline=None, max_examples=examples(150))
 TP = TopicPartition("t", 3)
 FIRST_OFFSET = 1_000
 COLUMNS = ("timestamp", "key", "value", "headers")

@@ -31,6 +31,7 @@ from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk, Survival
 from tests.fakes.log_directory import TOPIC_ID, Broker, batches_from
+from tests.property.examples import examples
 
 PARTITIONS = (0, 1)
 CONFIG = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention_ms=None)
@@ -324,4 +325,6 @@ def _merged(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 TestAtomicWrites = AtomicWrites.TestCase
-TestAtomicWrites.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAtomicWrites.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)

@@ -22,6 +22,7 @@ from tests.builders.compaction import (
 )
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.log_directory import Broker
+from tests.property.examples import examples
 
 keys = st.sampled_from([b"a", b"a", b"b", b"c", b"", b"d" * 40, None])
 values = st.one_of(st.none(), st.binary(max_size=60))
@@ -164,8 +165,8 @@ rounds = st.tuples(
 )
 
 
-def run(examples: int, most: int) -> None:
-    @settings(max_examples=examples, deadline=None)
+def run(count: int, most: int) -> None:
+    @settings(max_examples=count, deadline=None)
     @given(
         segment_bytes=st.sampled_from([1024, 3000, 6000]),
         interval=st.sampled_from([128, 4096]),
@@ -194,7 +195,7 @@ def run(examples: int, most: int) -> None:
 
 
 def test_a_compacted_log_agrees_with_its_model() -> None:
-    run(60, 6)
+    run(examples(60), 6)
 
 
 @pytest.mark.slow

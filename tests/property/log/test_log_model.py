@@ -44,6 +44,7 @@ from tests.builders.record_batches import joined
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.disk import NOTHING, AllSurvives, RandomSurvival, SimulatedDisk
 from tests.fakes.log_directory import Broker, batches_from
+from tests.property.examples import examples
 
 PRODUCER_ID = 7
 YEAR_2099_US = 4_070_908_800 * SECOND
@@ -507,7 +508,10 @@ def test_the_log_agrees_with_its_model() -> None:
     run_state_machine_as_test(
         LogModel,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=examples(60),
+            stateful_step_count=40,
+            deadline=None,
+            report_multiple_bugs=False,
         ),
     )
 

@@ -19,9 +19,10 @@ from spark_logbus.record import HEADER_SIZE, checksum, parse_header, split, veri
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import decode
 from tests.builders.forged import encoded
+from tests.property.examples import examples
 from tests.property.record.strategies import record_batches
 
-DEFAULT = settings(deadline=None, max_examples=80)
+DEFAULT = settings(deadline=None, max_examples=examples(80))
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
 STAMPED = {
     "base_offset": range(8),

@@ -16,6 +16,7 @@ from spark_logbus.record.arrow import (
     decode,
     encode,
 )
+from tests.property.examples import examples
 from tests.property.record.strategies import (
     INT64,
     OFFSETS,
@@ -27,7 +28,7 @@ from tests.property.record.strategies import (
     rows,
 )
 
-DEFAULT = settings(deadline=None, max_examples=60)
+DEFAULT = settings(deadline=None, max_examples=examples(60))
 COMPRESSIONS = st.sampled_from(Compression)
 
 

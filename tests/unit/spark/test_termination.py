@@ -66,7 +66,11 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     ("clean_up", "limit_s"),
     # The second never ends by itself: its limit is what the test waits for.
-    [("pass", 20.0), ("lock.acquire()", 2.0), ("raise SystemExit(7)", 20.0)],
+    [
+        ("pass", 20.0),
+        pytest.param("lock.acquire()", 2.0, marks=pytest.mark.long),
+        ("raise SystemExit(7)", 20.0),
+    ],
 )
 def test_sigterm_cleans_up_within_a_bound(clean_up: str, limit_s: float) -> None:
     with Program(PROGRAM.format(clean_up=clean_up, limit_s=limit_s)) as program:
@@ -145,7 +149,9 @@ sys.exit(7)
     # The second waits for more than it is given, and is ended by its limit.
     [
         ("sys.stdin.readline()", 20.0, 7, "closed\n"),
-        ("for _ in sys.stdin: pass", 2.0, 128 + signal.SIGTERM, ""),
+        pytest.param(
+            "for _ in sys.stdin: pass", 2.0, 128 + signal.SIGTERM, "", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_clean_up_that_is_under_way_is_not_cut_off_by_sigterm(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.evolution import Resolver
+from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=120)
+DEFAULT = settings(deadline=None, max_examples=examples(120))
 
 #: What fastavro lets pass.
 STRICTER = (

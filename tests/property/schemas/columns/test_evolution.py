@@ -18,9 +18,10 @@ from spark_logbus.schemas.columns.decoder import Decoded, Decoder
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.evolution import Resolver
 from tests.builders.avro import without_logical
+from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=200)
+DEFAULT = settings(deadline=None, max_examples=examples(200))
 
 WIDER = {
     "int": ["long", "double"],

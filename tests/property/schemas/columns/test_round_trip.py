@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from spark_logbus.schemas.columns.decoder import Decoder
 from spark_logbus.schemas.columns.encoder import Encoder
+from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=150)
+DEFAULT = settings(deadline=None, max_examples=examples(150))
 
 
 @DEFAULT

@@ -136,6 +136,7 @@ def test_leaders_are_asked_anew_when_they_refuse(fake: FakeCluster, admin: Admin
     assert admin.list_offsets({T0: Latest(), T1: Latest()}) == {T0: 3, T1: 0}
 
 
+@pytest.mark.long
 def test_a_leader_that_stays_away_is_named(fake: FakeCluster) -> None:
     fake.create("t", partitions=2)
     fake.brokers[1].stop()

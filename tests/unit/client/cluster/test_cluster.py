@@ -158,6 +158,7 @@ def test_a_cluster_is_not_pickled_but_its_bootstrap_is(fake: FakeCluster, cluste
     assert isinstance(cluster.brokers[0], BrokerAddress)
 
 
+@pytest.mark.long
 def test_a_broker_that_was_silent_is_asked_last(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     for _ in range(2):

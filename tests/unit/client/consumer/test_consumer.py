@@ -255,6 +255,7 @@ def test_without_a_group_there_is_nothing_to_commit(fake: FakeCluster, cluster: 
     assert Admin(cluster).list_offsets({T0: Latest()}) == {T0: 0}
 
 
+@pytest.mark.long
 def test_partitions_of_an_absent_broker_hold_up_no_others(
     fake: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_consumer_gives_up_when_nothing_can_be_read(fake: FakeCluster) -> None
             next(consumer)
 
 
+@pytest.mark.long
 def test_a_leader_without_offsets_holds_up_no_other(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     fill(fake, T0, 1)
