@@ -14,4 +14,4 @@ _ALL = 100
 
 def examples(count: int) -> int:
     """What the profile that is loaded makes of ``count``."""
-    return max(1, count * settings.default.max_examples // _ALL)
+    return max(1, count * settings().max_examples // _ALL)
