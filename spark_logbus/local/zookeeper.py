@@ -41,6 +41,10 @@ _STOP_GRACE_S = 10.0
 _LOCK_DEADLINE_S = 2.0  # how long a server whose parent was killed may take to vanish
 _POLL_S = 0.02
 _ANSWER_TIMEOUT_S = 2.0
+# ZooKeeper forgets a connection that came before it had loaded its data. A question that meets
+# that is asked again soon, though not too soon for a machine on which all takes long.
+_FIRST_ANSWER_TIMEOUT_S = 0.1
+_ANSWER_SHARE = 0.25  # of the time that the start has taken
 _LOG_LINES_SHOWN = 15
 _MINIMUM_HEAP_MB = 32
 
@@ -171,11 +175,13 @@ class EmbeddedZooKeeper:
 
     def _wait_until_it_serves(self, process: subprocess.Popen[bytes], port: int) -> None:
         clock = SystemClock()
-        deadline = clock.monotonic() + _START_DEADLINE_S
-        while clock.monotonic() < deadline:
-            if "Mode: " in _ask(port, b"srvr"):
+        began = clock.monotonic()
+        while (taken_s := clock.monotonic() - began) < _START_DEADLINE_S:
+            timeout_s = max(_FIRST_ANSWER_TIMEOUT_S, taken_s * _ANSWER_SHARE)
+            if "Mode: " in _ask(port, b"srvr", min(timeout_s, _ANSWER_TIMEOUT_S)):
                 # The answer must be that of our server: another one may have taken the port.
-                if f"dataDir={self._dir / 'data'}{os.sep}" in _ask(port, b"conf"):
+                conf = _ask(port, b"conf", _ANSWER_TIMEOUT_S)
+                if f"dataDir={self._dir / 'data'}{os.sep}" in conf:
                     return
                 if not self.running:
                     raise self._port_taken(port)
@@ -262,11 +268,11 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _ask(port: int, word: bytes) -> str:
+def _ask(port: int, word: bytes, timeout_s: float) -> str:
     """The answer to a four-letter word; empty if there is none (yet)."""
     answer = bytearray()
     try:
-        with socket.create_connection((_HOST, port), timeout=_ANSWER_TIMEOUT_S) as connection:
+        with socket.create_connection((_HOST, port), timeout=timeout_s) as connection:
             connection.sendall(word)
             while data := connection.recv(4096):
                 answer += data
