@@ -180,7 +180,7 @@ class EmbeddedZooKeeper:
             timeout_s = max(_FIRST_ANSWER_TIMEOUT_S, taken_s * _ANSWER_SHARE)
             if "Mode: " in _ask(port, b"srvr", min(timeout_s, _ANSWER_TIMEOUT_S)):
                 # The answer must be that of our server: another one may have taken the port.
-                conf = _ask(port, b"conf", _ANSWER_TIMEOUT_S)
+                conf = _ask(port, b"conf")
                 if f"dataDir={self._dir / 'data'}{os.sep}" in conf:
                     return
                 if not self.running:
@@ -268,7 +268,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _ask(port: int, word: bytes, timeout_s: float) -> str:
+def _ask(port: int, word: bytes, timeout_s: float = _ANSWER_TIMEOUT_S) -> str:
     """The answer to a four-letter word; empty if there is none (yet)."""
     answer = bytearray()
     try:
