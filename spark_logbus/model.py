@@ -168,3 +168,14 @@ class RewindMark:
 
 
 NEVER_REWOUND: Final = RewindMark()
+
+
+class OnUndecodable(enum.Enum):
+    """What becomes of a record whose value is none of the reader's schema."""
+
+    #: The read fails.
+    FAIL = "fail"
+    #: The record is left out.
+    DROP = "drop"
+    #: Its value is null, and a column ``undecodable`` has its bytes and the reason.
+    KEEP = "keep"

@@ -15,7 +15,7 @@ from bench.stream.measuring import PARTITIONS, WARM_UP_BATCHES, Bench, check_cou
 from bench.stream.results import Metrics, Result
 from spark_logbus.client import Cluster, FetchedColumns, Producer, RangeReader
 from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.rows import RowAssembler
@@ -25,7 +25,7 @@ from spark_logbus.spark.driver import DriverConnections
 
 # Records of a micro-batch, and of each record batch: as they come at 5,000 and at 50,000 a second.
 SIZES = {"idle": (0, 0), "small: 700 records": (700, 25), "large: 10,000 records": (10_000, 250)}
-_COLUMNS = choose_columns(full_schema(include_headers=False), include_headers=False)
+_COLUMNS = ColumnChoice(full_schema(include_headers=False))
 _PAYLOAD = ("key", "value", "timestamp")
 
 

@@ -12,6 +12,7 @@ from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.task import read_partition
+from spark_logbus.datasource.value_schemas import ReadSchemas
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import DataLoss, apply_policy, of_current_topics
 from spark_logbus.offsets.position import Committed
@@ -52,6 +53,9 @@ class LogbusBatchReader(DataSourceReader):
             link.admin(),
             bootstrap=link.bootstrap(),
             topic_ids=snapshot.topic_ids,
+            schemas=ReadSchemas(self._columns, include_headers=self._options.include_headers).find(
+                snapshot.configs, link.registry
+            ),
         )
 
     def _ranges(self, snapshot: Snapshot, link: DriverConnections) -> list[OffsetRange]:

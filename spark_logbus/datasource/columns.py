@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -24,7 +25,9 @@ from pyspark.sql.types import (
 )
 
 from spark_logbus.config import nearest
+from spark_logbus.datasource.options import ValueOptions
 from spark_logbus.errors import InvalidOptionError
+from spark_logbus.model import OnUndecodable
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -43,6 +46,14 @@ COLUMNS: dict[str, DataType] = {
 # Columns that a record may leave null, so that a schema must not promise otherwise.
 _NULLABLE = ("key", "value", "headers")
 
+# Names that no field of a value can have as a column of its own.
+_RECORD_COLUMNS = frozenset({*COLUMNS, "headers", "undecodable"})
+
+
+UNDECODABLE_TYPE = StructType(
+    [StructField("value", BinaryType()), StructField("reason", StringType())]
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
@@ -50,9 +61,22 @@ class ColumnChoice:
 
     schema: StructType
 
+    values: ValueOptions = ValueOptions()
+    """How values of a topic with a schema are read."""
+
     @property
     def names(self) -> list[str]:
         return list(self.schema.names)
+
+    @property
+    def value_fields(self) -> tuple[str, ...] | None:
+        """The fields of a typed value that are read; None: the value as a whole."""
+        if self.values.flatten:
+            return tuple(name for name in self.names if name not in _RECORD_COLUMNS)
+        if "value" not in self.names:
+            return ()
+        value = self.schema["value"].dataType
+        return tuple(value.names) if isinstance(value, StructType) else None
 
     def arrow_schema(self) -> Any:
         """Exactly the Arrow schema that Spark compares the first arrow batch with."""
@@ -60,15 +84,81 @@ class ColumnChoice:
 
 
 def full_schema(*, include_headers: bool) -> StructType:
+    """The columns of topics without a schema."""
     fields = [StructField(name, kind) for name, kind in COLUMNS.items()]
     if include_headers:
         fields.append(StructField("headers", HEADERS_TYPE))
     return StructType(fields)
 
 
-def choose_columns(schema: StructType, *, include_headers: bool) -> ColumnChoice:
-    """Check a schema that Spark hands over, a user's or our own, column by column."""
-    offered = full_schema(include_headers=include_headers)
+def typed_schema(value: DataType, values: ValueOptions, *, include_headers: bool) -> StructType:
+    """The columns of topics whose values are of that type.
+
+    Raises InvalidOptionError for fields that cannot become columns, and columns that there are not.
+    """
+    record = full_schema(include_headers=include_headers)
+    if values.on_undecodable is OnUndecodable.KEEP:
+        record = record.add("undecodable", UNDECODABLE_TYPE)
+    if values.flatten:
+        if not isinstance(value, StructType):
+            raise InvalidOptionError(
+                f"Option flatten: the values are {value.simpleString()}, which has no fields; "
+                "leave flatten out."
+            )
+        clash = next((name for name in value.names if name in _RECORD_COLUMNS), None)
+        if clash is not None:
+            raise InvalidOptionError(
+                f"Option flatten: the value has a field {clash}, and so has every record a column "
+                "of that name; read it without flatten, as value."
+            )
+        others = [field for field in record.fields if field.name != "value"]
+        offered = StructType([*value.fields, *others])
+    else:
+        offered = StructType(
+            [
+                StructField("value", value) if field.name == "value" else field
+                for field in record.fields
+            ]
+        )
+    return offered if values.columns is None else _narrowed(offered, values)
+
+
+def _narrowed(offered: StructType, values: ValueOptions) -> StructType:
+    """The columns that the option ``columns`` names; fields of a value that is not flattened make a
+    narrower one, where the first of them is named."""
+    assert values.columns is not None
+    by_name = {field.name: field for field in offered.fields}
+    inner: dict[str, StructField] = {}
+    if not values.flatten and isinstance(by_name["value"].dataType, StructType):
+        inner = {field.name: field for field in by_name["value"].dataType.fields}
+    chosen: list[StructField] = []
+    fields: list[StructField] = []
+    for name in values.columns:
+        if name in by_name:
+            chosen.append(by_name[name])
+        elif name in inner:
+            if not fields:
+                chosen.append(StructField("value", StructType(fields)))
+            fields.append(inner[name])
+        else:
+            raise InvalidOptionError(_unknown_column(name, [*inner, *by_name]))
+    if fields and sum(field.name == "value" for field in chosen) > 1:
+        raise InvalidOptionError(
+            f"Option columns names value and its field {fields[0].name}; name the one or the other."
+        )
+    return StructType(
+        [
+            StructField("value", StructType(fields)) if fields and field.name == "value" else field
+            for field in chosen
+        ]
+    )
+
+
+def check_columns(schema: StructType, offered: StructType) -> None:
+    """Check a schema that Spark hands over, a user's or our own, column by column.
+
+    Raises InvalidOptionError.
+    """
     types = {field.name: field.dataType for field in offered.fields}
     if not schema.fields:
         raise InvalidOptionError("The schema of a logbus read needs at least one column, got none.")
@@ -80,11 +170,10 @@ def choose_columns(schema: StructType, *, include_headers: bool) -> ColumnChoice
             raise InvalidOptionError(f"The schema names the column {field.name} twice.")
         seen.add(field.name)
         _check_type(field, types[field.name])
-    return ColumnChoice(schema)
 
 
 def _check_type(field: StructField, expected: DataType) -> None:
-    if field.dataType != expected:
+    if not _gives(field.dataType, expected, top=field.name == "value"):
         raise InvalidOptionError(
             f"The schema gives column {field.name} the type {field.dataType.simpleString()}, "
             f"the source has {expected.simpleString()}; read that, and cast it in a select."
@@ -94,6 +183,26 @@ def _check_type(field: StructField, expected: DataType) -> None:
             f"The schema says that column {field.name} is NOT NULL, but a record may have none; "
             "leave NOT NULL out, and filter in a where."
         )
+
+
+def _gives(wanted: DataType, offered: DataType, *, top: bool) -> bool:
+    """True if a column that is offered is one of the wanted type, or can be made so by leaving
+    out fields of the value. It is no matter what may be null."""
+    if isinstance(wanted, StructType) and isinstance(offered, StructType):
+        if not top and wanted.names != offered.names:
+            return False
+        fields = {field.name: field.dataType for field in offered.fields}
+        return len(fields) == len(offered.fields) and all(
+            field.name in fields and _gives(field.dataType, fields[field.name], top=False)
+            for field in wanted.fields
+        )
+    if isinstance(wanted, ArrayType) and isinstance(offered, ArrayType):
+        return _gives(wanted.elementType, offered.elementType, top=False)
+    if isinstance(wanted, MapType) and isinstance(offered, MapType):
+        return wanted.keyType == offered.keyType and _gives(
+            wanted.valueType, offered.valueType, top=False
+        )
+    return wanted == offered
 
 
 def _unknown_column(name: str, offered: list[str]) -> str:

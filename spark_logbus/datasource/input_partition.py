@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Bootstrap
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.model import OffsetRange
+
+#: Of topics that have none.
+NO_SCHEMAS: Final[Mapping[str, ValueSchemas]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -20,3 +26,6 @@ class RangesPartition(InputPartition):
 
     topic_ids: Mapping[str, str]
     """Of the topics that were planned: later ones of the same name are not read in their place."""
+
+    schemas: Mapping[str, ValueSchemas] = field(default_factory=dict)
+    """Of those that have one."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client import Admin
-from spark_logbus.datasource.input_partition import RangesPartition
+from spark_logbus.datasource.input_partition import NO_SCHEMAS, RangesPartition
 from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.errors import LogbusError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from spark_logbus.client import Bootstrap, Cluster
+    from spark_logbus.client.value_schemas import ValueSchemas
     from spark_logbus.datasource.columns import ColumnChoice
     from spark_logbus.datasource.options import SourceOptions
     from spark_logbus.model import OffsetRange
@@ -87,7 +88,12 @@ class InputPlanner:
         self._slow = 0  # prefetches in a row that took too long
         self._left_to_tasks = 0  # micro-batches to come
 
-    def begin(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+    def begin(
+        self,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        schemas: Mapping[str, ValueSchemas] = NO_SCHEMAS,
+    ) -> None:
         """Start to plan, and return at once. What was begun before is given up."""
         self._give_up()
         if self._background is None or not ranges:
@@ -97,14 +103,19 @@ class InputPlanner:
         if self._may_prefetch():
             cluster = self._link.cluster()
             planned = self._background.submit(
-                self._with_rows, cluster, tuple(ranges), topic_ids, given_up
+                self._with_rows, cluster, tuple(ranges), topic_ids, schemas, given_up
             )
         self._begun = _Begun(tuple(ranges), planned, given_up)
 
-    def plan(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> MicroBatchInput:
+    def plan(
+        self,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        schemas: Mapping[str, ValueSchemas] = NO_SCHEMAS,
+    ) -> MicroBatchInput:
         """The input of the micro-batch that consists of ``ranges``, begun before or not."""
         if self._begun is None or (*ranges,) != self._begun.ranges:
-            self.begin(ranges, topic_ids)
+            self.begin(ranges, topic_ids, schemas)
         if self._begun is not None and self._begun.input is not None:
             try:
                 planned = self._begun.input.result(_PATIENCE_S)
@@ -125,7 +136,7 @@ class InputPlanner:
                 return planned
         self._give_up()
         admin, bootstrap = self._link.admin(), self._link.bootstrap()
-        return MicroBatchInput(self._partitions(ranges, topic_ids, admin, bootstrap))
+        return MicroBatchInput(self._partitions(ranges, topic_ids, schemas, admin, bootstrap))
 
     def _may_prefetch(self) -> bool:
         if self._late is not None and not self._late.done():
@@ -145,11 +156,17 @@ class InputPlanner:
         self,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
+        schemas: Mapping[str, ValueSchemas],
         admin: Admin,
         bootstrap: Bootstrap,
     ) -> list[InputPartition]:
         return plan_input_partitions(
-            ranges, self._options, admin, bootstrap=bootstrap, topic_ids=topic_ids
+            ranges,
+            self._options,
+            admin,
+            bootstrap=bootstrap,
+            topic_ids=topic_ids,
+            schemas=schemas,
         )
 
     def _with_rows(
@@ -157,9 +174,10 @@ class InputPlanner:
         cluster: Cluster,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
+        schemas: Mapping[str, ValueSchemas],
         given_up: threading.Event,
     ) -> MicroBatchInput:
-        planned = self._partitions(ranges, topic_ids, Admin(cluster), cluster.bootstrap)
+        planned = self._partitions(ranges, topic_ids, schemas, Admin(cluster), cluster.bootstrap)
         match planned:
             case [RangesPartition() as one]:
                 return MicroBatchInput(planned, self._small(one, cluster, given_up))

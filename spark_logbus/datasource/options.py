@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_logbus.datasource import bounds
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
-from spark_logbus.model import Latest, check_name
+from spark_logbus.model import Latest, OnUndecodable, check_name
 from spark_logbus.offsets.position import Committed, OffsetBound, parse_assignment
 from spark_logbus.offsets.ranges import DEFAULT_MAX_BYTES
 from spark_logbus.offsets.trigger_limits import DEFAULT_MAX_DELAY_MS, TriggerLimits
@@ -20,7 +20,7 @@ SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
 COMMON: Final = (
     "zookeeper", *SELECTIONS, "path", "group", *bounds.STARTS, bounds.STRATEGY,
     "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
-    "maxBytesPerInputPartition",
+    "maxBytesPerInputPartition", "columns", "flatten", "schemaVersion", "onUndecodable",
 )  # fmt: skip
 BATCH_ONLY: Final = bounds.ENDS
 STREAM_ONLY: Final = (
@@ -40,6 +40,37 @@ _FOREIGN: Final = {
     "topic": "subscribe",
     "topics": "subscribe",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueOptions:
+    """How values of a topic with a schema are to be read."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns to read, of the record and of the value; None: all."""
+
+    flatten: bool = False
+    """The fields of the value are columns of their own."""
+
+    version: int | None = None
+    """The version of the schema to read under; None: the latest."""
+
+    on_undecodable: OnUndecodable = OnUndecodable.FAIL
+
+    @property
+    def given(self) -> bool:
+        """True if any is not as it is by default."""
+        return self != ValueOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaOptions:
+    """What the columns of a read depend on."""
+
+    zookeeper: str
+    selection: Selection
+    include_headers: bool
+    values: ValueOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +97,9 @@ class SourceOptions:
 
     include_headers: bool = False
     """Add the column ``headers``."""
+
+    values: ValueOptions = ValueOptions()
+    """How values of a topic with a schema are to be read."""
 
     trigger: TriggerLimits = TriggerLimits()
     """Bounds on one micro-batch."""
@@ -108,6 +142,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         group=group,
         fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
         include_headers=given.boolean("includeHeaders", default=False),
+        values=_values(given),
         trigger=_trigger(given),
         min_partitions=given.number("minPartitions", maximum=1_000_000),
         max_records_per_partition=given.number("maxRecordsPerPartition"),
@@ -116,10 +151,35 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     )
 
 
-def wants_headers(options: Mapping[str, str]) -> bool:
-    """``includeHeaders`` alone, for the schema, which is asked for before the kind of read."""
+def schema_options(options: Mapping[str, str]) -> SchemaOptions:
+    """What the schema depends on, which is asked for before the kind of read is known."""
     given = _given(options)
-    return given.boolean("includeHeaders", default=False)
+    return SchemaOptions(
+        zookeeper=zookeeper_address(given.text("zookeeper")),
+        selection=_selection(given),
+        include_headers=given.boolean("includeHeaders", default=False),
+        values=_values(given),
+    )
+
+
+def _values(given: SparkOptions) -> ValueOptions:
+    names = given.text("columns")
+    columns = None
+    if names is not None:
+        columns = tuple(name.strip() for name in names.split(","))
+        if not all(columns) or len({*columns}) < len(columns):
+            raise InvalidOptionError(
+                f"Option columns: expected different names with commas between them, got {names!r}."
+            )
+    ways = [way.value for way in OnUndecodable]
+    return ValueOptions(
+        columns=columns,
+        flatten=given.boolean("flatten", default=False),
+        version=given.number("schemaVersion", maximum=(1 << 31) - 1),
+        on_undecodable=OnUndecodable(
+            given.choice("onUndecodable", ways, default=OnUndecodable.FAIL.value)
+        ),
+    )
 
 
 def _given(options: Mapping[str, str]) -> SparkOptions:

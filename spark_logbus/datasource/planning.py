@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Admin, Bootstrap
-from spark_logbus.datasource.input_partition import RangesPartition
+from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.datasource.input_partition import NO_SCHEMAS, RangesPartition
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError
 from spark_logbus.model import OffsetRange
@@ -22,6 +23,7 @@ def plan_input_partitions(
     *,
     bootstrap: Bootstrap,
     topic_ids: Mapping[str, str],
+    schemas: Mapping[str, ValueSchemas] = NO_SCHEMAS,
 ) -> list[InputPartition]:
     """The tasks that read ``ranges``; none for no records."""
     limits = SplitLimits(
@@ -34,10 +36,22 @@ def plan_input_partitions(
     if not shares:
         return []
 
-    def topic_ids_of(share: TaskRanges) -> dict[str, str]:
-        return {r.topic_partition.topic: topic_ids[r.topic_partition.topic] for r in share}
+    return [_input_partition(share, bootstrap, topic_ids, schemas) for share in shares]
 
-    return [RangesPartition(bootstrap, share, topic_ids_of(share)) for share in shares]
+
+def _input_partition(
+    share: TaskRanges,
+    bootstrap: Bootstrap,
+    topic_ids: Mapping[str, str],
+    schemas: Mapping[str, ValueSchemas],
+) -> RangesPartition:
+    topics = {one.topic_partition.topic for one in share}
+    return RangesPartition(
+        bootstrap,
+        share,
+        {topic: topic_ids[topic] for topic in topics},
+        {topic: schemas[topic] for topic in topics if topic in schemas},
+    )
 
 
 def splitter(admin: Admin) -> Splitter:

@@ -7,10 +7,10 @@ partition, offset, timestampType) are slices of arrays made once per process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,12 @@ import pyarrow.compute as pc
 
 from spark_logbus.client import FetchedColumns
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.value_types import UNDECODABLE, retyped
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.plain import scalar
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
 
 # Constants are made once and sliced, but for arrow batches of more rows than this.
 _CACHED_ROWS = 1 << 17
@@ -30,6 +34,7 @@ _CACHED_ROWS = 1 << 17
 _FEW_ROWS = 1 << 10
 
 Fetched = Sequence[FetchedColumns]
+Maker = Callable[[Fetched, int], pa.Array]
 
 _PAYLOAD_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
 
@@ -37,10 +42,12 @@ _PAYLOAD_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
 class RowAssembler:
     """Builds arrow batches with the chosen columns. Stateless; thread-safe."""
 
-    def __init__(self, columns: ColumnChoice) -> None:
+    def __init__(
+        self, columns: ColumnChoice, values: Mapping[str, ValueReader] | None = None
+    ) -> None:
+        """``values`` decode those of topics with a schema, by topic."""
         self._schema = columns.arrow_schema()
-        self.payload_columns = _PAYLOAD_COLUMNS.intersection(columns.names)
-        makers: dict[str, Callable[[Fetched, int], pa.Array]] = {
+        makers: dict[str, Maker] = {
             "key": lambda fetched, rows: _column(fetched, rows, "key", pa.binary()),
             "value": lambda fetched, rows: _column(fetched, rows, "value", pa.binary()),
             "topic": _topics,
@@ -50,7 +57,29 @@ class RowAssembler:
             "timestampType": _timestamp_types,
             "headers": self._headers,
         }
+        self.payload_columns: frozenset[str] = _PAYLOAD_COLUMNS.intersection(columns.names)
+        if values:
+            kind = next(iter(values.values())).arrow_type
+            makers |= self._typed_makers(columns, kind)
+            self.payload_columns |= {"value"} if columns.value_fields != () else set()
         self._makers = [makers[name] for name in columns.names]
+
+    def _typed_makers(self, columns: ColumnChoice, kind: pa.DataType) -> dict[str, Maker]:
+        makers: dict[str, Maker] = {
+            "value": partial(self._value, kind),
+            "undecodable": lambda fetched, rows: _column(fetched, rows, "undecodable", UNDECODABLE),
+        }
+        if columns.values.flatten:
+            makers |= {field.name: partial(self._field, kind, field.name) for field in kind}
+        return makers
+
+    def _value(self, kind: pa.DataType, fetched: Fetched, rows: int) -> pa.Array:
+        return retyped(_column(fetched, rows, "value", kind), self._schema.field("value").type)
+
+    def _field(self, kind: pa.DataType, name: str, fetched: Fetched, rows: int) -> pa.Array:
+        number = kind.get_field_index(name)
+        chunks = [_field_of(one.columns["value"], number) for one in fetched]
+        return retyped(_joined(chunks), self._schema.field(name).type)
 
     def build(self, fetched: Fetched) -> pa.RecordBatch:
         """One arrow batch of all records of ``fetched``, in their order."""
@@ -62,6 +91,11 @@ class RowAssembler:
         # Spark calls the items of a list "element", Arrow calls them "item"; the cast renames.
         headers = _column(fetched, rows, "headers", HEADERS)
         return headers.cast(self._schema.field("headers").type)
+
+
+def _field_of(value: pa.StructArray, number: int) -> pa.Array:
+    """A field; null where the value is."""
+    return value.flatten()[number] if value.null_count else value.field(number)
 
 
 def _column(fetched: Fetched, rows: int, name: str, kind: pa.DataType) -> pa.Array:

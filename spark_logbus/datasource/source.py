@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from spark_logbus.datasource.columns import choose_columns, full_schema
-from spark_logbus.datasource.options import parse_options, wants_headers
+from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.options import parse_options, schema_options
 from spark_logbus.spark.discovery import Discovery
 from spark_logbus.spark.driver_process import plans_a_stream
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:
-    """The columns of a read without ``.schema(...)``."""
-    return full_schema(include_headers=wants_headers(options))
+    """The columns of a read without ``.schema(...)``, which are those of the topics."""
+    from spark_logbus.datasource.value_schemas import look_up_schema
+
+    return look_up_schema(schema_options(options))
 
 
 def reader_of_batch(options: Mapping[str, str], schema: StructType) -> LogbusBatchReader:
     from spark_logbus.datasource.batch_reader import LogbusBatchReader
 
     parsed = parse_options(options, streaming=False)
-    return LogbusBatchReader(parsed, choose_columns(schema, include_headers=parsed.include_headers))
+    return LogbusBatchReader(parsed, ColumnChoice(schema, parsed.values))
 
 
 def reader_of_stream(options: Mapping[str, str], schema: StructType) -> LogbusStreamReader:
     parsed = parse_options(options, streaming=True)
-    columns = choose_columns(schema, include_headers=parsed.include_headers)
+    columns = ColumnChoice(schema, parsed.values)
     discovery = None
     if plans_a_stream():
         discovery = Discovery(parsed.zookeeper, keep_session=parsed.group is not None)

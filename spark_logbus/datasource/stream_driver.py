@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
 from spark_logbus.datasource.columns import ColumnChoice
@@ -21,6 +22,7 @@ from spark_logbus.datasource.micro_batch import GroupView, MicroBatchPlan, plan_
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
+from spark_logbus.datasource.value_schemas import ReadSchemas
 from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import DataLoss, apply_policy, explained, of_current_topics
 from spark_logbus.offsets.position import Committed
@@ -55,6 +57,7 @@ class StreamDriver:
         self._options = options
         self._link = link
         self._inputs = InputPlanner(options, columns, link, background if prefetch else None)
+        self._schemas = ReadSchemas(columns, include_headers=options.include_headers)
         self._commits = DeferredCommit(background)
         self._background = background
         self._patience = patience or RetryPolicy()
@@ -93,7 +96,8 @@ class StreamDriver:
             return start
         self._planned = end
         self._last_trigger = self._clock.monotonic()
-        self._inputs.begin(end.ranges(), end.topic_ids)
+        schemas = self._ask("Looking up schemas", lambda: self._find_schemas(self._seen))
+        self._inputs.begin(end.ranges(), end.topic_ids, schemas)
         return end.to_json()
 
     def plan_input(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> MicroBatchInput:
@@ -218,9 +222,14 @@ class StreamDriver:
         if planned != self._planned:
             # From the checkpoint of an earlier run: much may have happened since.
             self._holding(planned.topic_ids)
-            ranges, findings = replay(planned, self._snapshot(missing_ok=True))
+            self._seen = self._snapshot(missing_ok=True)
+            ranges, findings = replay(planned, self._seen)
             self._decide(findings)
-        return self._inputs.plan(ranges, planned.topic_ids)
+        return self._inputs.plan(ranges, planned.topic_ids, self._find_schemas(self._seen))
+
+    def _find_schemas(self, seen: Snapshot | None) -> dict[str, ValueSchemas]:
+        """Those of the topics that have one, for the records up to the ends that were seen."""
+        return self._schemas.find(seen.configs if seen else {}, lambda: self._link.registry())
 
     def _commit(self, done: StreamOffset) -> None:
         self._commits.settle()

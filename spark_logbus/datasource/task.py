@@ -5,7 +5,8 @@ A task gets its ranges and the brokers' addresses in its input partition. It tal
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -27,6 +28,9 @@ from spark_logbus.offsets.data_loss import (
 )
 from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
+
 
 def read_partition(
     partition: InputPartition, columns: ColumnChoice, *, fail_on_data_loss: bool
@@ -44,10 +48,11 @@ def read_ranges(
     partition: RangesPartition, cluster: Cluster, columns: ColumnChoice, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """The arrow batches of ``partition``, read through ``cluster``, in the order of its ranges."""
-    assembler, pace = RowAssembler(columns), BatchSizer()
+    values = _value_readers(partition, columns)
+    assembler, pace = RowAssembler(columns, values), BatchSizer()
     collected: list[FetchedColumns] = []
     for fetched in _fetched(
-        partition, cluster, assembler, pace, fail_on_data_loss=fail_on_data_loss
+        partition, cluster, assembler, values, pace, fail_on_data_loss=fail_on_data_loss
     ):
         collected.append(fetched)
         pace.add(fetched.rows, fetched.size_bytes)
@@ -64,6 +69,7 @@ def _fetched(
     partition: RangesPartition,
     cluster: Cluster,
     assembler: RowAssembler,
+    values: Mapping[str, ValueReader],
     pace: BatchSizer,
     *,
     fail_on_data_loss: bool,
@@ -79,7 +85,26 @@ def _fetched(
             topic_id=topic_ids[offset_range.topic_partition.topic],
             fail_on_data_loss=fail_on_data_loss,
             received=first_fetches.take(number) if len(ranges) > 1 else None,
+            values=values.get(offset_range.topic_partition.topic),
         ).columns()
+
+
+def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[str, ValueReader]:
+    """Of topics that have a schema."""
+    if not partition.schemas:
+        return {}
+    # Imported here: it brings what most tasks do not need.
+    from spark_logbus.client.fetch.values import ValueReader
+
+    return {
+        topic: ValueReader(
+            schemas,
+            fields=columns.value_fields,
+            columns=columns.names,
+            on_undecodable=columns.values.on_undecodable,
+        )
+        for topic, schemas in partition.schemas.items()
+    }
 
 
 class RangeRead:
@@ -95,7 +120,9 @@ class RangeRead:
         topic_id: str,
         fail_on_data_loss: bool,
         received: memoryview | None = None,
+        values: ValueReader | None = None,
     ) -> None:
+        self._values = values
         self._cluster = cluster
         self._topic_id = topic_id
         self._tp = offset_range.topic_partition
@@ -124,7 +151,9 @@ class RangeRead:
     def _read_on(self) -> Iterator[FetchedColumns]:
         left = OffsetRange(self._tp, self._position, self._end)
         received, self._received = self._received, None
-        with RangeReader(self._cluster, left, topic_id=self._topic_id, received=received) as reader:
+        with RangeReader(
+            self._cluster, left, topic_id=self._topic_id, received=received, values=self._values
+        ) as reader:
             while True:
                 fetched = reader.next_columns(
                     self._wanted,

@@ -6,7 +6,7 @@ Everything that plans reads a ``Snapshot``; only ``take_snapshot`` asks the brok
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_logbus.errors import BrokerUnavailableError, UnknownTopicError
 from spark_logbus.model import TopicPartition
@@ -40,6 +40,9 @@ class Snapshot:
     topic_ids: Mapping[str, str]
     spans: Mapping[TopicPartition, Span]
 
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The configuration of each topic."""
+
     def ends(self) -> dict[TopicPartition, int]:
         return {topic_partition: span.end for topic_partition, span in self.spans.items()}
 
@@ -59,7 +62,8 @@ class Snapshot:
             if topic_partition in limit.spans
         }
         topics = {topic_partition.topic for topic_partition in spans}
-        return Snapshot({t: i for t, i in self.topic_ids.items() if t in topics}, spans)
+        ids = {topic: id_ for topic, id_ in self.topic_ids.items() if topic in topics}
+        return Snapshot(ids, spans, self.configs)
 
     def reaching(self, positions: Mapping[TopicPartition, int]) -> Snapshot:
         """This snapshot with ends that are not below ``positions``."""
@@ -67,7 +71,7 @@ class Snapshot:
             topic_partition: Span(span.start, max(span.end, positions.get(topic_partition, 0)))
             for topic_partition, span in self.spans.items()
         }
-        return Snapshot(self.topic_ids, spans)
+        return Snapshot(self.topic_ids, spans, self.configs)
 
 
 def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) -> Snapshot:
@@ -94,7 +98,11 @@ def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) 
                 f"The cluster has no partition {', '.join(map(str, lacking))}; check the option "
                 "assign against the partition counts that `logbus topics describe` shows."
             )
-    return Snapshot({topic: described[topic].topic_id for topic in sorted(described)}, spans)
+    return Snapshot(
+        {topic: described[topic].topic_id for topic in sorted(described)},
+        spans,
+        {topic: description.config for topic, description in described.items()},
+    )
 
 
 def _describe(admin: LogQueries, selection: Selection) -> dict[str, TopicDescription]:

@@ -13,6 +13,7 @@ from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
 from spark_logbus.spark.group import GroupCommitter
 
 if TYPE_CHECKING:
+    from spark_logbus.schemas.registry import SchemaRegistry
     from spark_logbus.spark.discovery import Discovery
     from spark_logbus.zookeeper import Session
 
@@ -46,6 +47,7 @@ class DriverConnections:
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._progress: GroupCommitter | None = None
+        self._registry: SchemaRegistry | None = None
 
     def admin(self) -> Admin:
         return Admin(self.cluster())
@@ -81,6 +83,14 @@ class DriverConnections:
                 by="spark",
             )
         return self._progress
+
+    def registry(self) -> SchemaRegistry:
+        """The schema registry."""
+        if self._registry is None:
+            from spark_logbus.schemas.registry import SchemaRegistry
+
+            self._registry = SchemaRegistry(self._open_session())
+        return self._registry
 
     def _open_session(self) -> Session:
         self._await_discovery()
@@ -120,5 +130,6 @@ class DriverConnections:
 
     def _close_session(self) -> None:
         session, self._session, self._progress = self._session, None, None
+        self._registry = None
         if session is not None:
             session.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,9 +48,9 @@ def typed_record_batch(
     *,
     schema: str = FLIGHT,
     schema_id: int = 1,
-    keys: list[bytes | None] | None = None,
+    keys: Sequence[bytes | None] | None = None,
     compression: Compression = Compression.NONE,
-) -> bytes:
+) -> memoryview:
     """A row that is None is a tombstone."""
     present = columns_of([row for row in rows if row is not None], schema)
     there = np.array([row is not None for row in rows])
@@ -61,4 +62,4 @@ def typed_record_batch(
     if keys is not None:
         columns["key"] = pa.array(keys, pa.binary())
     arrow_batch = pa.RecordBatch.from_pydict(columns)
-    return bytes(encode_columns(arrow_batch, schema_id=schema_id, compression=compression))
+    return encode_columns(arrow_batch, schema_id=schema_id, compression=compression)

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.client import Admin, Cluster, RangeReader
-from spark_logbus.client.fetch.values import TopicSchemas, ValueEncoding, ValueReader
+from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
+from spark_logbus.topic_schemas import Encoding
 from tests.builders.typed import FLIGHT, T0, flights, typed_record_batch
 from tests.servers.broker import broker_process, connect
 from tests.servers.wire import Wire
@@ -57,7 +59,7 @@ def wire(broker: BrokerProcess, cluster: Cluster) -> Iterator[Wire]:
 def reader_of(
     fields: Sequence[str] | None, *, columns: Sequence[str] = (), schema: str = FLIGHT
 ) -> ValueReader:
-    schemas = TopicSchemas("t", ValueEncoding.COLUMNS, schema, {1: FLIGHT, 2: NEWER})
+    schemas = ValueSchemas("t", Encoding.COLUMNS, schema, {1: FLIGHT, 2: NEWER})
     return ValueReader(schemas, fields=fields, columns=columns)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from spark_logbus.client import Cluster
 from spark_logbus.datasource import input_planner
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.input_planner import InputPlanner, MicroBatchInput
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.task import read_partition
@@ -28,7 +28,7 @@ from tests.helpers import wait_until
 from tests.servers.broker import broker_process
 from tests.servers.spark import Logbus
 
-COLUMNS = choose_columns(full_schema(include_headers=True), include_headers=True)
+COLUMNS = ColumnChoice(full_schema(include_headers=True))
 
 
 @contextmanager

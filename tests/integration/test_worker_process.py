@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.sink.writer import LogbusBatchWriter, plan_write
@@ -99,7 +99,7 @@ def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) ->
     logbus.produce(topic, [f"{n}" for n in range(50)], key="k", headers=[("h", b"1")])
     logbus.produce(topic, [None, "without key and headers"])
     partition = all_of(logbus, topic, 52, start=1)
-    columns = choose_columns(full_schema(include_headers=True), include_headers=True)
+    columns = ColumnChoice(full_schema(include_headers=True))
     rows, frozen, walked, pandas = run(READS, partition, columns)
     assert (rows, pandas) == (51, False)
     assert frozen[0] > 10_000
@@ -112,7 +112,7 @@ def test_a_worker_keeps_spark_waiting_no_longer_after_a_task(logbus: Logbus) -> 
     """Its socket sends at once, and a thread acknowledges what Spark sends it next."""
     topic = logbus.topic()
     logbus.produce(topic, ["a"])
-    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    columns = ColumnChoice(full_schema(include_headers=False))
     script = f"""\
 import os, pickle, socket, sys, threading
 own = socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"])))
@@ -159,7 +159,7 @@ def test_no_task_fails_for_want_of_descriptors_or_threads(logbus: Logbus, lackin
     """They are taken away from what the socket's options need, and from nothing else."""
     topic = logbus.topic()
     logbus.produce(topic, ["a"])
-    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    columns = ColumnChoice(full_schema(include_headers=False))
     error = "RuntimeError" if "Thread" in lacking else "OSError(24, 'Too many open files')"
     module = lacking.split(".")[0]
     lacks = f"""\
@@ -213,7 +213,7 @@ def test_a_process_that_ends_in_order_leaves_no_socket_open(logbus: Logbus) -> N
     logbus.produce(name, ["a", "b"])
     options = {"zookeeper": logbus.zookeeper, "topic": name}
     schema = StructType().add("value", "binary")
-    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    columns = ColumnChoice(full_schema(include_headers=False))
     ended = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", PLANS_AND_READS],
         input=pickle.dumps((options, schema, all_of(logbus, name, 2), columns)),

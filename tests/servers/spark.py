@@ -25,6 +25,7 @@ from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffset
 from spark_logbus.coordination.rewinds import GroupRewinds
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.zookeeper import Session
 
 PROJECT = Path(__file__).parents[2]
@@ -67,8 +68,17 @@ class Logbus:
     def admin(self) -> Admin:
         return Admin(self.cluster)
 
+    def topic_name(self) -> str:
+        """One that no other test has."""
+        return f"topic-{next(_numbers)}"
+
+    def register(self, subject: str, schema: str) -> int:
+        """The schema's id."""
+        with Session(self.zookeeper, client_name="tests", expects_cluster=True) as session:
+            return SchemaRegistry(session).register(subject, schema).schema_id
+
     def topic(self, *, partitions: int = 1, name: str | None = None, **config: str) -> str:
-        name = name or f"topic-{next(_numbers)}"
+        name = name or self.topic_name()
         # Retention goes by the records' timestamps, and some tests write old ones.
         dotted = {"retention.ms": "-1"}
         dotted |= {key.replace("_", "."): value for key, value in config.items()}

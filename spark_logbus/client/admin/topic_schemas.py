@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.log.config import LogConfig
-from spark_logbus.schemas.columns.tree import parse
+from spark_logbus.schemas.columns.inlined import parse
 from spark_logbus.schemas.errors import UnknownSubjectError
 from spark_logbus.schemas.registry.registry import SchemaRegistry
 from spark_logbus.topic_schemas import (

@@ -44,7 +44,7 @@ class FetchedColumns:
 
     columns: Mapping[str, pa.Array]
     """Of ``record.columns``: those that were asked for, but for ``key`` and ``headers`` that are
-    null throughout."""
+    null throughout. Of a topic with a schema also ``undecodable``, if such records are kept."""
 
     base_offset: int
     """The offset of the first record."""
@@ -76,7 +76,7 @@ class FetchedColumns:
             {
                 name: _concatenated([one.column(name) for one in arrow_batches])
                 for name in first.arrow_batch.schema.names
-                if name in wanted
+                if name in wanted or name == "undecodable"
             },
             first.base_offset,
             fetched[-1].next_offset,

@@ -7,29 +7,29 @@ out once for each; then it costs a few calls for a record batch, and nothing for
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError, LogbusError, UndecodableRecordError
+from spark_logbus.model import OnUndecodable
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_layout import Selection, struct_of
+from spark_logbus.record.column_layout import Selection
 from spark_logbus.record.header import verify_against
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder, Undecodable
 from spark_logbus.schemas.columns.evolution import Resolver
-from spark_logbus.schemas.columns.narrowing import at_places, narrowed, used_places
-from spark_logbus.schemas.columns.tree import Node, parse
+from spark_logbus.schemas.columns.inlined import Node, parse, record_of, with_fields
+from spark_logbus.topic_schemas import Encoding
 
 #: Record batches below this come whole: to cut out their columns takes longer than to send them.
 LEAST_CUT_BYTES: Final = 32 << 10
@@ -39,72 +39,40 @@ UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason
 _RECORD_COLUMNS: Final = frozenset({"timestamp", "key", "headers"})
 
 
-class ValueEncoding(enum.Enum):
-    """How a topic's values are stored."""
-
-    COLUMNS = "columns"
-    AVRO = "avro"
-
-
-class OnUndecodable(enum.Enum):
-    """What becomes of a record whose value is none of the reader's schema."""
-
-    #: The read fails.
-    FAIL = "fail"
-    #: The record is left out.
-    DROP = "drop"
-    #: Its value is null, and a column ``undecodable`` has its bytes and the reason.
-    KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSchemas:
-    """All that a reader has to know of a topic's schemas. Picklable: it goes to Spark's tasks."""
-
-    topic: str
-    encoding: ValueEncoding
-
-    reader: str
-    """The schema to read under, as JSON text with all that it refers to."""
-
-    writers: Mapping[int, str]
-    """The schemas that values may be written with, by id, in the same form."""
-
-
 class ValueReader:
     """Decodes the values of one topic. Thread-safe but for first uses of a schema, which may be
     worked out twice."""
 
     def __init__(
         self,
-        schemas: TopicSchemas,
+        schemas: ValueSchemas,
         *,
         fields: Sequence[str] | None = None,
         columns: Collection[str] = _RECORD_COLUMNS,
         on_undecodable: OnUndecodable = OnUndecodable.FAIL,
         find_writer: Callable[[int], str] | None = None,
     ) -> None:
-        """``fields`` are those wanted of the reader's schema, in their order; None: all.
+        """``fields`` are those wanted of the reader's schema, whose order they have; None: all.
         ``columns`` are those wanted beside the value. ``find_writer`` finds schemas that
         ``schemas`` does not have, by id.
 
-        Raises UnsupportedSchemaError, and InvalidOptionError for a field that there is not.
+        Raises UnsupportedSchemaError, and SchemaMismatchError for a field that there is not.
         """
         self._schemas = schemas
         self._columns = _RECORD_COLUMNS.intersection(columns)
         self._on_undecodable = on_undecodable
         self._find_writer = find_writer
         self._writers: dict[int, _Writer] = {}
-        whole = parse(schemas.reader)
-        self._reader = whole if fields is None else narrowed(whole, fields)
-
+        self._fields = fields
+        self._reader = parse(schemas.reader)
+        read = self._reader if fields is None else with_fields(record_of(self._reader), fields)
         #: The type of the values.
-        self.arrow_type = arrow_type(self._reader)
+        self.arrow_type = arrow_type(read)
 
     @cached_property
     def choice(self) -> ColumnChoice | None:
         """What a fetch is to ask for; None: everything."""
-        if self._schemas.encoding is not ValueEncoding.COLUMNS:
+        if self._schemas.encoding is not Encoding.COLUMNS:
             return None
         chosen = {}
         for schema_id in self._schemas.writers:
@@ -234,38 +202,32 @@ class ValueReader:
                     f"A record batch of {self._schemas.topic!r} has the schema id {schema_id}, "
                     "which the topic's subject does not have."
                 )
-            writer = self._writers[schema_id] = _Writer(text, self._reader)
+            writer = self._writers[schema_id] = _Writer(text, self._reader, self._fields)
         return writer
 
 
 class _Writer:
     """What the values of one schema are, and how they become the reader's."""
 
-    def __init__(self, text: str, reader: Node) -> None:
+    def __init__(self, text: str, reader: Node, fields: Sequence[str] | None) -> None:
         self._node = parse(text)
         #: Of a record batch of layout 1.
         self.stored_type = arrow_type(self._node)
-        #: Of the fields that are wanted.
-        self.places = used_places(self._node, reader)
-        self.resolver = Resolver(at_places(self._node, self.places), reader)
+        self.resolver = Resolver(self._node, reader, fields=fields)
+        names = self.resolver.writer_fields
+        #: Of the writer's fields that are needed; None: all.
+        self.places: tuple[int, ...] | None = None
+        if names is not None and len(names) < self.stored_type.num_fields:
+            self.places = tuple(self.stored_type.get_field_index(name) for name in names)
 
     @cached_property
     def _decoder(self) -> Decoder:
-        return Decoder(self._node)
+        return Decoder(self._node, fields=self.resolver.writer_fields)
 
     def decode(self, datums: pa.Array, *, start: int) -> Decoded:
         """Datums as values of the reader's schema."""
         decoded = self._decoder.decode(datums, start=start)
-        values = decoded.values
-        if self.places is not None:
-            fields = [self.stored_type.field(place) for place in self.places]
-            values = struct_of(
-                [values.field(place) for place in self.places],
-                fields,
-                len(values),
-                values.is_null() if values.null_count else None,
-            )
-        resolved = self.resolver.resolve(values)
+        resolved = self.resolver.resolve(decoded.values)
         undecodable = sorted([*decoded.undecodable, *resolved.undecodable], key=_row)
         return Decoded(resolved.values, undecodable)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,8 @@ from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
 from spark_logbus.record.arrow import bytes_of, encode
 from spark_logbus.record.plain import integers, scalar
+
+Encode: TypeAlias = Callable[[pa.RecordBatch, Compression], memoryview]
 
 
 def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[pa.RecordBatch]:
@@ -34,6 +37,8 @@ def check_record_sizes(arrow_batch: pa.RecordBatch, *, topic: str, limit: int) -
     room = limit - BATCH_OVERHEAD_BYTES
     if bytes_of(arrow_batch, enough=room) <= room:
         return
+    if not pa.types.is_binary(arrow_batch.schema.field("value").type):
+        return  # columns, of which no record is large unless a text is; met when it is encoded
     sizes = _record_sizes(arrow_batch)
     near = pc.indices_nonzero(pc.greater(sizes, scalar(room, pa.int64())))
     for row in near.to_pylist():
@@ -79,6 +84,7 @@ def encode_pieces(
     piece_bytes: int,
     limit: int,
     compression: Compression,
+    encode: Encode,
 ) -> Iterator[tuple[memoryview, pa.RecordBatch]]:
     """Record batches of about ``piece_bytes`` and at most ``limit`` bytes, with their records."""
     count = arrow_batch.num_rows
@@ -87,18 +93,23 @@ def encode_pieces(
     for number in range(pieces):
         start, stop = number * count // pieces, (number + 1) * count // pieces
         piece = arrow_batch.slice(start, stop - start)
-        yield from _encode(piece, topic=topic, limit=limit, compression=compression)
+        yield from _encode(piece, encode, topic=topic, limit=limit, compression=compression)
+
+
+def encode_record_batch(records: pa.RecordBatch, compression: Compression) -> memoryview:
+    """Records of plain bytes as a record batch."""
+    return encode(records, compression=compression)
 
 
 def _encode(
-    piece: pa.RecordBatch, *, topic: str, limit: int, compression: Compression
+    piece: pa.RecordBatch, encode: Encode, *, topic: str, limit: int, compression: Compression
 ) -> Iterator[tuple[memoryview, pa.RecordBatch]]:
-    data = encode(piece, compression=compression)
+    data = encode(piece, compression)
     if len(data) <= limit:
         yield data, piece
     elif piece.num_rows == 1:
         raise too_large(len(data), topic=topic, limit=limit)
     else:  # records of very different sizes: halve until they fit
         half = piece.num_rows // 2
-        yield from _encode(piece.slice(0, half), topic=topic, limit=limit, compression=compression)
-        yield from _encode(piece.slice(half), topic=topic, limit=limit, compression=compression)
+        for part in (piece.slice(0, half), piece.slice(half)):
+            yield from _encode(part, encode, topic=topic, limit=limit, compression=compression)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
 from spark_logbus.client.producer.acknowledgements import Acknowledgement, AppendedRange
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.record.arrow import canonical
+
+
+class AsRecords(Protocol):
+    """Makes records of columns, as ``canonical`` does."""
+
+    def __call__(self, data: pa.RecordBatch, /, *, now_us: int) -> pa.RecordBatch: ...
 
 
 class ProducerInterceptor:
@@ -57,7 +64,9 @@ class Interceptors:
     def __bool__(self) -> bool:
         return bool(self._interceptors)
 
-    def before(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
+    def before(
+        self, topic: str, records: pa.RecordBatch, as_records: AsRecords = canonical
+    ) -> pa.RecordBatch:
         """The records to append. InvalidRequestError names an interceptor that fails."""
         for each in self._interceptors:
             name = type(each).__name__
@@ -75,7 +84,7 @@ class Interceptors:
                     f"{records.num_rows} rows, as it was given."
                 )
             # A timestamp of null, which would be filled in with this, was filled in before.
-            records = canonical(seen, now_us=0)
+            records = as_records(seen, now_us=0)
         return records
 
     def watch(self, acknowledgement: Acknowledgement, topic: str, records: pa.RecordBatch) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from spark_logbus.client.producer.arrow_split import (
     arrow_batches,
     check_record_sizes,
     encode_pieces,
+    encode_record_batch,
     too_large,
 )
 from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
@@ -47,6 +48,9 @@ from spark_logbus.errors import RequestTimeoutError
 from spark_logbus.model import Header
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
+
+if TYPE_CHECKING:
+    from spark_logbus.client.value_schemas import WriterSchema
 
 # For the last records of a program that is asked to end: service managers give it 10 s or more.
 _LAST_RECORDS_S: Final = 5.0
@@ -71,6 +75,8 @@ class Producer:
     ``partitioner(topic, key, value, partitions)`` chooses the partition of each record that is sent
     without one; None leaves it to the key. It is called for each record, also those of columns, in
     the thread that sends. ``interceptors`` see each record batch: see ``ProducerInterceptor``.
+    ``schemas`` are those of topics that have one; else the latest is looked up in ZooKeeper when a
+    topic is met.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Producer:
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         stage_id: int | None = None,
+        schemas: Mapping[str, WriterSchema] | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = config or ProducerConfig()
@@ -91,7 +98,7 @@ class Producer:
         self._accumulator = Accumulator(
             self._config, clock=cluster.clock, backoff=cluster.backoff, wake=poller.wake
         )
-        self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id)
+        self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
         self._append_value = self._accumulator.append_value
         self._known_topic = self._topics.known_topic
         self._closed = False
@@ -135,7 +142,7 @@ class Producer:
             and topic.__class__ is str
         ):
             known = self._known_topic(topic)
-            if known is not None:
+            if known is not None and known.values is None:
                 appended = self._append_value(known.queues, value)
                 if appended is not None:
                     return appended
@@ -152,7 +159,7 @@ class Producer:
     ) -> RecordFuture:
         if topic.__class__ is not str:
             topic = as_topic(topic)
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        route = self._route_of_bytes(topic)
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
@@ -185,6 +192,13 @@ class Producer:
             self._topics.refresh_partitions(route)
         return future
 
+    def _route_of_bytes(self, topic: str) -> Route:
+        """Raises SchemaMismatchError for a topic that holds no bytes."""
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        if route.values is not None:
+            route.values.refuse_bytes(topic)
+        return route
+
     def send_many(
         self,
         topic: str,
@@ -215,6 +229,9 @@ class Producer:
     ) -> list[Future[AppendedRange]]:
         """Hand over whole columns: ``value`` and optionally ``key``, ``timestamp``, ``headers``.
 
+        For a topic with a schema ``value`` is a struct of its columns; or ``data`` has these
+        columns themselves, and the records no key. SchemaMismatchError names what does not fit.
+
         One future per record batch that is made of them, in order; ``on_ack`` is called with
         each when it is done. Rows with a key go where ``send`` would send them; without a key
         column, record batches go to the partitions in turn. Raises like ``send``, and
@@ -228,8 +245,9 @@ class Producer:
         futures: list[Future[AppendedRange]] = []
         limit = route.max_record_batch_bytes
         now_us = self._now_us()
+        as_records = canonical if route.values is None else route.values.records
         batches = [
-            canonical(batch, now_us=now_us)
+            as_records(batch, now_us=now_us)
             for batch in arrow_batches(data, piece_bytes=self._config.arrow_piece_bytes)
         ]
         for batch in batches:
@@ -237,7 +255,10 @@ class Producer:
         for batch in batches:
             for target, part in self._targets(route, batch, partition):
                 for encoded, records in encode_pieces(
-                    self._interceptors.before(topic, part) if self._interceptors else part,
+                    self._interceptors.before(topic, part, as_records)
+                    if self._interceptors
+                    else part,
+                    encode=encode_record_batch if route.values is None else route.values.encode,
                     topic=topic,
                     piece_bytes=self._config.arrow_piece_bytes,
                     limit=limit,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.topic_schemas import VALUE_ENCODING
+
+if TYPE_CHECKING:
+    from spark_logbus.client.producer.values import ValueWriter
+    from spark_logbus.client.value_schemas import WriterSchema
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
 
@@ -27,6 +35,9 @@ class Route:
     keyless: RoundRobin
     max_record_batch_bytes: int
 
+    values: ValueWriter | None = None
+    """Of a topic with a schema."""
+
     def require_partition(self, partition: int) -> None:
         if not 0 <= partition < len(self.queues):
             raise UnknownTopicError(
@@ -39,9 +50,15 @@ class ProducerTopics:
     """The topics that one producer has met. Thread-safe."""
 
     def __init__(
-        self, cluster: Cluster, config: ProducerConfig, *, stage_id: int | None = None
+        self,
+        cluster: Cluster,
+        config: ProducerConfig,
+        *,
+        stage_id: int | None = None,
+        schemas: Mapping[str, WriterSchema] | None = None,
     ) -> None:
         self._stage_id = stage_id
+        self._schemas = schemas or {}
         self._cluster = cluster
         self._config = config
         self._lock = threading.Lock()
@@ -56,6 +73,7 @@ class ProducerTopics:
             lambda deadline: self._cluster.topic(topic, deadline),
             deadline=deadline,
         )
+        values = self._value_writer(known)
         limit = self._cluster.pool.max_record_batch_bytes or _DEFAULT_LIMIT
         limit = min(limit, known.max_record_batch_bytes or limit)
         batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
@@ -65,8 +83,20 @@ class ProducerTopics:
             topic_partition = TopicPartition(topic, number)
             queues.append(self._queue(topic_partition, keyless, batch_limit, queues))
         with self._lock:
-            made = Route(topic, queues, keyless, limit)
+            made = Route(topic, queues, keyless, limit, values)
             return self._topics.setdefault(topic, made)
+
+    def _value_writer(self, known: KnownTopic) -> ValueWriter | None:
+        """Of a topic that has a schema. Raises CoordinationError."""
+        if VALUE_ENCODING not in known.config:
+            return None
+        # Imported here: most producers need none of it.
+        from spark_logbus.client.producer.values import ValueWriter, look_up_writer_schema
+
+        schema = self._schemas.get(known.name)
+        if schema is None:
+            schema = look_up_writer_schema(self._cluster, known.config)
+        return None if schema is None else ValueWriter(schema)
 
     def _queue(
         self,

@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, check_columns, full_schema
 from spark_logbus.errors import InvalidOptionError
 
 
@@ -27,7 +27,8 @@ def test_the_columns_are_those_of_the_kafka_source() -> None:
 
 def test_a_schema_chooses_and_orders_columns() -> None:
     schema = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
-    chosen = choose_columns(schema, include_headers=False)
+    check_columns(schema, full_schema(include_headers=False))
+    chosen = ColumnChoice(schema)
     assert chosen.names == ["offset", "value"]
     assert chosen.arrow_schema() == pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 
@@ -52,9 +53,10 @@ def field(name: str, dtype: object = None, *, nullable: bool = True) -> StructFi
 )
 def test_unusable_schemas_name_the_column(fields: list[StructField], said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
-        choose_columns(StructType(fields), include_headers=False)
+        check_columns(StructType(fields), full_schema(include_headers=False))
 
 
 def test_a_column_that_is_never_null_may_be_declared_so() -> None:
     schema = StructType([field("offset", LongType(), nullable=False)])
-    assert not choose_columns(schema, include_headers=False).arrow_schema().field(0).nullable
+    check_columns(schema, full_schema(include_headers=False))
+    assert not ColumnChoice(schema).arrow_schema().field(0).nullable

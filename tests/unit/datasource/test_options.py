@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.datasource.options import SourceOptions, parse_options, wants_headers
+from spark_logbus.datasource.options import SourceOptions, parse_options, schema_options
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import (
     AtOffset,
@@ -254,6 +254,7 @@ def test_stream_refusals_name_the_option(options: dict[str, str], said: str) -> 
 
 
 def test_headers_are_known_before_the_kind_of_read() -> None:
-    assert wants_headers({"includeheaders": "true", "endingOffsets": "latest"})
+    given = {"includeheaders": "true", "endingOffsets": "latest", "subscribe": "t"}
+    assert schema_options(given).include_headers
     with pytest.raises(InvalidOptionError, match="did you mean includeHeaders"):
-        wants_headers({"includeHeader": "true"})
+        schema_options({"includeHeader": "true", "subscribe": "t"})

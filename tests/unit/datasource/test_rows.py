@@ -9,7 +9,7 @@ import pytest
 
 from spark_logbus.client import FetchedBatch, FetchedColumns
 from spark_logbus.datasource import rows as assemble
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import verify
@@ -47,7 +47,7 @@ def row(number: int, **more: Any) -> Row:
 
 
 def build(batches: list[FetchedColumns], *, headers: bool = True) -> list[Row]:
-    columns = choose_columns(full_schema(include_headers=headers), include_headers=headers)
+    columns = ColumnChoice(full_schema(include_headers=headers))
     made = RowAssembler(columns).build(batches)
     made.validate(full=True)
     assert made.schema == columns.arrow_schema()
@@ -90,7 +90,7 @@ def test_more_rows_than_the_cached_constants(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("count", [1, 3, 1_500, 9_000])
 def test_an_arrow_batch_keeps_little_more_than_its_rows(count: int) -> None:
     """A micro-batch may have thousands of them at once, one of each partition."""
-    columns = choose_columns(full_schema(include_headers=True), include_headers=True)
+    columns = ColumnChoice(full_schema(include_headers=True))
     received = [fetched(0, [row(n) for n in range(count)])]
     made = RowAssembler(columns).build(received)
     assert made.get_total_buffer_size() < 2 * made.nbytes + 4_096
@@ -98,7 +98,7 @@ def test_an_arrow_batch_keeps_little_more_than_its_rows(count: int) -> None:
 
 def test_values_of_a_lone_record_batch_are_not_copied() -> None:
     one = fetched(0, [row(n) for n in range(9)])
-    columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+    columns = ColumnChoice(full_schema(include_headers=False))
     made = RowAssembler(columns).build([one])
     values = made.column(made.schema.names.index("value")), one.columns["value"]
     assert values[0].buffers()[2].address == values[1].buffers()[2].address

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
 from spark_logbus.coordination.group_offsets import CommittedOffset
-from spark_logbus.datasource.columns import choose_columns, full_schema
+from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import parse_options
 from spark_logbus.datasource.stream_driver import StreamDriver
@@ -144,7 +144,7 @@ class Query:
         world.has_group = parsed.group is not None
         self.clock = ManualClock(wall_us=0)
         link = cast(DriverConnections, world)
-        columns = choose_columns(full_schema(include_headers=False), include_headers=False)
+        columns = ColumnChoice(full_schema(include_headers=False))
         self.driver = StreamDriver(
             parsed,
             link=link,

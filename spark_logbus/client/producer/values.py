@@ -1,0 +1,123 @@
+"""Values of a topic with a schema, made into record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import types
+
+from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema
+from spark_logbus.errors import InvalidRequestError, SchemaMismatchError
+from spark_logbus.model import Compression
+from spark_logbus.record.arrow import canonical, encode
+from spark_logbus.record.column_encoder import encode_columns
+from spark_logbus.record.column_layout import fields_of
+from spark_logbus.schemas.columns.arrow_types import arrow_type
+from spark_logbus.schemas.columns.conform import conform
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.columns.inlined import parse
+from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.topic_schemas import Encoding
+
+if TYPE_CHECKING:
+    from spark_logbus.client.cluster.cluster import Cluster
+
+_RECORD_COLUMNS: Final = ("timestamp", "key", "headers")
+
+
+def look_up_writer_schema(cluster: Cluster, config: dict[str, str]) -> WriterSchema | None:
+    """The latest schema of the values of a topic with that configuration, from ZooKeeper.
+
+    Raises CoordinationError, and InvalidRequestError where ZooKeeper's address is not known.
+    """
+    if cluster.zookeeper is None:
+        raise InvalidRequestError(
+            "The topic has a schema, which is in ZooKeeper, and this client knows only brokers; "
+            "connect with Cluster.from_zookeeper."
+        )
+    from spark_logbus.schemas.registry import SchemaRegistry
+    from spark_logbus.zookeeper import Session
+
+    with Session(cluster.zookeeper, client_name="producer", expects_cluster=True) as session:
+        return find_writer_schema(SchemaRegistry(session), config)
+
+
+def spread(present: pa.Array, there: npt.NDArray[np.bool_]) -> pa.Array:
+    """The values of ``present`` where ``there`` is set, and null elsewhere."""
+    return present.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+
+class ValueWriter:
+    """Writes values of one schema. Thread-safe."""
+
+    def __init__(self, schema: WriterSchema) -> None:
+        """Raises UnsupportedSchemaError."""
+        self.schema = schema
+        self._node = parse(schema.text)
+        self._type = arrow_type(self._node)
+        self._fields = {field.name for field in fields_of(self._type)}
+        self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
+
+    def rows(self, values: Sequence[Any]) -> pa.Array:
+        """Mappings and instances of dataclasses, or None for a tombstone, as a column.
+
+        Raises SchemaMismatchError that names the row and the field.
+        """
+        if None not in values:
+            return columns_of(values, self._node)
+        present = columns_of([value for value in values if value is not None], self._node)
+        return spread(present, np.array([value is not None for value in values]))
+
+    def records(self, data: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
+        """``data`` as records whose values are the schema's columns, or datums.
+
+        Takes the schema's columns; or ``value`` with them as a struct, and beside it ``key``,
+        ``timestamp`` and ``headers``. Raises SchemaMismatchError that names the column,
+        InvalidRequestError.
+        """
+        names = data.schema.names
+        if self._is_of_records(data):
+            value = data.column("value")
+            others = [name for name in names if name != "value"]
+        else:
+            value, others = data.to_struct_array(), []
+        values = self._conformed(value)
+        plain = {name: data.column(name) for name in others}
+        # The checks and defaults of records are the same for all values.
+        stand_in = pa.RecordBatch.from_pydict({**plain, "value": pa.nulls(len(data), pa.binary())})
+        records = canonical(stand_in, now_us=now_us)
+        return records.set_column(records.schema.get_field_index("value"), "value", values)
+
+    def _is_of_records(self, data: pa.RecordBatch) -> bool:
+        names = set(data.schema.names)
+        if "value" not in names or not names <= {"value", *_RECORD_COLUMNS}:
+            return False
+        if not types.is_struct(self._type):
+            return True
+        return types.is_struct(data.schema.field("value").type) or "value" not in self._fields
+
+    def _conformed(self, value: pa.Array) -> pa.Array:
+        if not value.null_count:
+            return self._stored(conform(value, self._node))
+        present = self._stored(conform(value.drop_null(), self._node))
+        return spread(present, np.asarray(value.is_valid()))
+
+    def _stored(self, values: pa.Array) -> pa.Array:
+        return values if self._datums is None else self._datums.encode(values)
+
+    def encode(self, records: pa.RecordBatch, compression: Compression) -> memoryview:
+        """A record batch of what ``records`` has returned. Raises RecordBatchTooLargeError."""
+        make = encode if self._datums is not None else encode_columns
+        return make(records, schema_id=self.schema.schema_id, compression=compression)
+
+    def refuse_bytes(self, topic: str) -> None:
+        """Raise unless bytes may be values: then they are in Confluent's wire format."""
+        if self.schema.encoding is Encoding.COLUMNS:
+            raise SchemaMismatchError(
+                f"The topic {topic!r} has a schema and holds its columns, which bytes are not; "
+                "send tables with send_arrow, or mappings with send_many."
+            )

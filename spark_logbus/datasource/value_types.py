@@ -1,0 +1,51 @@
+"""Types of typed values: Spark's for those of Arrow that schemas have, and arrays made to be
+exactly what Spark expects for them.
+
+Spark names the items of lists differently, has one kind of binary and one unit of time; all else
+is the same memory under another type.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import types
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from spark_logbus.record.column_layout import struct_of
+
+UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
+
+
+def spark_type(arrow: pa.DataType) -> DataType:
+    """The type of a column in Spark."""
+    return from_arrow_type(arrow)
+
+
+def retyped(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """``array`` as Spark's ``target`` for it, whose fields may be fewer and in another order; its
+    buffers are not copied where they can stay."""
+    source = array.type
+    if types.is_struct(source):
+        arrays = [retyped(array.field(field.name), field.type) for field in target]
+        tombstones = array.is_null() if array.null_count else None
+        return struct_of(arrays, list(target), len(array), tombstones)
+    if types.is_list(source):
+        return _of_items(array, target, retyped(array.values, target.value_type))
+    if types.is_map(source):
+        pairs = struct_of(
+            [retyped(array.keys, target.key_type), retyped(array.items, target.item_type)],
+            [target.key_field, target.item_field],
+            len(array.keys),
+            None,
+        )
+        return _of_items(array, target, pairs)
+    return array if source == target else array.cast(target, safe=False)
+
+
+def _of_items(array: pa.Array, target: pa.DataType, items: pa.Array) -> pa.Array:
+    """Lists or maps with other items in the same places."""
+    own = array.buffers()[:2]
+    return pa.Array.from_buffers(target, len(array), own, array.null_count, array.offset, [items])
