@@ -6,7 +6,7 @@ The record's own columns (value, key, headers, timestamp) go through as they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +48,17 @@ class SinkColumns:
     #: Rows name their topics (and the option topic does not overrule them).
     has_topic: bool
     has_partition: bool
+    #: Of a topic with a schema: the columns that are fields of the value. None: ``value`` is there.
+    fields: tuple[str, ...] | None = None
 
 
 def check_columns(schema: StructType, *, topic_given: bool) -> SinkColumns:
     """Refuse a schema that cannot be written, naming the column; other columns are passed over,
     as Spark's Kafka sink does, unless they look like a misspelt one."""
     types = {field.name: field.dataType for field in schema.fields}
-    for name in _EXPECTED:
-        if schema.names.count(name) > 1:
-            raise InvalidOptionError(
-                f"The DataFrame has {schema.names.count(name)} columns named {name}; keep one."
-            )
+    refuse_twice(schema, only=_EXPECTED)
     for name, dtype in types.items():
-        if name in _EXPECTED and not _fits(name, dtype):
+        if name in _EXPECTED and not fits(name, dtype):
             raise InvalidOptionError(
                 f"Column {name} has the type {dtype.simpleString()}, the logbus sink takes "
                 f"{_EXPECTED[name]}; cast it in a select first."
@@ -82,7 +80,17 @@ def check_columns(schema: StructType, *, topic_given: bool) -> SinkColumns:
     )
 
 
-def _fits(name: str, dtype: DataType) -> bool:
+def refuse_twice(schema: StructType, *, only: Collection[str] | None = None) -> None:
+    """Raise InvalidOptionError for a name, of ``only`` these, that two columns have."""
+    for name in schema.names if only is None else only:
+        if schema.names.count(name) > 1:
+            raise InvalidOptionError(
+                f"The DataFrame has {schema.names.count(name)} columns named {name}; keep one."
+            )
+
+
+def fits(name: str, dtype: DataType) -> bool:
+    """True if a DataFrame may hold that for a column of a record."""
     match name:
         case "value" | "key":
             return isinstance(dtype, BinaryType | StringType)
@@ -130,7 +138,13 @@ class Destination:
 
 def record_columns(arrow_batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
     """The columns of the records, with Spark's session-timezone timestamps as UTC."""
-    chosen = arrow_batch.select(list(columns.record))
+    if columns.fields is not None:
+        value = arrow_batch.select(list(columns.fields)).to_struct_array()
+        others = [name for name in columns.record if name != "value"]
+        arrays = [value, *(arrow_batch.column(name) for name in others)]
+        chosen = pa.RecordBatch.from_arrays(arrays, names=["value", *others])
+    else:
+        chosen = arrow_batch.select(list(columns.record))
     if "timestamp" in columns.record:
         at = chosen.schema.get_field_index("timestamp")
         # The zone is only a label of the type: the numbers are µs since the epoch either way.

@@ -13,6 +13,7 @@ from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 KNOWN: Final = (
     "zookeeper", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
+    "evolve",
 )  # fmt: skip
 
 MAX_APP_ID_LENGTH: Final = 150
@@ -61,6 +62,8 @@ class SinkOptions:
     acks: Acks = Acks.FLUSHED
     #: Compression of the record batches.
     compression: Compression = Compression.NONE
+    #: Columns that the topic's schema does not have make a new version of it.
+    evolve: bool = False
     #: Of a batch write that may be done again.
     transaction: Transaction | None = None
 
@@ -96,6 +99,7 @@ def parse_options(
         delivery=delivery,
         acks=acks,
         compression=Compression[compression.upper()],
+        evolve=given.boolean("evolve", default=False),
         transaction=_transaction(given, delivery, streaming=streaming),
     )
 

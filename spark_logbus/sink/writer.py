@@ -27,8 +27,10 @@ from spark_logbus.client import (
     ProducerConfig,
     StagedTask,
 )
-from spark_logbus.errors import UnknownTopicError
+from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.errors import InvalidOptionError, UnknownTopicError
 from spark_logbus.model import TopicPartition
+from spark_logbus.offsets.descriptions import TopicDescription
 from spark_logbus.record.stage_id import stage_id
 from spark_logbus.retry import RetryPolicy
 from spark_logbus.sink import commit as commits
@@ -37,6 +39,7 @@ from spark_logbus.sink.commit import AtomicWrite, StagedMessage
 from spark_logbus.sink.options import Delivery, SinkOptions, parse_options
 from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, TaskWriter
 from spark_logbus.spark.worker import driver_cluster, shared_cluster, task_of_worker
+from spark_logbus.topic_schemas import VALUE_ENCODING
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class WritePlan:
     options: SinkOptions
     columns: SinkColumns
     bootstrap: Bootstrap
+    #: Of the option's topic, if that has one.
+    schema: WriterSchema | None = None
 
 
 def plan_write(
@@ -62,21 +67,38 @@ def plan_write(
 ) -> WritePlan:
     """Check options, columns and topic on the driver, before any task runs."""
     parsed = parse_options(options, overwrite=overwrite, streaming=streaming)
-    columns = check_columns(schema, topic_given=parsed.topic is not None)
+    problem: InvalidOptionError | None = None
+    try:
+        columns = check_columns(schema, topic_given=parsed.topic is not None)
+    except InvalidOptionError as error:
+        if parsed.topic is None:
+            raise
+        problem = error  # unless the topic has a schema
 
-    def look_up() -> Bootstrap:
+    def look_up() -> WritePlan:
         cluster = driver_cluster(parsed.zookeeper)
         if parsed.topic is not None:
-            _require_topic(Admin(cluster), parsed.topic)
-        return cluster.bootstrap
+            described = _require_topic(Admin(cluster), parsed.topic)
+            if VALUE_ENCODING in described.config:
+                # Imported here: writes of bytes need none of it.
+                from spark_logbus.sink.typed_plan import plan_typed
 
-    bootstrap = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
-    return WritePlan(parsed, columns, bootstrap)
+                typed, found = plan_typed(parsed, schema, described)
+                return WritePlan(parsed, typed, cluster.bootstrap, found)
+        if problem is not None:
+            raise problem
+        if parsed.evolve:
+            raise InvalidOptionError(
+                "Option evolve is for a topic with a schema, and this one has none; leave it out."
+            )
+        return WritePlan(parsed, columns, cluster.bootstrap)
+
+    return RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
 
 
-def _require_topic(admin: Admin, topic: str) -> None:
+def _require_topic(admin: Admin, topic: str) -> TopicDescription:
     try:
-        admin.describe([topic], ends=False)
+        return admin.describe([topic], ends=False)[topic]
     except UnknownTopicError as error:
         known = ", ".join([one.name for one in admin.topics()][:20]) or "none"
         raise UnknownTopicError(
@@ -116,7 +138,10 @@ def _producer(plan: WritePlan, cluster: Cluster, stage_as: int | None = None) ->
         compression=plan.options.compression,
         arrow_piece_bytes=2 * RECORD_BATCH_BYTES,
     )
-    return Producer(cluster, config, stage_id=stage_as)
+    schemas = {}
+    if plan.schema is not None and plan.options.topic is not None:
+        schemas[plan.options.topic] = plan.schema
+    return Producer(cluster, config, stage_id=stage_as, schemas=schemas)
 
 
 class LogbusBatchWriter(DataSourceArrowWriter):

@@ -1,0 +1,71 @@
+"""Plans writes to topics with a schema: the schema to write with, and the columns that fit it."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from pyspark.sql.types import StructType
+
+from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema
+from spark_logbus.errors import InvalidOptionError
+from spark_logbus.offsets.descriptions import TopicDescription
+from spark_logbus.schemas.errors import IncompatibleSchemaError
+from spark_logbus.schemas.registry import SchemaRegistry
+from spark_logbus.sink.columns import SinkColumns
+from spark_logbus.sink.options import SinkOptions
+from spark_logbus.sink.typed_columns import check_typed_columns, evolved
+from spark_logbus.topic_schemas import TopicSchemas
+from spark_logbus.zookeeper import Session
+
+
+def plan_typed(
+    options: SinkOptions, schema: StructType, topic: TopicDescription
+) -> tuple[SinkColumns, WriterSchema]:
+    """The columns of a write to ``topic``, which has a schema, and that schema.
+
+    With ``evolve`` columns that it lacks are registered as a new version. Raises
+    InvalidOptionError for columns that do not fit, and for a version that is not compatible;
+    CoordinationError. A stream's micro-batches are planned one by one, and go on with what the
+    first of this process has found.
+    """
+    subject = TopicSchemas.from_topic_config(topic.config).value_subject
+    assert subject is not None, "a topic with an encoding has a subject"
+    return _plan(
+        options.zookeeper,
+        topic.name,
+        topic.topic_id,
+        subject,
+        tuple(sorted(topic.config.items())),
+        schema.json(),
+        options.evolve,
+    )
+
+
+@lru_cache(maxsize=64)
+def _plan(
+    zookeeper: str,
+    topic: str,
+    topic_id: str,
+    subject: str,
+    config: tuple[tuple[str, str], ...],
+    schema_json: str,
+    evolve: bool,
+) -> tuple[SinkColumns, WriterSchema]:
+    del topic_id  # what is remembered is of this topic, and of no later one of its name
+    schema = StructType.fromJson(json.loads(schema_json))
+    with Session(zookeeper, client_name="spark-sink", expects_cluster=True) as session:
+        registry = SchemaRegistry(session)
+        found = find_writer_schema(registry, dict(config))
+        assert found is not None, "a topic with an encoding has a schema"
+        text = evolved(schema, found.text, topic=topic) if evolve else None
+        if text is not None:
+            try:
+                made = registry.register(subject, text)
+            except IncompatibleSchemaError as error:
+                raise InvalidOptionError(
+                    f"Option evolve: the columns of the DataFrame make no compatible version of "
+                    f"the schema of topic {topic}: {error.message}"
+                ) from error
+            found = WriterSchema(found.encoding, made.schema_id, text)
+    return check_typed_columns(schema, found.text, topic=topic), found
