@@ -75,6 +75,8 @@ def read_directory(beginning: Buffer, size: int) -> Directory:
     """The directory of a record batch of ``size`` bytes, of which no more need be there than
     stands before the chunks. Raises ChunkError when it is not sound.
     """
+    if len(beginning) < fmt.CHUNKS_AT:
+        raise ChunkError(f"it is cut off before its columns, {len(beginning)} bytes came")
     count, body_start = fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)
     end = fmt.CHUNKS_AT + count * fmt.CHUNK.size
     if not 1 <= count <= fmt.MAX_CHUNKS or not end <= body_start <= min(

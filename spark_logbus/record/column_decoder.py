@@ -35,9 +35,12 @@ from spark_logbus.record.header import (
     verify_chunk,
 )
 from spark_logbus.record.ipc import EnvelopeError, MessageNumbers, message_form, read_message
+from spark_logbus.record.nulls import refuse_nulls
 from spark_logbus.record.serialize import serialized
 
 _PREFIX: Final = 8  # the decoded length before each compressed buffer
+_TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
+_TIME_BYTES: Final = 8
 
 
 def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selection) -> None:
@@ -93,6 +96,7 @@ def decode_columns(
     try:
         numbers = read_message(view[layout.room : directory.body_start])
         _check_numbers(numbers, header, directory, layout)
+        _check_count(numbers, max_decoded_bytes)
         came = chosen if is_selected else tuple(range(len(directory)))
         starts = _starts(directory, came)
         if numbers.compression is not Compression.NONE:
@@ -164,6 +168,14 @@ def _check_numbers(
         or (places % fmt.ALIGNMENT).any()
     ):
         raise EnvelopeError("one of its columns points outside of its bytes")
+
+
+def _check_count(numbers: MessageNumbers, max_decoded_bytes: int) -> None:
+    """Each record has a timestamp, so there are no more than there can be of those; also where
+    nobody asks for timestamps, and the columns that were chosen take no bytes."""
+    room = max_decoded_bytes if numbers.compression else int(numbers.buffers[_TIMES, 1])
+    if numbers.record_count * _TIME_BYTES > room:
+        raise EnvelopeError(f"it has no room for the timestamps of {numbers.record_count} records")
 
 
 def _check_claims(
@@ -284,12 +296,13 @@ def _columns(
     deltas = named.get("offset_delta")
     if deltas is not None:
         check_deltas(header, deltas)
+    if "tombstone" in named and not types.is_struct(value_type):
+        raise ValueError("it has a column of tombstones, and its values are no records")
     values = [array for number, array in arrays.items() if number >= layout.own]
     fields = [layout.columns[number].field for number in arrays if number >= layout.own]
     tombstones = named.pop("tombstone", None)
     for field, array in zip(fields, values, strict=True):
-        if not field.nullable and array.null_count:
-            _check_nulls(field, array, tombstones)
+        refuse_nulls(field, array, tombstones)
     if types.is_struct(value_type):
         named["value"] = struct_of(values, fields, header.record_count, tombstones)
     elif values:
@@ -303,14 +316,3 @@ def check_deltas(header: RecordBatchHeader, deltas: pa.Array) -> None:
     rising = pc.all(pc.greater(deltas[1:], deltas[:-1])).as_py() is not False
     if not rising or deltas[0].as_py() < 0 or deltas[-1].as_py() > header.last_offset_delta:
         raise ValueError("its offset deltas do not rise, or beyond the last")
-
-
-def _check_nulls(field: pa.Field, array: pa.Array, tombstones: pa.Array | None) -> None:
-    """A field that cannot be null is so only where there is no value at all."""
-    allowed = tombstones if tombstones is not None else pa.array([False]).take(_zeros(len(array)))
-    if pc.any(pc.and_not(array.is_null(), allowed)).as_py():
-        raise ValueError(f"the field {field.name} is null, which its schema does not allow")
-
-
-def _zeros(count: int) -> pa.Array:
-    return pa.array(np.zeros(count, np.int64))

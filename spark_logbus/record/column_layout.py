@@ -8,7 +8,7 @@ its fields is a column.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -21,7 +21,8 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import record_columns
 from spark_logbus.record.columns import HEADERS, TIMESTAMP
 
-_RECORD_TYPES: Final = {
+#: Of the columns that are not the value's.
+RECORD_TYPES: Final = {
     "timestamp": TIMESTAMP,
     "key": pa.binary(),
     "headers": HEADERS,
@@ -79,7 +80,7 @@ def column_layout(value_type: pa.DataType, attributes: int) -> ColumnLayout:
 
 @lru_cache(maxsize=256)
 def _layout(value_type: Any, record_bits: int) -> ColumnLayout:
-    own = [pa.field(name, _RECORD_TYPES[name]) for name in record_columns(record_bits)]
+    own = [pa.field(name, RECORD_TYPES[name]) for name in record_columns(record_bits)]
     schema = pa.schema([*own, *fields_of(value_type)])
     counts = [(_nodes(field.type), _buffers(field.type)) for field in schema]
     nodes = tuple(accumulate((count for count, _ in counts), initial=0))
@@ -110,12 +111,10 @@ def _children(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(number).type for number in range(kind.num_fields)]
 
 
-@cache
 def _nodes(kind: pa.DataType) -> int:
     return 1 + sum(map(_nodes, _children(kind)))
 
 
-@cache
 def _buffers(kind: pa.DataType) -> int:
     if types.is_null(kind):
         own = 0

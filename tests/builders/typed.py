@@ -8,10 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from spark_logbus.model import Compression
+from spark_logbus.record import checksum, parse_header
+from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import TIMESTAMP
+from spark_logbus.record.chunks import chosen_chunks, read_directory
 from spark_logbus.record.column_encoder import encode_columns
+from spark_logbus.record.column_layout import Selection
 from spark_logbus.schemas.columns.rows import columns_of
 
 T0: Final = 1_700_000_000_000_000
@@ -63,3 +68,27 @@ def typed_record_batch(
         columns["key"] = pa.array(keys, pa.binary())
     arrow_batch = pa.RecordBatch.from_pydict(columns)
     return encode_columns(arrow_batch, schema_id=schema_id, compression=compression)
+
+
+def cut(record_batch: bytes, selection: Selection) -> bytes:
+    """The record batch as a broker sends it to who wants those columns only."""
+    header = parse_header(record_batch)
+    directory = read_directory(record_batch, header.size)
+    chosen = chosen_chunks(
+        header.attributes, len(directory), columns=selection.columns, fields=selection.fields
+    )
+    bounds = directory.bounds
+    chunks = [record_batch[bounds[number] : bounds[number + 1]] for number in chosen]
+    return b"".join([record_batch[: directory.body_start], *chunks])
+
+
+def reseal_columns(record_batch: bytearray) -> bytearray:
+    """Put right checksums in, of each chunk that is in the record batch and of its beginning."""
+    count, at = fmt.DIRECTORY.unpack_from(record_batch, fmt.DIRECTORY_AT)
+    for number in range(min(count, (len(record_batch) - fmt.CHUNKS_AT) // fmt.CHUNK.size)):
+        entry = fmt.CHUNKS_AT + number * fmt.CHUNK.size
+        length = int(fmt.CHUNK.unpack_from(record_batch, entry)[0])
+        fmt.CHUNK.pack_into(record_batch, entry, length, crc32c(record_batch[at : at + length]))
+        at += length
+    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
+    return record_batch

@@ -1,0 +1,173 @@
+"""Layout 1: what goes in comes out, whole or selected, from the whole record batch or from a cut
+one; and damage is found, or is in what was not selected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import types
+
+from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
+from spark_logbus.model import Compression
+from spark_logbus.record import format as fmt
+from spark_logbus.record import parse_header, split, verify
+from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS
+from spark_logbus.record.column_decoder import decode_columns, selected_size, verify_selected
+from spark_logbus.record.column_layout import ALL, Selection
+from tests.builders.typed import cut
+from tests.property.record.typed_strategies import Typed, selections, typed
+
+DEFAULT = settings(deadline=None, max_examples=80)
+DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
+
+
+def rows_of(array: pa.Array) -> list[Any]:
+    """Values of Python; NaN is never among them, and times are the numbers that are stored."""
+    return pa.chunked_array([array]).cast(_plain(array.type)).to_pylist()
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if types.is_timestamp(kind) or types.is_time64(kind):
+        return pa.int64()
+    if types.is_date32(kind):
+        return pa.int32()
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _plain_field(kind.item_field))
+    return pa.list_(_plain_field(kind.value_field)) if types.is_list(kind) else kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain(field.type))  # may be null where what it is in is null
+
+
+def expected(one: Typed, selection: Selection) -> dict[str, list[Any]]:
+    found = {}
+    for name in ("timestamp", "key", "value", "headers", "offset_delta"):
+        chosen = name in selection.columns or name in ("value", "offset_delta")
+        if name in one.arrow_batch.schema.names and chosen:
+            found[name] = rows_of(one.arrow_batch[name])
+    if selection.fields is None:
+        return found
+    if not types.is_struct(one.value_type):
+        if 0 not in selection.fields:
+            del found["value"]
+        return found
+    names = [one.value_type.field(at).name for at in selection.fields if at < one.field_count]
+    found["value"] = [
+        None if row is None else {name: row[name] for name in names} for row in found["value"]
+    ]
+    return found
+
+
+def check(data: bytes, selection: Selection, *, is_cut: bool) -> None:
+    if is_cut:
+        verify_selected(parse_header(data), data, selection)
+    else:
+        verify(data)
+
+
+def decoded(data: bytes, one: Typed, selection: Selection, *, is_cut: bool) -> dict[str, list[Any]]:
+    check(data, selection, is_cut=is_cut)
+    header = parse_header(data)
+    columns = decode_columns(header, data, one.value_type, selection=selection, is_selected=is_cut)
+    for array in columns.values():
+        array.validate(full=True)
+    return {name: rows_of(array) for name, array in columns.items()}
+
+
+def check_round_trip(one: Typed) -> None:
+    header = verify(one.record_batch)
+    assert header.layout == fmt.LAYOUT_COLUMNS
+    assert header.size == len(one.record_batch)
+    count = one.arrow_batch.num_rows
+    assert header.record_count == count
+    assert (header.compression is Compression.NONE) or count >= MIN_RECORDS_TO_COMPRESS
+    found = decode_columns(header, one.record_batch, one.value_type)
+    assert found["value"].type == one.value_type
+    assert {name: rows_of(array) for name, array in found.items()} == expected(one, ALL)
+    assert [each for each, _ in split(one.record_batch, allow_tail=False)] == [header]
+
+
+@DEFAULT
+@given(typed())
+def test_round_trip(one: Typed) -> None:
+    check_round_trip(one)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=2_000)
+@given(typed(max_rows=12))
+def test_round_trip_of_many(one: Typed) -> None:
+    check_round_trip(one)
+
+
+def check_selection(one: Typed, selection: Selection) -> None:
+    found = expected(one, selection)
+    assert decoded(one.record_batch, one, selection, is_cut=False) == found
+    part = cut(one.record_batch, selection)
+    assert len(part) == selected_size(parse_header(part), part, selection)
+    assert decoded(part, one, selection, is_cut=True) == found
+
+
+@DEFAULT
+@given(typed(), st.data())
+def test_any_selection_gives_the_same_whole_or_cut(one: Typed, data: st.DataObject) -> None:
+    check_selection(one, data.draw(selections(one.field_count)))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=2_000)
+@given(typed(max_rows=12), st.data())
+def test_any_selection_of_many(one: Typed, data: st.DataObject) -> None:
+    check_selection(one, data.draw(selections(one.field_count)))
+
+
+@DEFAULT
+@given(typed(max_rows=3), st.data())
+def test_any_flipped_bit(one: Typed, data: st.DataObject) -> None:
+    damaged = bytearray(one.record_batch)
+    damaged[data.draw(st.integers(24, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(DAMAGE):
+        verify(damaged)
+
+
+@DEFAULT
+@given(typed(max_rows=3), st.data())
+def test_any_flipped_bit_of_a_cut_one(one: Typed, data: st.DataObject) -> None:
+    selection = data.draw(selections(one.field_count))
+    damaged = bytearray(cut(one.record_batch, selection))
+    damaged[data.draw(st.integers(24, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(DAMAGE):
+        verify_selected(parse_header(damaged), damaged, selection)
+
+
+@DEFAULT
+@given(typed(max_rows=3), st.data())
+def test_damage_of_what_was_not_selected_changes_nothing(one: Typed, data: st.DataObject) -> None:
+    """A broker cuts without looking at what it leaves out."""
+    selection = data.draw(selections(one.field_count))
+    intact = cut(one.record_batch, selection)
+    damaged = bytearray(one.record_batch)
+    body_start = int(fmt.DIRECTORY.unpack_from(damaged, fmt.DIRECTORY_AT)[1])
+    at = data.draw(st.integers(body_start, len(damaged) - 1))
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    part = cut(bytes(damaged), selection)
+    if part != intact:
+        with pytest.raises(DAMAGE):
+            verify_selected(parse_header(part), part, selection)
+
+
+@DEFAULT
+@given(typed(max_rows=2), st.data())
+def test_any_truncation(one: Typed, data: st.DataObject) -> None:
+    selection = data.draw(selections(one.field_count))
+    for whole, is_cut in ((one.record_batch, False), (cut(one.record_batch, selection), True)):
+        part = whole[: data.draw(st.integers(fmt.HEADER_SIZE, len(whole) - 1))]
+        with pytest.raises(DAMAGE):
+            check(part, selection, is_cut=is_cut)
