@@ -60,17 +60,24 @@ def _refuse(field: pa.Field, array: pa.Array, excused: pa.Array | None, place: s
         wrong = nulls if excused is None else pc.and_not(nulls, excused)
         if pc.any(wrong).as_py():
             raise ValueError(f"the field {place} is null, which its schema does not allow")
-    inside: list[pa.Array]
     if types.is_struct(array.type):
         excused = nulls if excused is None else pc.or_(nulls, excused)
         inside = array.flatten()
     else:
-        excused = None
-        inside = _inner_arrays(array) if types.is_map(array.type) else _items(array)
+        excused, inside = None, _items(array)
     for inner, values in zip(_inner_fields(array.type), inside, strict=True):
         _refuse(inner, values, excused, f"{place}.{inner.name}")
 
 
 def _items(array: pa.Array) -> list[pa.Array]:
-    """Those of lists that are there."""
-    return [array.flatten()] if array.type.num_fields else []
+    """Those of lists and maps that are there."""
+    if not types.is_map(array.type):
+        return [array.flatten()] if array.type.num_fields else []
+    lists = pa.Array.from_buffers(
+        pa.list_(array.type.item_field),
+        len(array),
+        array.buffers()[:2],
+        offset=array.offset,
+        children=[array.items],
+    )
+    return [lists.flatten()]

@@ -3,6 +3,7 @@ one; and damage is found, or is in what was not selected."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -26,24 +27,32 @@ DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
 
 
 def rows_of(array: pa.Array) -> list[Any]:
-    """Values of Python; NaN is never among them, and times are the numbers that are stored."""
-    return pa.chunked_array([array]).cast(_plain(array.type)).to_pylist()
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
+    """Values of Python; times are the numbers that are stored."""
+    kind = array.type
     if types.is_timestamp(kind) or types.is_time64(kind):
-        return pa.int64()
+        return list(array.view(pa.int64()).to_pylist())
     if types.is_date32(kind):
-        return pa.int32()
+        return list(array.view(pa.int32()).to_pylist())
+    there = array.is_valid().to_pylist()
     if types.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in kind])
+        fields = [rows_of(array.field(number)) for number in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        return [
+            {name: field[row] for name, field in zip(names, fields, strict=True)} if valid else None
+            for row, valid in enumerate(there)
+        ]
     if types.is_map(kind):
-        return pa.map_(kind.key_type, _plain_field(kind.item_field))
-    return pa.list_(_plain_field(kind.value_field)) if types.is_list(kind) else kind
+        return _lists(array, list(zip(rows_of(array.keys), rows_of(array.items), strict=True)))
+    return _lists(array, rows_of(array.values)) if types.is_list(kind) else array.to_pylist()
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _plain(field.type))  # may be null where what it is in is null
+def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
+    bounds = pairwise(array.offsets.to_pylist())
+    there = array.is_valid().to_pylist()
+    return [
+        items[start:stop] if valid else None
+        for (start, stop), valid in zip(bounds, there, strict=True)
+    ]
 
 
 def expected(one: Typed, selection: Selection) -> dict[str, list[Any]]:
