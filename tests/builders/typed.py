@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
+from pyarrow import types
 
 from spark_logbus.model import Compression
 from spark_logbus.record import checksum, parse_header
@@ -92,3 +94,32 @@ def reseal_columns(record_batch: bytearray) -> bytearray:
         at += length
     fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
     return record_batch
+
+
+def rows_of(array: pa.Array) -> list[Any]:
+    """Values of Python; times are the numbers that are stored."""
+    kind = array.type
+    if types.is_timestamp(kind) or types.is_time64(kind):
+        return list(array.view(pa.int64()).to_pylist())
+    if types.is_date32(kind):
+        return list(array.view(pa.int32()).to_pylist())
+    there = array.is_valid().to_pylist()
+    if types.is_struct(kind):
+        fields = [rows_of(array.field(number)) for number in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        return [
+            {name: field[row] for name, field in zip(names, fields, strict=True)} if valid else None
+            for row, valid in enumerate(there)
+        ]
+    if types.is_map(kind):
+        return _lists(array, list(zip(rows_of(array.keys), rows_of(array.items), strict=True)))
+    return _lists(array, rows_of(array.values)) if types.is_list(kind) else array.to_pylist()
+
+
+def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
+    bounds = pairwise(array.offsets.to_pylist())
+    there = array.is_valid().to_pylist()
+    return [
+        items[start:stop] if valid else None
+        for (start, stop), valid in zip(bounds, there, strict=True)
+    ]

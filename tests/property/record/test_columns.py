@@ -3,10 +3,8 @@ one; and damage is found, or is in what was not selected."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,40 +17,11 @@ from spark_logbus.record import parse_header, split, verify
 from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS
 from spark_logbus.record.column_decoder import decode_columns, selected_size, verify_selected
 from spark_logbus.record.column_layout import ALL, Selection
-from tests.builders.typed import cut
+from tests.builders.typed import cut, rows_of
 from tests.property.record.typed_strategies import Typed, selections, typed
 
 DEFAULT = settings(deadline=None, max_examples=80)
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
-
-
-def rows_of(array: pa.Array) -> list[Any]:
-    """Values of Python; times are the numbers that are stored."""
-    kind = array.type
-    if types.is_timestamp(kind) or types.is_time64(kind):
-        return list(array.view(pa.int64()).to_pylist())
-    if types.is_date32(kind):
-        return list(array.view(pa.int32()).to_pylist())
-    there = array.is_valid().to_pylist()
-    if types.is_struct(kind):
-        fields = [rows_of(array.field(number)) for number in range(kind.num_fields)]
-        names = [field.name for field in kind]
-        return [
-            {name: field[row] for name, field in zip(names, fields, strict=True)} if valid else None
-            for row, valid in enumerate(there)
-        ]
-    if types.is_map(kind):
-        return _lists(array, list(zip(rows_of(array.keys), rows_of(array.items), strict=True)))
-    return _lists(array, rows_of(array.values)) if types.is_list(kind) else array.to_pylist()
-
-
-def _lists(array: pa.Array, items: list[Any]) -> list[Any]:
-    bounds = pairwise(array.offsets.to_pylist())
-    there = array.is_valid().to_pylist()
-    return [
-        items[start:stop] if valid else None
-        for (start, stop), valid in zip(bounds, there, strict=True)
-    ]
 
 
 def expected(one: Typed, selection: Selection) -> dict[str, list[Any]]:
