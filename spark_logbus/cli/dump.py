@@ -231,13 +231,17 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
         Column("max_timestamp_us", MOMENT, "newest record (UTC)"),
         Column("compression"),
         Column("flags", WORDS, "attributes"),
+        Column("layout", NUMBER),
+        Column("schema_id", NUMBER, "schema"),
+        Column("columns", NUMBER),
         Column("producer"),
         Column("check"),
     )
     problems = _Problems(segment, as_json=as_json)
     shown = 0
     with _readable(segment):
-        for found in read_segment(OS_FILES.open_read_only(segment)):
+        file = OS_FILES.open_read_only(segment)
+        for found in read_segment(file):
             if isinstance(found, Damage):
                 rows.add(_damage_cells(found), styles={"check": "bold red"})
                 problems.add(found.position, found.size_bytes, found.reason)
@@ -247,10 +251,12 @@ def batches(segment: Segment, limit: Limit = 100, as_json: AsJson = False) -> No
                 break
             shown += 1
             position, header = found
+            columns = _column_count(file, position, header)
             if as_json:
-                _print_json("record batch", position=position, **_batch_fields(header))
+                fields = _batch_fields(header)
+                _print_json("record batch", position=position, **fields, columns=columns)
             else:
-                rows.add(_batch_cells(header, position))
+                rows.add({**_batch_cells(header, position), "columns": columns})
     if not as_json:
         console().print(rows if len(rows) else f"{segment} is empty.")
     problems.report()
@@ -263,9 +269,20 @@ def _batch_cells(header: RecordBatchHeader, position: int) -> dict[str, object]:
         "position": position,
         "offsets": (header.base_offset, header.last_offset + 1),
         "records": header.record_count,
+        "schema_id": header.schema_id or None,
         "producer": producer if header.producer_id >= 0 else None,
         "check": "ok",
     }
+
+
+def _column_count(file: File, position: int, header: RecordBatchHeader) -> int | None:
+    """Of a record batch of columns; None for others."""
+    from spark_logbus.record import format as fmt
+
+    if header.layout != fmt.LAYOUT_COLUMNS:
+        return None
+    directory = file.pread(fmt.DIRECTORY.size, position + fmt.DIRECTORY_AT)
+    return int(fmt.DIRECTORY.unpack(directory)[0])
 
 
 def _damage_cells(found: Damage) -> dict[str, object]:
@@ -280,12 +297,14 @@ def _damage_cells(found: Damage) -> dict[str, object]:
 def _batch_fields(header: RecordBatchHeader) -> dict[str, object]:
     plain = {name: getattr(header, name) for name in header.__slots__}
     named = {"compression": header.compression.name.lower(), "flags": _attributes(header)}
-    return {**plain, "last_offset": header.last_offset, "bytes": header.size, **named}
+    sizes = {"last_offset": header.last_offset, "bytes": header.size, "layout": header.layout}
+    return {**plain, **sizes, **named}
 
 
 def _attributes(header: RecordBatchHeader) -> list[str]:
     known = {
         "key": header.has_key, "headers": header.has_headers, "gaps": header.has_offset_delta,
+        "tombstones": header.has_tombstones,
         "control": header.is_control, "append time": header.timestamp_type.value == 1,
     }  # fmt: skip
     return [name for name, there in known.items() if there]
@@ -305,6 +324,8 @@ def records(
 ) -> None:
     """The records of a segment: offset, time, key and value; exit code 1 at damage.
 
+    Of record batches of columns it says which offsets and which schema: only that explains them.
+
     \b
     Example:
       logbus dump records data/orders-0/00000000000000000000.log -o 151 -n 10
@@ -315,7 +336,9 @@ def records(
     with _readable(segment):
         found = _read_records(OS_FILES.open_read_only(segment), from_offset, problems)
         for record in itertools.islice(found, limit):
-            if as_json:
+            if "schema_id" in record:
+                print_json(record) if as_json else print(_columns_line(record))
+            elif as_json:
                 print_json(_record_fields(record))
             else:
                 print(_record_line(record))
@@ -327,6 +350,7 @@ def records(
 def _read_records(file: File, from_offset: int, problems: _Problems) -> Iterator[dict[str, Any]]:
     from spark_logbus.errors import LogbusError
     from spark_logbus.log.inspect import Damage, read_segment
+    from spark_logbus.record import format as fmt
 
     for found in read_segment(file):
         if isinstance(found, Damage):
@@ -334,6 +358,15 @@ def _read_records(file: File, from_offset: int, problems: _Problems) -> Iterator
             continue
         position, header = found
         if header.last_offset < from_offset:
+            continue
+        if header.layout == fmt.LAYOUT_COLUMNS:
+            yield {
+                "kind": "columns",
+                "offset": header.base_offset,
+                "last_offset": header.last_offset,
+                "records": header.record_count,
+                "schema_id": header.schema_id,
+            }
             continue
         try:
             decoded = list(_decoded(header, file.pread(header.size, position)))
@@ -356,6 +389,12 @@ def _decoded(header: RecordBatchHeader, data: bytes) -> Iterator[dict[str, Any]]
         record = {name: row[number] for name, row in rows.items()}
         record["offset"] = header.base_offset + record.pop("offset_delta", number)
         yield record
+
+
+def _columns_line(found: dict[str, Any]) -> str:
+    count, schema_id = plural(found["records"], "record"), found["schema_id"]
+    span = f"{found['offset']}-{found['last_offset']}"
+    return f"{span}\t{count} as columns of schema {schema_id}; not shown without that schema"
 
 
 def _record_line(record: dict[str, Any]) -> str:

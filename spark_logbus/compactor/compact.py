@@ -15,6 +15,7 @@ from spark_logbus.compactor.newest import NewestOffsets
 from spark_logbus.compactor.pieces import BatchPart, is_filler, size_of
 from spark_logbus.compactor.reading import (
     decoded,
+    has_columns,
     is_too_large,
     keys_of,
     offsets_of,
@@ -37,7 +38,7 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
     Raises DamagedSegmentError, StorageError, OSError.
     """
     newest, end_offset = _map(job, report)
-    undecodable = too_large = 0
+    undecodable = too_large = of_columns = 0
     delete_horizon = job.delete_horizon
     for number, group in enumerate(job.groups):
         if group.sources[0].base_offset >= end_offset:
@@ -48,6 +49,7 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
         report(work.run(number))
         undecodable += work.undecodable
         too_large += work.too_large
+        of_columns += work.of_columns
         delete_horizon = work.delete_horizon
     report(
         Finished(
@@ -55,6 +57,7 @@ def compact(job: Job, report: Callable[[Report], None]) -> None:
             keys=len(newest),
             undecodable=undecodable,
             too_large=too_large,
+            of_columns=of_columns,
         )
     )
 
@@ -95,8 +98,8 @@ def _note(newest: NewestOffsets, header: RecordBatchHeader, arrow_batch: pa.Reco
 class _GroupCompaction:
     """Reads the segments of one group and writes the new one. Used once.
 
-    A record batch that is too large to be decoded stays as it is. It may hold what tombstones
-    after it delete; so those stay as well: ``delete_horizon`` is never after it.
+    A record batch that is too large to be decoded, or one of columns, stays as it is. It may hold
+    what tombstones after it delete; so those stay as well: ``delete_horizon`` is never after it.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class _GroupCompaction:
         self.delete_horizon = delete_horizon
         self.undecodable = 0
         self.too_large = 0
+        self.of_columns = 0
 
     def run(self, number: int) -> Compacted:
         group = self._group
@@ -153,8 +157,9 @@ class _GroupCompaction:
         too_large = is_too_large(header, record_batch, map_bytes=self._job.map_bytes)
         arrow_batch = None if too_large else decoded(header, record_batch)
         if arrow_batch is None:
-            if too_large:
-                self.too_large += 1
+            if too_large or has_columns(header):
+                self.too_large += too_large
+                self.of_columns += not too_large
                 self.delete_horizon = min(self.delete_horizon, header.base_offset)
             else:
                 self.undecodable += not header.is_control

@@ -57,6 +57,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     keys: int
     undecodable: int  # record batches whose payload nobody can decode; they were kept
     too_large: int = 0  # those that would take too much memory decoded; they were kept
+    of_columns: int = 0  # those of columns, which take a schema to be read; they were kept
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from spark_logbus.compactor.messages import Source
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import RecordBatchHeader, split
+from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import decode, decoded_size
 from spark_logbus.record.plain import scalar
 
@@ -62,15 +63,21 @@ def record_batches(source: Source) -> Iterator[tuple[RecordBatchHeader, memoryvi
 def decoded(header: RecordBatchHeader, record_batch: memoryview) -> pa.RecordBatch | None:
     """The records; None for a record batch that is to stay as it is.
 
-    That is one for logbus itself (control), and one whose producer put something into its payload
-    that no reader can decode: brokers do not look, so it may be there.
+    That is one for logbus itself (control), one of columns, which only its schema explains, and one
+    whose producer put something into its payload that no reader can decode: brokers do not look, so
+    it may be there.
     """
-    if header.is_control:
+    if header.is_control or has_columns(header):
         return None
     try:
         return decode(header, record_batch)
     except CorruptRecordBatchError:
         return None
+
+
+def has_columns(header: RecordBatchHeader) -> bool:
+    """True of a record batch whose values are columns of a schema."""
+    return header.layout == fmt.LAYOUT_COLUMNS
 
 
 def is_too_large(header: RecordBatchHeader, record_batch: memoryview, *, map_bytes: int) -> bool:
@@ -79,7 +86,7 @@ def is_too_large(header: RecordBatchHeader, record_batch: memoryview, *, map_byt
     A few kilobytes may claim to become a gigabyte, so this goes by what the record batch says of
     itself, before anything is decoded.
     """
-    if header.is_control:
+    if header.is_control or has_columns(header):
         return False
     try:
         work_bytes = decoded_size(header, record_batch)

@@ -186,6 +186,13 @@ class CompactionRun:
                 "sent it; compaction kept them as they are.",
                 finished.undecodable, self._log.topic_partition,
             )  # fmt: skip
+        if finished.of_columns:
+            logger.warning(
+                "%d record batches of %s hold columns of a schema, which compaction does not read; "
+                "it kept them as they are, and tombstones behind them. Set cleanup.policy of the "
+                "topic to delete.",
+                finished.of_columns, self._log.topic_partition,
+            )  # fmt: skip
         if finished.too_large:
             logger.warning(
                 "%d record batches of %s would take too much memory decoded; compaction kept them "

@@ -17,6 +17,7 @@ from spark_logbus.record.arrow import encode
 from spark_logbus.record.builder import ArrowBatchBuilder
 from tests.builders import record_batches
 from tests.builders.staged import WRITE, attempt, stage
+from tests.builders.typed import flights, typed_record_batch
 from tests.fakes.log_directory import Broker
 
 Run = Callable[..., tuple[int, str]]
@@ -290,3 +291,39 @@ def test_staged_records(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "then 4 bytes, torn or of earlier writes" in shown
     assert f"write {WRITE}: 5 records of 2 attempts of tasks, the last at" in shown
+
+
+# -- record batches of columns --------------------------------------------------------------
+
+
+def columns_at(base_offset: int) -> bytes:
+    made = bytearray(typed_record_batch([*flights(0, 2), None], keys=[b"k"] * 3, schema_id=41))
+    stamp(made, base_offset=base_offset, leader_epoch=0, append_time_us=0)
+    return bytes(made)
+
+
+def test_record_batches_of_columns(dump: Dump) -> None:
+    code, shown = dump("batches", FIRST + columns_at(2), "--json")
+    assert code == 0
+    plain, typed = map(json.loads, shown.splitlines())
+    assert (plain["layout"], plain["schema_id"], plain["columns"]) == (0, 0, None)
+    assert (typed["layout"], typed["schema_id"], typed["columns"]) == (1, 41, 7)
+    assert typed["flags"] == ["key", "tombstones"]
+    code, shown = dump("batches", FIRST + columns_at(2))
+    assert code == 0
+    assert re.search(r"key,tombstones\s+1\s+41\s+7\s+-\s+ok", shown)
+
+
+def test_records_in_columns_are_told_not_taken_for_damage(dump: Dump) -> None:
+    data = FIRST + columns_at(2) + record_batch(5, b"six")
+    code, shown = dump("records", data)
+    assert code == 0
+    assert "2-4\t3 records as columns of schema 41; not shown without that schema" in shown
+    assert "b'six'" in shown
+    code, shown = dump("records", data, "--json", "-o", "4")
+    assert code == 0
+    told, after = map(json.loads, shown.splitlines())
+    assert told == {
+        "kind": "columns", "offset": 2, "last_offset": 4, "records": 3, "schema_id": 41,
+    }  # fmt: skip
+    assert after["offset"] == 5
