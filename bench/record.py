@@ -7,14 +7,15 @@ Verify is header, length and checksum: what a broker does. Decode is what a read
 
 A second table is of what a task does with a fetch of many record batches: find, verify, decode and
 join them to arrow batches of 10,000 rows. It shows how far the cost follows their number.
+
+Two more are of record batches of a schema's columns (``bench.record_columns``).
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +23,8 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from bench.harness import best_us
+from bench.record_columns import parts_table, sizes_table
 from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.datasource.batch_sizer import TARGET_BYTES
@@ -34,8 +37,6 @@ COUNTS = (50, 500, 5_000, 50_000)
 COUNTS_FETCHED = (5_000, 250, 60, 25)
 FETCHED_RECORDS = 30_000
 ROWS = 10_000
-ROUNDS = 7
-ROUND_S = 0.05
 BASE_TIMESTAMP_US = 1_700_000_000_000_000
 
 
@@ -57,20 +58,6 @@ def make_records(count: int, *, value_bytes: int) -> pa.RecordBatch:
     return canonical(
         pa.record_batch({"timestamp": pa.array(times), "value": pa.array(values)}), now_us=0
     )
-
-
-def best_us(work: Callable[[], object]) -> float:
-    """The best mean of several rounds: what the work costs when nothing else runs."""
-    start = time.perf_counter()
-    work()
-    repeats = max(1, int(ROUND_S / max(time.perf_counter() - start, 1e-6)))
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        best = min(best, (time.perf_counter() - start) / repeats)
-    return best * 1e6
 
 
 def measure(count: int, *, value_bytes: int, compression: Compression) -> Result:
@@ -166,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     console.print(as_table(results, value_bytes=options.value_bytes, compression=compression))
     console.print(fetches_table(value_bytes=options.value_bytes, compression=compression))
+    console.print(parts_table(compression=compression))
+    console.print(sizes_table(compression=compression))
 
 
 if __name__ == "__main__":
