@@ -67,7 +67,10 @@ class Directory:
 
 
 def body_start_of(beginning: Buffer) -> int:
-    """Where the chunks of a record batch begin, as it says itself."""
+    """Where the chunks of a record batch begin, as it says itself. Raises ChunkError when it is cut
+    off before it says so."""
+    if len(beginning) < fmt.CHUNKS_AT:
+        raise ChunkError(f"it is cut off before its columns, {len(beginning)} bytes came")
     return int(fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)[1])
 
 
@@ -75,9 +78,8 @@ def read_directory(beginning: Buffer, size: int) -> Directory:
     """The directory of a record batch of ``size`` bytes, of which no more need be there than
     stands before the chunks. Raises ChunkError when it is not sound.
     """
-    if len(beginning) < fmt.CHUNKS_AT:
-        raise ChunkError(f"it is cut off before its columns, {len(beginning)} bytes came")
-    count, body_start = fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)
+    body_start = body_start_of(beginning)
+    count = int(fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)[0])
     end = fmt.CHUNKS_AT + count * fmt.CHUNK.size
     if not 1 <= count <= fmt.MAX_CHUNKS or not end <= body_start <= min(
         size, fmt.MAX_BEGINNING_BYTES

@@ -15,6 +15,7 @@ from spark_logbus.protocol import (
     encode_response,
     frame_head,
 )
+from tests.compat.make_column_record_batches import BINARY as COLUMNS_BINARY
 from tests.compat.make_record_batches import BINARY
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
@@ -27,7 +28,8 @@ def documented(page: str) -> bytes:
 
 
 def test_record_batch() -> None:
-    assert documented("record-batch.md") == BINARY.read_bytes()[:312]
+    plain, columns = BINARY.read_bytes()[:312], COLUMNS_BINARY.read_bytes()[:336]
+    assert documented("record-batch.md") == plain + columns
 
 
 def test_protocol() -> None:
