@@ -8,7 +8,7 @@ Verify is header, length and checksum: what a broker does. Decode is what a read
 A second table is of what a task does with a fetch of many record batches: find, verify, decode and
 join them to arrow batches of 10,000 rows. It shows how far the cost follows their number.
 
-Two more are of record batches of a schema's columns (``bench.record_columns``).
+Three more are of record batches of a schema's columns (``bench.record_columns``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import best_us
-from bench.record_columns import parts_table, sizes_table
+from bench.record_columns import alternatives_table, parts_table, sizes_table
 from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.datasource.batch_sizer import TARGET_BYTES
@@ -155,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(fetches_table(value_bytes=options.value_bytes, compression=compression))
     console.print(parts_table(compression=compression))
     console.print(sizes_table(compression=compression))
+    console.print(alternatives_table())
 
 
 if __name__ == "__main__":

@@ -10,17 +10,19 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.table import Table
 
 from bench.avro import BASE_US, FLIGHT, flight
 from bench.harness import best_us
 from spark_logbus.model import Compression
+from spark_logbus.record import format as fmt
 from spark_logbus.record import verify
 from spark_logbus.record.arrow import TIMESTAMP, canonical, encode
 from spark_logbus.record.chunks import body_start_of, chosen_chunks, read_directory
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
 from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_layout import Selection
+from spark_logbus.record.column_layout import Selection, column_layout
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
 
@@ -93,3 +95,76 @@ def sizes_table(*, compression: Compression) -> Table:
         sizes = (len(typed), body_start_of(typed), len(cut(typed)), *plain)
         table.add_row(f"{count:,}", *(f"{size:,}" for size in sizes))
     return table
+
+
+def alternatives_table() -> Table:
+    """Bytes of a record batch in other forms than layout 1, and what three of its fields cost to
+    decode, in µs; without compression. Checksums and headers of 80 bytes are left out where they
+    would be the same."""
+    table = Table(title="19 fields in other forms")
+    for name in ("form", *(f"{what} of {count:,}" for count in COUNTS for what in ("bytes", "µs"))):
+        table.add_column(name, justify="right")
+    found: dict[str, list[str]] = {}
+    for count in COUNTS:
+        for form, (size, took_us) in _alternatives(count).items():
+            found.setdefault(form, []).extend((f"{size:,}", f"{took_us:,.0f}" if took_us else "-"))
+    for form, cells in found.items():
+        table.add_row(form, *cells)
+    return table
+
+
+def _alternatives(count: int) -> dict[str, tuple[int, float | None]]:
+    values = columns_of(rows_of(count), SCHEMA)
+    arrow_batch, kind = arrow_batch_of(values), values.type
+    record_batch = encode_columns(arrow_batch, schema_id=1)
+    header = verify(record_batch)
+    layout = column_layout(kind, header.attributes)
+    arrays = [arrow_batch.column("timestamp"), *values.flatten()]
+    flat = pa.RecordBatch.from_arrays(arrays, schema=layout.schema)
+    own_size = body_start_of(record_batch) - layout.room
+    lists = 4 * (layout.columns[-1].nodes.stop + layout.columns[-1].buffers.stop)
+    messages = [
+        pa.RecordBatch.from_arrays([array], schema=pa.schema([column.field])).serialize()
+        for array, column in zip(arrays, layout.columns, strict=True)
+    ]
+    schemas = [pa.schema([column.field]) for column in layout.columns]
+    numbers = [number + layout.own for number in CHOSEN.fields or ()]
+    names = [NAMES[number] for number in CHOSEN.fields or ()]
+    nested = arrow_batch.serialize()
+    ipc, parquet = pa.BufferOutputStream(), pa.BufferOutputStream()
+    with pa.ipc.new_file(ipc, flat.schema) as writer:
+        writer.write_batch(flat)
+    pq.write_table(pa.Table.from_batches([flat]), parquet, compression="none")
+    file, parquet_file = ipc.getvalue(), parquet.getvalue()
+
+    def of_messages() -> None:
+        for number in numbers:
+            batch = pa.ipc.read_record_batch(messages[number], schemas[number])
+            batch.validate(full=True)
+
+    def of_struct() -> None:
+        batch = pa.ipc.read_record_batch(nested, arrow_batch.schema)
+        for name in names:
+            batch.column("value").field(name).validate(full=True)
+
+    def of_file() -> None:
+        options = pa.ipc.IpcReadOptions(included_fields=numbers)
+        pa.ipc.open_file(file, options=options).get_batch(0).validate(full=True)
+
+    def of_parquet() -> None:
+        pq.read_table(pa.BufferReader(parquet_file), columns=names, use_threads=False)
+
+    def of_layout_1() -> None:
+        decode_columns(header, record_batch, kind, selection=CHOSEN)
+
+    return {
+        "layout 1": (len(record_batch), best_us(of_layout_1)),
+        "own lists of buffers": (len(record_batch) - own_size + lists, None),
+        "a message a column": (
+            fmt.HEADER_SIZE + sum(message.size for message in messages),
+            best_us(of_messages),
+        ),
+        "a struct, layout 0": (fmt.HEADER_SIZE + nested.size, best_us(of_struct)),
+        "Arrow's file": (fmt.HEADER_SIZE + file.size, best_us(of_file)),
+        "Parquet": (fmt.HEADER_SIZE + parquet_file.size, best_us(of_parquet)),
+    }
