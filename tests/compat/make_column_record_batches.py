@@ -241,7 +241,10 @@ def _arrow_batch(sample: Sample) -> pa.RecordBatch:
     if sample.keys is not None:
         columns["key"] = pa.array(sample.keys, pa.binary())
     if sample.headers is not None:
-        rows = [row and [{"key": k, "value": v} for k, v in row] for row in sample.headers]
+        rows = [
+            None if row is None else [{"key": k, "value": v} for k, v in row]
+            for row in sample.headers
+        ]
         columns["headers"] = pa.array(rows, HEADERS)
     if sample.offset_deltas is not None:
         columns["offset_delta"] = pa.array(sample.offset_deltas, pa.int32())

@@ -100,6 +100,7 @@ def test_damage_of_one_column_is_told_and_costs_one_record_batch(broker: Broker)
     report = inspect_segment(OS_FILES, segment, base_offset=0, checksums=True)
     assert (report.record_batches, report.records) == (2, 2 * COUNT)
     listing = list_directory(OS_FILES, broker.path)
+    assert listing is not None
     result = verify_directory(OS_FILES, listing, known_files=(), on_progress=ignore_progress)
     assert not result.sound
     assert (result.record_batches, len(result.findings)) == (2, 1)
