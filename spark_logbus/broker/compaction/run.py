@@ -189,8 +189,8 @@ class CompactionRun:
         if finished.of_columns:
             logger.warning(
                 "%d record batches of %s hold columns of a schema, which compaction does not read; "
-                "it kept them as they are, and tombstones behind them. Set cleanup.policy of the "
-                "topic to delete.",
+                "it kept them as they are, and tombstones behind them. Only a topic with the "
+                "value.encoding columns has such record batches, and those cannot be compacted.",
                 finished.of_columns, self._log.topic_partition,
             )  # fmt: skip
         if finished.too_large:

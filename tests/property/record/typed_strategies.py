@@ -14,7 +14,7 @@ from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.column_encoder import encode_columns
 from spark_logbus.record.column_layout import Selection, fields_of
 from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.tree import Node, parse
+from spark_logbus.schemas.columns.inlined import Node, parse
 from tests.property.record.strategies import DATA, INT64, TEXT
 from tests.property.schemas.columns.strategies import for_arrow, types, values
 from tests.property.schemas.columns.strategies import schemas as record_schemas

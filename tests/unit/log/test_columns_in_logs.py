@@ -18,16 +18,17 @@ from spark_logbus.log.inspect import (
 )
 from spark_logbus.log.segment.scan import ignore_progress
 from spark_logbus.model import Compression
-from spark_logbus.record import parse_header, stamp_producer, verify
+from spark_logbus.record import parse_header, stamp, stamp_producer, verify
 from spark_logbus.record.chunks import body_start_of
 from tests.builders.compaction import Keyed, compact_here, keyed_batch
 from tests.builders.record_batches import joined
 from tests.builders.staged import attempt, publish, share
 from tests.builders.typed import T0, flights, typed_record_batch
 from tests.fakes.clock import NOW_US
-from tests.fakes.log_directory import Broker, batches_from, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
 
 COUNT = 60
+COLUMNS = {"value.encoding": "columns", "value.subject": "flights-value"}
 
 
 def typed_batch(count: int = COUNT, compression: Compression = Compression.NONE) -> memoryview:
@@ -41,7 +42,9 @@ def typed_batch(count: int = COUNT, compression: Compression = Compression.NONE)
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
     config = LogConfig(segment_bytes=1 << 20, index_interval_bytes=4096)
-    return Broker(tmp_path / "data", config=config)
+    broker = Broker(tmp_path / "data", config=config)
+    broker.directory.ensure(TP, topic_id=TOPIC_ID, config=COLUMNS)
+    return broker
 
 
 def segment_of(broker: Broker) -> Path:
@@ -136,14 +139,18 @@ def test_compaction_keeps_them_as_they_are(tmp_path: Path) -> None:
         retention_ms=None, delete_retention_ms=0,
     )  # fmt: skip
     broker = Broker(tmp_path / "data", config=config)
+    log = broker.log()
     for data in (
         keyed_batch(Keyed(b"a", b"old"), Keyed(b"b", b"old")),
         typed_batch(),
         keyed_batch(Keyed(b"a", None), Keyed(b"b", b"new")),
         keyed_batch(Keyed(b"active", bytes(900))),
     ):
-        broker.append(data)
-    log = broker.log()
+        # As a leader would have it that took them: no topic that compacts has columns.
+        offset = log.ends().log_end_offset
+        stamp(data, base_offset=offset, leader_epoch=1, append_time_us=NOW_US)
+        log.append_as_follower(data)
+        log.flush()
     before = [data for header, data in batches_from(log, 0) if header.layout == 1]
     done = compact_here(log, NOW_US)
     assert done is not None

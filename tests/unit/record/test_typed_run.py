@@ -16,7 +16,7 @@ from tests.builders.forged import encoded
 from tests.builders.typed import flights, typed_record_batch
 
 
-def run_of(*record_batches: bytes | bytearray) -> bytearray:
+def run_of(*record_batches: bytes | bytearray | memoryview) -> bytearray:
     data, offset = bytearray(), 0
     for one in record_batches:
         made = bytearray(one)
