@@ -25,6 +25,7 @@ from spark_logbus.load.warehouse import Warehouse, without_date
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
 from spark_logbus.selection import Topics
+from spark_logbus.topic_schemas import VALUE_ENCODING
 from spark_logbus.zookeeper import Session
 
 
@@ -81,6 +82,11 @@ def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
         ownership = _acquire_topic(session, config)
         last = warehouse.recover()
         source = _look_up(config)
+        if source.has_schema and fields is not None:
+            raise ConfigError(
+                f"--json-schema is for values that are JSON, and those of {config.topic} have a "
+                "schema, whose fields are loaded as columns; leave it out."
+            )
         ranges = plan(source.snapshot, config.topic, last, allow_gaps=config.allow_gaps)
         commit = None
         if any(r.count for r in ranges):
@@ -105,6 +111,7 @@ class _Source:
 
     snapshot: Snapshot
     compacted: bool
+    has_schema: bool
 
 
 def _look_up(config: LoadConfig) -> _Source:
@@ -112,7 +119,11 @@ def _look_up(config: LoadConfig) -> _Source:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((config.topic,)), missing_ok=False)
         topic = admin.describe([config.topic], ends=False)[config.topic]
-    return _Source(snapshot, "compact" in topic.config.get("cleanup.policy", ""))
+    return _Source(
+        snapshot,
+        "compact" in topic.config.get("cleanup.policy", ""),
+        VALUE_ENCODING in topic.config,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,10 @@ class _Staging:
 
     def stage(self, ranges: list[OffsetRange], last: Commit | None) -> Commit:
         """The commit that would publish ``ranges``, which hold an offset at least."""
-        observed = Observed(read(self.spark, ranges, self.config.zookeeper, self.config.topic))
+        config, has_schema = self.config, self.source.has_schema
+        observed = Observed(
+            read(self.spark, ranges, config.zookeeper, config.topic, has_schema=has_schema)
+        )
         frame = observed.frame
         if self.fields is not None:
             frame = parse_json(frame, self.fields, drop_value=self.config.drop_value)

@@ -20,6 +20,7 @@ COLUMNS = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
 )
+_NAMES = ("key", "value", "partition", "offset", "timestamp", "headers")
 _VALUE = "value"
 _MALFORMED = "malformed_value"
 _RESERVED = ("key", "partition", "offset", "timestamp", "headers", "date", _MALFORMED)
@@ -62,25 +63,54 @@ def plan(
     return ranges
 
 
-def read(spark: SparkSession, ranges: list[OffsetRange], zookeeper: str, topic: str) -> DataFrame:
-    """Exactly the records of ``ranges``, with a ``date`` column (UTC) to partition by."""
+def read(
+    spark: SparkSession,
+    ranges: list[OffsetRange],
+    zookeeper: str,
+    topic: str,
+    *,
+    has_schema: bool = False,
+) -> DataFrame:
+    """Exactly the records of ``ranges``, with a ``date`` column (UTC) to partition by.
+
+    The fields of values that have a schema are columns. Raises ConfigError where one of them has
+    the name of a column that a load adds.
+    """
 
     def positions(pick: str) -> str:
         return json.dumps(
             {topic: {str(r.topic_partition.partition): getattr(r, pick) for r in ranges}}
         )
 
-    return (
-        spark.read.format("logbus")
-        .schema(COLUMNS)
+    reader = spark.read.format("logbus")
+    frame = (
+        (reader if has_schema else reader.schema(COLUMNS))
         .option("zookeeper", zookeeper)
         .option("assign", json.dumps({topic: [r.topic_partition.partition for r in ranges]}))
         .option("startingOffsets", positions("start"))
         .option("endingOffsets", positions("end"))
         .option("includeHeaders", "true")
         .load()
-        .withColumn("date", F.expr(_UTC_DATE))
     )
+    if has_schema:
+        frame = _with_fields(frame.select(*_NAMES))
+    return frame.withColumn("date", F.expr(_UTC_DATE))
+
+
+def _with_fields(frame: DataFrame) -> DataFrame:
+    """``frame`` with the fields of ``value`` in its place, if it has any."""
+    value = frame.schema[_VALUE].dataType
+    if not isinstance(value, StructType):
+        return frame
+    taken = sorted({name.lower() for name in value.names} & set(_RESERVED))
+    if taken:
+        raise ConfigError(
+            f"The schema of the topic has the fields {', '.join(taken)}, which are columns that "
+            f"the load adds itself ({', '.join(_RESERVED)}). Give them other names in a new "
+            "version of the schema, with aliases."
+        )
+    fields = [F.col(_VALUE)[name].alias(name) for name in value.names]
+    return frame.select(*(name for name in _NAMES if name != _VALUE), *fields)
 
 
 def json_fields(ddl: str, *, drop_value: bool) -> StructType:
