@@ -71,7 +71,7 @@ def selected_size(header: RecordBatchHeader, beginning: Buffer, selection: Selec
 def decode_columns(
     header: RecordBatchHeader,
     data: Buffer,
-    value_type: pa.DataType,
+    value_type: pa.DataType | None,
     *,
     selection: Selection = ALL,
     is_selected: bool = False,
@@ -81,28 +81,33 @@ def decode_columns(
     ``record.columns``; with ``is_selected``, of one that came with no others.
 
     ``value`` holds the selected fields of ``value_type``, the type of the record batch's schema,
-    and is null where the record is a tombstone. ``offset_delta`` is there where it is in the record
-    batch. What is not compressed or selected before is a view of ``data``. Raises
+    and is null where the record is a tombstone. Without a type there is no ``value``: the columns
+    beside it can be read by who does not know the schema. ``offset_delta`` is there where it is in
+    the record batch. What is not compressed or selected before is a view of ``data``. Raises
     CorruptRecordBatchError when the payload is not what the header and the type say.
     """
-    layout = column_layout(value_type, header.attributes)
+    knows = value_type is not None
+    layout = column_layout(value_type if knows else pa.struct([]), header.attributes)
     directory = directory_of(header, data)
     view = memoryview(data)
-    if len(directory) != len(layout.columns):
+    room = fmt.CHUNKS_AT + len(directory) * fmt.CHUNK.size
+    if len(directory) < len(layout.columns) or (knows and len(directory) > len(layout.columns)):
         raise _undecodable(
             header, f"it has {len(directory)} columns, its schema {len(layout.columns)}"
         )
     chosen = tuple(_chosen(header, directory, selection))
+    if not knows:
+        chosen = tuple(number for number in chosen if number < layout.own)
     try:
-        numbers = read_message(view[layout.room : directory.body_start])
+        numbers = read_message(view[room : directory.body_start])
         _check_numbers(numbers, header, directory, layout)
         _check_count(numbers, max_decoded_bytes)
         came = chosen if is_selected else tuple(range(len(directory)))
         starts = _starts(directory, came)
         if numbers.compression is not Compression.NONE:
             _check_claims(numbers, view, directory, layout, chosen, starts, max_decoded_bytes)
-        if len(chosen) == len(directory) or not (is_selected or numbers.compression):
-            arrow_batch = pa.ipc.read_record_batch(pa.py_buffer(view[layout.room :]), layout.schema)
+        if len(chosen) == len(directory) or (knows and not (is_selected or numbers.compression)):
+            arrow_batch = pa.ipc.read_record_batch(pa.py_buffer(view[room:]), layout.schema)
             arrays = [arrow_batch.column(number) for number in chosen]
         else:
             arrays = _read_chosen(numbers, view, directory, layout, chosen, starts)
@@ -146,20 +151,22 @@ def _check_numbers(
     if numbers.body_length != header.size - directory.body_start:
         raise EnvelopeError(f"its Arrow message has a body of {numbers.body_length} bytes")
     nodes, buffers = layout.columns[-1].nodes.stop, layout.columns[-1].buffers.stop
-    if (len(numbers.nodes), len(numbers.buffers)) != (nodes, buffers):
+    there = len(numbers.nodes), len(numbers.buffers)
+    is_all = len(directory) == len(layout.columns)
+    if there[0] < nodes or there[1] < buffers or (is_all and there != (nodes, buffers)):
         raise EnvelopeError(
             f"it holds {len(numbers.nodes)} columns and children, expected {nodes}; "
             f"{len(numbers.buffers)} buffers, expected {buffers}"
         )
-    lengths, null_counts = numbers.nodes.T
+    lengths, null_counts = numbers.nodes[:nodes].T
     if (lengths < 0).any() or (null_counts < 0).any() or (null_counts > lengths).any():
         raise EnvelopeError("it has impossible lengths, or more nulls than records")
     if any(lengths[column.nodes.start] != count for column in layout.columns):
         raise EnvelopeError(f"one of its columns has not the {count} records of the header")
     repeats = [len(column.buffers) for column in layout.columns]
-    bounds = np.asarray(directory.bounds, np.int64) - directory.body_start
+    bounds = np.asarray(directory.bounds[: len(repeats) + 1], np.int64) - directory.body_start
     starts, ends = np.repeat(bounds[:-1], repeats), np.repeat(bounds[1:], repeats)
-    places, sizes = numbers.buffers.T
+    places, sizes = numbers.buffers[:buffers].T
     if (
         (places < starts).any()
         or (places > ends).any()
@@ -283,7 +290,7 @@ def _columns(
     header: RecordBatchHeader,
     layout: ColumnLayout,
     arrays: Mapping[int, pa.Array],
-    value_type: pa.DataType,
+    value_type: pa.DataType | None,
 ) -> dict[str, pa.Array]:
     named = {
         layout.columns[number].field.name: array
@@ -303,7 +310,7 @@ def _columns(
     tombstones = named.pop("tombstone", None)
     for field, array in zip(fields, values, strict=True):
         refuse_nulls(field, array, tombstones)
-    if types.is_struct(value_type):
+    if value_type is not None and types.is_struct(value_type):
         named["value"] = struct_of(values, fields, header.record_count, tombstones)
     elif values:
         named["value"] = values[0]

@@ -17,6 +17,7 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record.arrow import decode
+from spark_logbus.record.column_decoder import decode_columns
 from spark_logbus.record.cut_run import find_cut_run
 from spark_logbus.record.format import LAYOUT_COLUMNS
 from spark_logbus.record.plain import integers, scalar
@@ -124,9 +125,10 @@ def decoded(
     start: int,
     end: int,
     values: ValueReader | None = None,
+    without_values: bool = False,
 ) -> FetchedBatch | None:
     """The records of ``raw`` in ``[start, end)``, verified; None if there are none. ``values``
-    decodes those of a topic with a schema."""
+    decodes those of a topic with a schema; ``without_values`` leaves columns of a schema out."""
     header = raw.header
     if header.base_offset >= end:
         return None
@@ -137,7 +139,7 @@ def decoded(
             values.verify(header, raw.data, is_cut=raw.is_cut)
         if header.is_control:
             return None
-        arrow_batch = _arrow_batch(raw, values)
+        arrow_batch = _arrow_batch(raw, values, without_values=without_values)
     except CorruptRecordBatchError as error:
         damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)
         raise CorruptRecordBatchError(
@@ -162,8 +164,12 @@ def decoded(
     return FetchedBatch(topic_partition, header.base_offset + skip, arrow_batch, header)
 
 
-def _arrow_batch(raw: EncodedBatch, values: ValueReader | None) -> pa.RecordBatch:
+def _arrow_batch(
+    raw: EncodedBatch, values: ValueReader | None, *, without_values: bool
+) -> pa.RecordBatch:
     header = raw.header
+    if without_values and header.layout == LAYOUT_COLUMNS:
+        return pa.RecordBatch.from_pydict(decode_columns(header, raw.data, None))
     if values is not None and header.layout == LAYOUT_COLUMNS:
         columns = values.columns(header, raw.data, is_cut=raw.is_cut)
         return pa.RecordBatch.from_pydict(columns)

@@ -61,7 +61,8 @@ class RangeReader:
     again raises TopicRecreatedError. Other errors: UnknownTopicError, CorruptRecordBatchError,
     and the retriable ones once the retry deadline has passed. ``received`` is what another fetch
     has brought from the start on, to begin with. ``values`` decodes those of a topic with a schema,
-    and says which columns are asked for; its errors are raised as well.
+    and says which columns are asked for; its errors are raised as well. ``without_values`` leaves
+    out values that only who has their schema could decode.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class RangeReader:
         missing_tail_wait_ms: int = 5_000,
         received: memoryview | None = None,
         values: ValueReader | None = None,
+        without_values: bool = False,
     ) -> None:
         if fetch_bytes < 1 or not 1 <= in_flight <= 2:
             raise ConfigError(
@@ -96,6 +98,7 @@ class RangeReader:
         self._tail_deadline: Deadline | None = None
         self._closed = False
         self._values = values
+        self._without_values = without_values
         self._choice = values.choice if values is not None else None
         if received is not None:
             with suppress(LogbusError):  # fetched again, and the error met by who reads
@@ -113,6 +116,7 @@ class RangeReader:
                     start=self._range.start,
                     end=self._range.end,
                     values=self._values,
+                    without_values=self._without_values,
                 )
             except BaseException:
                 self.close()

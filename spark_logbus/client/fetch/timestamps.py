@@ -25,7 +25,9 @@ def first_at_or_after(
     # A fetch of one byte brings one whole record batch. Only its header says how far it
     # reaches, so the range is left open and the reader dropped after the first record batch.
     open_range = OffsetRange(topic_partition, base_offset, NO_END)
-    with RangeReader(cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1) as reader:
+    with RangeReader(
+        cluster, open_range, topic_id=topic_id, fetch_bytes=1, in_flight=1, without_values=True
+    ) as reader:
         fetched = next(reader)
     number = _first_row(fetched, timestamp_us)
     if number is None:  # the header promised more than is there; go on after it
