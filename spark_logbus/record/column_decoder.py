@@ -303,14 +303,15 @@ def _columns(
     deltas = named.get("offset_delta")
     if deltas is not None:
         check_deltas(header, deltas)
-    if "tombstone" in named and not types.is_struct(value_type):
+    is_struct = value_type is not None and types.is_struct(value_type)
+    if "tombstone" in named and value_type is not None and not is_struct:
         raise ValueError("it has a column of tombstones, and its values are no records")
     values = [array for number, array in arrays.items() if number >= layout.own]
     fields = [layout.columns[number].field for number in arrays if number >= layout.own]
     tombstones = named.pop("tombstone", None)
     for field, array in zip(fields, values, strict=True):
         refuse_nulls(field, array, tombstones)
-    if value_type is not None and types.is_struct(value_type):
+    if is_struct:
         named["value"] = struct_of(values, fields, header.record_count, tombstones)
     elif values:
         named["value"] = values[0]

@@ -95,6 +95,23 @@ def check_selection(one: Typed, selection: Selection) -> None:
 
 @DEFAULT
 @given(typed(), st.data())
+def test_columns_beside_the_value_take_no_schema(one: Typed, data: st.DataObject) -> None:
+    header = verify(one.record_batch)
+    found = decode_columns(header, one.record_batch, None)
+    without_value = expected(one, ALL)
+    del without_value["value"]
+    assert {name: rows_of(array) for name, array in found.items()} == without_value
+    selection = data.draw(selections(one.field_count))
+    part = cut(one.record_batch, selection)
+    columns = decode_columns(header, part, None, selection=selection, is_selected=True)
+    chosen = {name for name in without_value if name in selection.columns} | {"offset_delta"}
+    assert {name: rows_of(array) for name, array in columns.items()} == {
+        name: rows for name, rows in without_value.items() if name in chosen
+    }
+
+
+@DEFAULT
+@given(typed(), st.data())
 def test_any_selection_gives_the_same_whole_or_cut(one: Typed, data: st.DataObject) -> None:
     check_selection(one, data.draw(selections(one.field_count)))
 

@@ -174,6 +174,13 @@ def test_tombstones_that_are_null() -> None:
     refused(forged, A, "a record has no tombstone", NOTHING)
 
 
+def test_columns_beside_tombstones_are_read_without_the_schema() -> None:
+    honest = encoded(pa.array([{"a": 1}, None], A), key=pa.array([b"k", None]))
+    found = decode_columns(verify(honest), honest, None)
+    assert list(found) == ["timestamp", "key"]
+    assert found["key"].to_pylist() == [b"k", None]
+
+
 def test_tombstones_of_values_that_are_no_records() -> None:
     fields = ((optional("t", pa.bool_()), [True, False]), (optional("a", pa.int32()), [1, 2]))
     forged = set_attribute(encoded(records(*fields)), fmt.HAS_TOMBSTONES)
