@@ -16,7 +16,9 @@ from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
+from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.topic_schemas import Encoding
+from spark_logbus.zookeeper import Session
 from tests.builders.typed import FLIGHT, T0, flights, typed_record_batch
 from tests.servers.broker import broker_process, connect
 from tests.servers.wire import Wire
@@ -46,7 +48,11 @@ def broker(tmp_path: Path, chroot: str) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def cluster(broker: BrokerProcess, chroot: str) -> Iterator[Cluster]:
     with Cluster.from_zookeeper(chroot) as cluster:
-        Admin(cluster).create_topic("t", partitions=1)
+        Admin(cluster).create_topic(
+            "t", partitions=1, value_schema=FLIGHT, value_encoding="columns"
+        )
+        with Session(chroot, client_name="tests", expects_cluster=True) as session:
+            assert SchemaRegistry(session).register("t-value", NEWER).schema_id == 2
         yield cluster
 
 
