@@ -392,7 +392,9 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "read", lambda *given: read(*given).where("offset > 0"))
+        patch.setattr(
+            module, "read", lambda *given, **more: read(*given, **more).where("offset > 0")
+        )
         with pytest.raises(DataLossError, match=r"Expected 2 records in .* found 1; nothing was"):
             topic.load()
         assert topic.commits == []
@@ -411,7 +413,9 @@ def test_offsets_without_records_are_passed_over(
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "read", lambda *given: read(*given).where("offset > 1"))
+        patch.setattr(
+            module, "read", lambda *given, **more: read(*given, **more).where("offset > 1")
+        )
         commit = topic.load(allow_gaps=True)
     assert commit is not None
     assert (commit.records, commit.files, commit.ends) == (0, (), {0: 2})
