@@ -78,6 +78,8 @@ def read_directory(beginning: Buffer, size: int) -> Directory:
     """The directory of a record batch of ``size`` bytes, of which no more need be there than
     stands before the chunks. Raises ChunkError when it is not sound.
     """
+    if len(beginning) < fmt.CHUNKS_AT:
+        raise ChunkError(f"only {len(beginning)} bytes of it came")
     body_start = body_start_of(beginning)
     count = int(fmt.DIRECTORY.unpack_from(beginning, fmt.DIRECTORY_AT)[0])
     end = fmt.CHUNKS_AT + count * fmt.CHUNK.size
@@ -113,12 +115,14 @@ def chosen_chunks(
     """The numbers of the chunks, of ``count``, that hold those ``columns`` beside the value and
     those ``fields`` of the value, by their places, or all of them; in order.
 
-    What a record batch needs to be understood is always among them. Fields that there are not are
-    left out.
+    What a record batch needs to be understood is always among them. Columns and fields that there
+    are not are left out.
     """
     own = record_columns(attributes)
     chosen = [
-        number for number, name in enumerate(own) if name in columns or name in _ALWAYS_CHOSEN
+        number
+        for number, name in enumerate(own)
+        if number < count and (name in columns or name in _ALWAYS_CHOSEN)
     ]
     places = range(count - len(own)) if fields is None else fields
     return chosen + sorted({len(own) + at for at in places if 0 <= at < count - len(own)})

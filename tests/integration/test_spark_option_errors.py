@@ -60,6 +60,12 @@ BATCH = [
     ("minPartitions", "1000001", "expected a whole number from 1 to 1000000, got '1000001'"),
     ("maxRecordsPerPartition", "0", r"expected a whole number from 1 to \d+, got '0'"),
     ("maxBytesPerInputPartition", "5 pints", "bytes such as 536870912 or 512m, got '5 pints'"),
+    ("columns", "a,,b", "expected different names with commas between them, got 'a,,b'"),
+    ("columns", "a, a", "expected different names with commas between them, got 'a, a'"),
+    ("flatten", "yes", "expected true or false, got 'yes'"),
+    ("schemaVersion", "0", r"expected a whole number from 1 to \d+, got '0'"),
+    ("schemaVersion", "latest", r"expected a whole number from 1 to \d+, got 'latest'"),
+    ("onUndecodable", "skip", "expected one of fail, drop, keep, got 'skip'"),
 ]
 
 # Each of these starts a query, which takes a second; the rest is shared with batch reads.

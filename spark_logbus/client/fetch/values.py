@@ -37,6 +37,7 @@ LEAST_CUT_BYTES: Final = 32 << 10
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 
 _RECORD_COLUMNS: Final = frozenset({"timestamp", "key", "headers"})
+_NO_FIELDS: Final = '{"type": "record", "name": "nothing", "fields": []}'
 
 
 class ValueReader:
@@ -52,9 +53,9 @@ class ValueReader:
         on_undecodable: OnUndecodable = OnUndecodable.FAIL,
         find_writer: Callable[[int], str] | None = None,
     ) -> None:
-        """``fields`` are those wanted of the reader's schema, whose order they have; None: all.
-        ``columns`` are those wanted beside the value. ``find_writer`` finds schemas that
-        ``schemas`` does not have, by id.
+        """``fields`` are those wanted of the reader's schema, whose order they have; None: all; an
+        empty sequence: no value is decoded. ``columns`` are those wanted beside the value.
+        ``find_writer`` finds schemas that ``schemas`` does not have, by id.
 
         Raises UnsupportedSchemaError, and SchemaMismatchError for a field that there is not.
         """
@@ -64,7 +65,7 @@ class ValueReader:
         self._find_writer = find_writer
         self._writers: dict[int, _Writer] = {}
         self._fields = fields
-        self._reader = parse(schemas.reader)
+        self._reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
         read = self._reader if fields is None else with_fields(record_of(self._reader), fields)
         #: The type of the values.
         self.arrow_type = arrow_type(read)
@@ -111,97 +112,108 @@ class ValueReader:
     def columns(
         self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
     ) -> dict[str, pa.Array]:
-        """The columns of a verified record batch of layout 1, with ``value`` as the reader's.
+        """The columns of a verified record batch of layout 1, with ``value`` as it was written.
+
+        Raises CorruptRecordBatchError, and the errors of schemas.
+        """
+        selection = self._selection(header.schema_id)
+        stored_type = self._writer(header.schema_id).stored_type
+        return decode_columns(header, data, stored_type, selection=selection, is_selected=is_cut)
+
+    def as_read(
+        self, header: RecordBatchHeader, columns: dict[str, pa.Array], rows: range
+    ) -> dict[str, pa.Array]:
+        """``columns`` of those rows of one record batch with ``value`` as the reader's; some
+        records may be left out.
 
         Raises CorruptRecordBatchError, UndecodableRecordError, and the errors of schemas.
         """
-        writer = self._writer(header.schema_id)
-        selection = self._selection(header.schema_id)
-        found = decode_columns(
-            header, data, writer.stored_type, selection=selection, is_selected=is_cut
-        )
-        value = found.get("value")
-        if value is None:
-            return found
-        decoded = writer.resolver.resolve(value)
-        return self._settled(found, decoded, None, header)
+        if self._decodes_nothing:
+            return columns | {"value": struct_of([], [], len(rows), None)}
+        decoded = self._decoded(columns["value"], header)
+        read = self._told(columns, decoded)
+        if not decoded.undecodable or self._on_undecodable is OnUndecodable.KEEP:
+            return read
+        if "offset_delta" not in columns:
+            read["offset_delta"] = pa.array(rows, pa.int32())
+        left_out = np.array([each.row for each in decoded.undecodable])
+        if self._on_undecodable is OnUndecodable.FAIL:
+            first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
+            raise UndecodableRecordError(
+                f"{len(left_out)} records of {self._schemas.topic!r} do not decode under the "
+                f"schema; the first has offset {first}: {decoded.undecodable[0].reason}. Read it "
+                "with another schema, or have such records dropped, or kept beside the others."
+            )
+        stay = pa.array(np.delete(np.arange(len(rows)), left_out))
+        return {name: column.take(stay) for name, column in read.items()}
 
-    def of_datums(
-        self, columns: Mapping[str, pa.Array], header: RecordBatchHeader
+    def as_read_together(
+        self, header: RecordBatchHeader, columns: dict[str, pa.Array]
     ) -> dict[str, pa.Array] | None:
-        """``columns`` with ``value``, which are datums, as the reader's; they are of record batches
-        with the same schema id, of which ``header`` is the first one's.
-
-        None if rows are to be left out of more than one record batch. Raises as ``columns``.
-        """
-        datums = columns["value"]
-        decoded = self._decoded(datums, header.schema_id)
-        several = len(datums) != header.record_count
-        if several and decoded.undecodable and self._on_undecodable is OnUndecodable.DROP:
+        """As ``as_read``, of several record batches that are alike, of which ``header`` is the
+        first one's; None if what becomes of their records is to be decided one by one."""
+        if "value" not in columns:
+            return columns
+        decoded = self._decoded(columns["value"], header)
+        if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
             return None
-        return self._settled(dict(columns), decoded, datums, header)
+        return self._told(columns, decoded)
 
-    def _decoded(self, datums: pa.Array, schema_id: int) -> Decoded:
-        if schema_id != fmt.PLAIN_BYTES_SCHEMA:
-            return self._writer(schema_id).decode(datums, start=0)
+    def _told(self, columns: dict[str, pa.Array], decoded: Decoded) -> dict[str, pa.Array]:
+        read = columns | {"value": decoded.values}
+        if self._on_undecodable is OnUndecodable.KEEP:
+            read["undecodable"] = _undecodable(decoded, columns["value"])
+        return read
+
+    def _decoded(self, values: pa.Array, header: RecordBatchHeader) -> Decoded:
+        """``values`` as they were written, or datums, as the reader's."""
+        if header.layout == fmt.LAYOUT_COLUMNS:
+            return self._writer(header.schema_id).resolver.resolve(values)
+        if header.schema_id != fmt.PLAIN_BYTES_SCHEMA:
+            return self._writer(header.schema_id).decode(values, start=0)
+        return self._decoded_framed(values)
+
+    def _decoded_framed(self, datums: pa.Array) -> Decoded:
+        """Datums in Confluent's wire format; who wrote them may have chosen any id."""
         found = confluent_ids(datums)
         undecodable = list(found.undecodable)
         pieces: list[pa.Array] = []
         order: list[Any] = []
         for framed_id, rows in found.groups().items():
-            part = self._writer(framed_id).decode(datums.take(pa.array(rows)), start=PREFIX_BYTES)
+            writer = self._known_writer(framed_id)
+            if writer is None:
+                reason = f"its schema id is {framed_id}, which the topic's subject does not have"
+                undecodable += [Undecodable(row, reason) for row in rows.tolist()]
+                continue
+            part = writer.decode(datums.take(pa.array(rows)), start=PREFIX_BYTES)
             undecodable += [Undecodable(int(rows[at.row]), at.reason) for at in part.undecodable]
             pieces.append(part.values)
             order.append(rows)
+        undecodable.sort(key=_row)
         if not pieces:
             return Decoded(pa.nulls(len(datums), self.arrow_type), undecodable)
         values = pa.concat_arrays(pieces)
         at = np.full(len(datums), -1, np.int64)
         at[np.concatenate(order)] = np.arange(len(values))
-        spread = values.take(pa.array(at, mask=at < 0))
-        return Decoded(spread, sorted(undecodable, key=lambda each: each.row))
-
-    def _settled(
-        self,
-        columns: dict[str, pa.Array],
-        decoded: Decoded,
-        datums: pa.Array | None,
-        header: RecordBatchHeader,
-    ) -> dict[str, pa.Array]:
-        columns["value"] = decoded.values
-        keeps = self._on_undecodable is OnUndecodable.KEEP
-        if keeps:
-            columns["undecodable"] = _told(decoded, datums)
-        if not decoded.undecodable or keeps:
-            return columns
-        rows = np.array([each.row for each in decoded.undecodable])
-        if self._on_undecodable is OnUndecodable.FAIL:
-            deltas = columns.get("offset_delta")
-            first = decoded.undecodable[0]
-            delta = first.row if deltas is None else deltas[first.row].as_py()
-            raise UndecodableRecordError(
-                f"{len(rows)} records of {self._schemas.topic!r} do not decode under the schema; "
-                f"the first has offset {header.base_offset + delta}: {first.reason}. Read it with "
-                "another schema, or have such records dropped, or kept beside the others."
-            )
-        sound = np.ones(header.record_count, np.bool_)
-        sound[rows] = False
-        stay = pa.array(np.flatnonzero(sound))
-        if "offset_delta" not in columns:
-            columns["offset_delta"] = pa.array(np.arange(header.record_count, dtype=np.int32))
-        return {name: column.take(stay) for name, column in columns.items()}
+        return Decoded(values.take(pa.array(at, mask=at < 0)), undecodable)
 
     def _writer(self, schema_id: int) -> _Writer:
+        writer = self._known_writer(schema_id)
+        if writer is None:
+            raise CorruptRecordBatchError(
+                f"A record batch of {self._schemas.topic!r} has the schema id {schema_id}, "
+                "which the topic's subject does not have."
+            )
+        return writer
+
+    def _known_writer(self, schema_id: int) -> _Writer | None:
         writer = self._writers.get(schema_id)
         if writer is None:
             text = self._schemas.writers.get(schema_id)
             if text is None and self._find_writer is not None:
                 text = self._find_writer(schema_id)
             if text is None:
-                raise CorruptRecordBatchError(
-                    f"A record batch of {self._schemas.topic!r} has the schema id {schema_id}, "
-                    "which the topic's subject does not have."
-                )
+                return None
             writer = self._writers[schema_id] = _Writer(text, self._reader, self._fields)
         return writer
 
@@ -236,14 +248,16 @@ def _row(undecodable: Undecodable) -> int:
     return undecodable.row
 
 
-def _told(decoded: Decoded, datums: pa.Array | None) -> pa.Array:
-    """The column ``undecodable``."""
+def _undecodable(decoded: Decoded, values: pa.Array) -> pa.Array:
+    """The column ``undecodable``, of ``values`` as they were stored."""
     count = len(decoded.values)
     if not decoded.undecodable:
         return pa.nulls(count, UNDECODABLE)
     rows = np.array([each.row for each in decoded.undecodable])
     reasons = pa.array([each.reason for each in decoded.undecodable], pa.string())
-    kept = pa.nulls(len(rows), pa.binary()) if datums is None else datums.take(pa.array(rows))
+    kept = pa.nulls(len(rows), pa.binary())
+    if types.is_binary(values.type):
+        kept = values.take(pa.array(rows))
     told = pa.StructArray.from_arrays([kept, reasons], fields=list(UNDECODABLE))
     at = np.full(count, -1, np.int64)
     at[rows] = np.arange(len(rows))
