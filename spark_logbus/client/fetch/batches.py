@@ -140,6 +140,14 @@ def decoded(
         if header.is_control:
             return None
         arrow_batch = _arrow_batch(raw, values, without_values=without_values)
+        rows = _rows(header, arrow_batch, start=start, end=end)
+        if not rows:
+            return None
+        if len(rows) < header.record_count:
+            arrow_batch = arrow_batch.slice(rows.start, len(rows))
+        if values is not None:
+            read = values.as_read(header, columns_of(arrow_batch), rows)
+            arrow_batch = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
     except CorruptRecordBatchError as error:
         damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)
         raise CorruptRecordBatchError(
@@ -148,20 +156,15 @@ def decoded(
         ) from error
     if not arrow_batch.num_rows:
         return None
+    first = rows.start
     if "offset_delta" in arrow_batch.schema.names:
-        skip, stop = _rows_with_gaps(header, arrow_batch, start=start, end=end)
-        if skip >= stop:
-            return None
-        first = arrow_batch.column("offset_delta")[skip].as_py()
-        cut = arrow_batch.slice(skip, stop - skip)
-        return FetchedBatch(topic_partition, header.base_offset + first, cut, header)
-    skip = max(0, start - header.base_offset)
-    stop = min(header.record_count, end - header.base_offset)
-    if skip >= stop:
-        return None
-    if skip or stop < header.record_count:
-        arrow_batch = arrow_batch.slice(skip, stop - skip)
-    return FetchedBatch(topic_partition, header.base_offset + skip, arrow_batch, header)
+        first = arrow_batch.column("offset_delta")[0].as_py()
+    return FetchedBatch(topic_partition, header.base_offset + first, arrow_batch, header)
+
+
+def columns_of(arrow_batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns by name."""
+    return dict(zip(arrow_batch.schema.names, arrow_batch.columns, strict=True))
 
 
 def _arrow_batch(
@@ -172,12 +175,17 @@ def _arrow_batch(
         return pa.RecordBatch.from_pydict(decode_columns(header, raw.data, None))
     if values is not None and header.layout == LAYOUT_COLUMNS:
         columns = values.columns(header, raw.data, is_cut=raw.is_cut)
-        return pa.RecordBatch.from_pydict(columns)
-    arrow_batch = decode(header, raw.data)
-    if values is None:
-        return arrow_batch
-    columns = dict(zip(arrow_batch.schema.names, arrow_batch.columns, strict=True))
-    return pa.RecordBatch.from_pydict(values.of_datums(columns, header))
+        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+    return decode(header, raw.data)
+
+
+def _rows(header: RecordBatchHeader, arrow_batch: pa.RecordBatch, *, start: int, end: int) -> range:
+    """The rows with offsets in ``[start, end)``."""
+    if "offset_delta" in arrow_batch.schema.names:
+        return range(*_rows_with_gaps(header, arrow_batch, start=start, end=end))
+    return range(
+        max(0, start - header.base_offset), min(header.record_count, end - header.base_offset)
+    )
 
 
 def _rows_with_gaps(

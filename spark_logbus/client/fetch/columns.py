@@ -7,7 +7,7 @@ as many as are alike are verified and decoded together, and what cannot be is le
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -118,10 +118,13 @@ def take_columns(
         if attributes & fmt.CONTROL:
             return count, None
         columns = joined(part, wanted)
-        if columns is not None and values is not None and "value" in columns:
-            columns = values.of_datums(columns, part.header(0))
         if columns is not None:
-            return count, _cut(topic_partition, part, columns, attributes, start=start, end=end)
+            found = _cut(topic_partition, part, columns, attributes, start=start, end=end)
+            if found is None or values is None:
+                return count, found
+            read = values.as_read_together(part.header(0), found.columns)
+            if read is not None:
+                return count, replace(found, columns=read)
     return _one_by_one(
         topic_partition,
         part,
@@ -180,11 +183,15 @@ def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int
     """The number of record batches to decode together, from the first one on; at least 1."""
     few = run.part(0, _LEAST_TOGETHER)
     prefixes, counts = few.headers["checked_prefix"].tolist(), few.headers["record_count"].tolist()
-    schema_id = few.headers["schema_id"][0]
+    schema_ids = few.headers["schema_id"].tolist()
     sizes, first_offsets = np.diff(few.bounds).tolist(), few.headers["base_offset"].tolist()
     rows = size = 0
     for number, prefix in enumerate(prefixes):
-        if number and (prefix != prefixes[0] or first_offsets[number] >= end):
+        if number and (
+            prefix != prefixes[0]
+            or schema_ids[number] != schema_ids[0]
+            or first_offsets[number] >= end
+        ):
             return number
         rows, size = rows + counts[number], size + sizes[number]
         if rows >= enough_rows or size >= enough_bytes:
@@ -197,7 +204,7 @@ def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int
     )
     others = np.flatnonzero(
         (run.headers["checked_prefix"][:enough] != prefixes[0])
-        | (run.headers["schema_id"][:enough] != schema_id)
+        | (run.headers["schema_id"][:enough] != schema_ids[0])
     )
     return max(1, int(others[0]) if len(others) else enough)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError, LogbusError, UndecodableRecordError
@@ -22,7 +23,7 @@ from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_layout import Selection
+from spark_logbus.record.column_layout import Selection, struct_of
 from spark_logbus.record.header import verify_against
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
@@ -118,7 +119,10 @@ class ValueReader:
         """
         selection = self._selection(header.schema_id)
         stored_type = self._writer(header.schema_id).stored_type
-        return decode_columns(header, data, stored_type, selection=selection, is_selected=is_cut)
+        found = decode_columns(header, data, stored_type, selection=selection, is_selected=is_cut)
+        if "value" not in found:
+            found["value"] = struct_of([], [], header.record_count, None)
+        return found
 
     def as_read(
         self, header: RecordBatchHeader, columns: dict[str, pa.Array], rows: range
@@ -128,14 +132,14 @@ class ValueReader:
 
         Raises CorruptRecordBatchError, UndecodableRecordError, and the errors of schemas.
         """
-        if self._decodes_nothing:
+        if self._fields is not None and not self._fields:
             return columns | {"value": struct_of([], [], len(rows), None)}
         decoded = self._decoded(columns["value"], header)
         read = self._told(columns, decoded)
         if not decoded.undecodable or self._on_undecodable is OnUndecodable.KEEP:
             return read
-        if "offset_delta" not in columns:
-            read["offset_delta"] = pa.array(rows, pa.int32())
+        # The places of the rows where there are no gaps yet.
+        read.setdefault("offset_delta", pa.array(rows, pa.int32()))
         left_out = np.array([each.row for each in decoded.undecodable])
         if self._on_undecodable is OnUndecodable.FAIL:
             first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
@@ -148,8 +152,8 @@ class ValueReader:
         return {name: column.take(stay) for name, column in read.items()}
 
     def as_read_together(
-        self, header: RecordBatchHeader, columns: dict[str, pa.Array]
-    ) -> dict[str, pa.Array] | None:
+        self, header: RecordBatchHeader, columns: Mapping[str, pa.Array]
+    ) -> Mapping[str, pa.Array] | None:
         """As ``as_read``, of several record batches that are alike, of which ``header`` is the
         first one's; None if what becomes of their records is to be decided one by one."""
         if "value" not in columns:
@@ -159,8 +163,8 @@ class ValueReader:
             return None
         return self._told(columns, decoded)
 
-    def _told(self, columns: dict[str, pa.Array], decoded: Decoded) -> dict[str, pa.Array]:
-        read = columns | {"value": decoded.values}
+    def _told(self, columns: Mapping[str, pa.Array], decoded: Decoded) -> dict[str, pa.Array]:
+        read = {**columns, "value": decoded.values}
         if self._on_undecodable is OnUndecodable.KEEP:
             read["undecodable"] = _undecodable(decoded, columns["value"])
         return read
@@ -225,10 +229,14 @@ class _Writer:
         self._node = parse(text)
         #: Of a record batch of layout 1.
         self.stored_type = arrow_type(self._node)
-        self.resolver = Resolver(self._node, reader, fields=fields)
-        names = self.resolver.writer_fields
         #: Of the writer's fields that are needed; None: all.
         self.places: tuple[int, ...] | None = None
+        if fields is not None and not fields:
+            self.places = ()
+            self.resolver = Resolver(self._node, self._node)
+            return
+        self.resolver = Resolver(self._node, reader, fields=fields)
+        names = self.resolver.writer_fields
         if names is not None and len(names) < self.stored_type.num_fields:
             self.places = tuple(self.stored_type.get_field_index(name) for name in names)
 

@@ -1,0 +1,280 @@
+"""Values of topics with a schema: which records come, whatever record batches they are in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client.fetch.batches import received_run
+from spark_logbus.client.fetch.columns import take_columns
+from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
+from spark_logbus.model import OnUndecodable
+from spark_logbus.record import parse_header, stamp
+from spark_logbus.record.arrow import TIMESTAMP, encode
+from spark_logbus.record.format import NO_END
+from spark_logbus.schemas.columns.confluent import with_confluent_id
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.topic_schemas import Encoding
+from tests.builders.arrow_batches import T0
+from tests.builders.typed import typed_record_batch
+
+
+def schema_of(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Row", "fields": [*fields]})
+
+
+A, B = {"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "none"}
+COLOUR = {"name": "colour", "type": {"type": "enum", "name": "C", "symbols": ["red", "blue"]}}
+RED_ONLY = {"name": "colour", "type": {"type": "enum", "name": "C", "symbols": ["red"]}}
+ONE, TWO = schema_of(A), schema_of(B, A)
+WRITERS = {1: ONE, 2: TWO}
+BROKEN = b"\xff"  # of a number that goes on
+
+Row = tuple[int, Any]
+
+
+def reader(
+    *, fields: Sequence[str] | None = None, on: OnUndecodable = OnUndecodable.FAIL
+) -> ValueReader:
+    schemas = ValueSchemas("t", Encoding.AVRO, TWO, WRITERS)
+    return ValueReader(schemas, fields=fields, on_undecodable=on)
+
+
+def datum(schema_id: int, a: int) -> bytes:
+    row = {"a": a} if schema_id == 1 else {"a": a, "b": "x"}
+    encoded: bytes = (
+        Encoder(WRITERS[schema_id]).encode(pa.RecordBatch.from_pylist([row]))[0].as_py()
+    )
+    return encoded
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return bytes([0, *schema_id.to_bytes(4, "big")]) + payload
+
+
+def record_batch(datums: Sequence[bytes | None], *, schema_id: int) -> memoryview:
+    columns = {
+        "timestamp": pa.array([0] * len(datums), pa.int64()).cast(TIMESTAMP),
+        "value": pa.array(datums, pa.binary()),
+    }
+    return encode(pa.RecordBatch.from_pydict(columns), schema_id=schema_id)
+
+
+def partition(*record_batches: memoryview) -> memoryview:
+    """The record batches one after the other, with their offsets."""
+    data, offset = b"", 0
+    for one in record_batches:
+        made = bytearray(one)
+        stamp(made, base_offset=offset, leader_epoch=0, append_time_us=0)
+        data += made
+        offset += parse_header(made).record_count
+    return memoryview(data)
+
+
+def read(
+    data: memoryview,
+    values: ValueReader,
+    *,
+    start: int = 0,
+    end: int = NO_END,
+    enough_rows: int = 1 << 20,
+    column: str = "value",
+) -> list[Row]:
+    run = received_run(T0, data, position=0)
+    assert run is not None
+    rows: list[Row] = []
+    while len(run):
+        count, found = take_columns(
+            T0,
+            run,
+            ["value"],
+            start=start,
+            end=end,
+            enough_rows=enough_rows,
+            enough_bytes=1 << 20,
+            values=values,
+        )
+        run = run.part(count, len(run))
+        if found is None:
+            continue
+        dense = range(found.base_offset, found.base_offset + found.rows)
+        offsets = list(dense) if found.offsets is None else found.offsets.to_pylist()
+        assert found.next_offset == offsets[-1] + 1
+        rows += zip(offsets, found.columns[column].to_pylist(), strict=True)
+    return rows
+
+
+@pytest.mark.parametrize("changes_at", [1, 9, 10, 11])
+@pytest.mark.parametrize("enough_rows", [1, 9, 10, 11, 1 << 20])
+def test_record_batches_of_two_schemas_are_not_taken_for_alike(
+    changes_at: int, enough_rows: int
+) -> None:
+    ids = [1] * changes_at + [2] * (20 - changes_at)
+    data = partition(
+        *(
+            record_batch([datum(schema_id, number)], schema_id=schema_id)
+            for number, schema_id in enumerate(ids)
+        )
+    )
+    assert read(data, reader(), enough_rows=enough_rows) == [
+        (number, {"b": "x" if schema_id == 2 else "none", "a": number})
+        for number, schema_id in enumerate(ids)
+    ]
+
+
+# One record batch, or as many as are decoded together.
+@pytest.mark.parametrize("count", [1, 20])
+class TestUndecodableRecords:
+    """In each record batch the second of four records is no datum."""
+
+    def data(self, count: int) -> memoryview:
+        good = datum(2, 5)
+        return partition(
+            *[record_batch([good, BROKEN, None, good], schema_id=2) for _ in range(count)]
+        )
+
+    def test_is_dropped(self, count: int) -> None:
+        rows = read(self.data(count), reader(on=OnUndecodable.DROP))
+        assert [offset for offset, _ in rows] == [
+            offset for offset in range(4 * count) if offset % 4 != 1
+        ]
+        assert [value for _, value in rows[:3]] == [{"b": "x", "a": 5}, None, {"b": "x", "a": 5}]
+
+    def test_is_kept_beside_the_others(self, count: int) -> None:
+        values = reader(on=OnUndecodable.KEEP)
+        rows = read(self.data(count), values)
+        assert [offset for offset, value in rows if value is None] == [
+            4 * number + row for number in range(count) for row in (1, 2)
+        ]
+        told = read(self.data(count), values, column="undecodable")
+        assert [offset for offset, one in told if one is not None] == list(range(1, 4 * count, 4))
+        assert told[1][1]["value"] == BROKEN
+
+    def test_fails_who_reads_it(self, count: int) -> None:
+        with pytest.raises(UndecodableRecordError, match=r"the first has offset 1: "):
+            read(self.data(count), reader())
+
+    def test_is_no_matter_to_who_does_not_read_it(self, count: int) -> None:
+        last = 4 * count
+        assert [offset for offset, _ in read(self.data(1), reader(), start=2)] == [2, 3]
+        assert [offset for offset, _ in read(self.data(count), reader(), start=last - 2)] == [
+            last - 2,
+            last - 1,
+        ]
+        assert [offset for offset, _ in read(self.data(count), reader(), end=1)] == [0]
+
+    @pytest.mark.parametrize("on", OnUndecodable)
+    def test_is_a_record_like_any_where_no_value_is_read(
+        self, count: int, on: OnUndecodable
+    ) -> None:
+        rows = read(self.data(count), reader(fields=[], on=on))
+        assert [offset for offset, _ in rows] == list(range(4 * count))
+
+
+def test_the_records_before_one_that_does_not_decode_come_first() -> None:
+    good = record_batch([datum(2, 1)], schema_id=2)
+    data = partition(*[good] * 15, record_batch([BROKEN], schema_id=2), *[good] * 15)
+    run = received_run(T0, data, position=0)
+    assert run is not None
+    count, found = take_columns(
+        T0, run, ["value"], start=0, end=NO_END, enough_rows=99, enough_bytes=1 << 20,
+        values=reader(),
+    )  # fmt: skip
+    assert (count, found and found.rows) == (15, 15)
+    with pytest.raises(UndecodableRecordError, match="the first has offset 15: "):
+        read(data, reader())
+
+
+class TestConfluentsWireFormat:
+    DATUMS = (
+        framed(2, datum(2, 1)),
+        framed(7, b"\x02"),
+        framed(1, datum(1, 2)),
+        b"\x00\x00",
+        b"\x07" + framed(1, datum(1, 2))[1:],
+        None,
+        framed(2, BROKEN),
+    )
+    REASONS = (
+        (1, "its schema id is 7, which the topic's subject does not have"),
+        (3, "the value has 2 bytes"),
+        (4, "the first byte is 7"),
+        (6, ""),
+    )
+
+    @pytest.mark.parametrize("count", [1, 20])
+    def test_an_id_that_the_subject_lacks_makes_its_record_undecodable(self, count: int) -> None:
+        data = partition(*[record_batch(self.DATUMS, schema_id=0)] * count)
+        rows = read(data, reader(on=OnUndecodable.DROP))
+        assert rows[:3] == [(0, {"b": "x", "a": 1}), (2, {"b": "none", "a": 2}), (5, None)]
+        assert len(rows) == 3 * count
+        told = read(data, reader(on=OnUndecodable.KEEP), column="undecodable")
+        for offset, reason in self.REASONS:
+            assert told[offset][1]["value"] == self.DATUMS[offset]
+            assert told[offset][1]["reason"].startswith(reason)
+        with pytest.raises(UndecodableRecordError, match="the first has offset 1: its schema id"):
+            read(data, reader())
+
+    def test_where_no_value_has_an_id_all_are_undecodable(self) -> None:
+        data = partition(record_batch([b"", framed(9, b"")], schema_id=0))
+        assert read(data, reader(on=OnUndecodable.DROP)) == []
+        assert read(data, reader(on=OnUndecodable.KEEP)) == [(0, None), (1, None)]
+
+
+def test_a_schema_id_of_a_record_batch_that_the_subject_lacks_is_told() -> None:
+    data = partition(record_batch([datum(1, 1)], schema_id=9))
+    with pytest.raises(CorruptRecordBatchError, match="has the schema id 9"):
+        read(data, reader())
+
+
+class TestColumns:
+    """Payload layout 1, read under a schema whose enum has fewer symbols."""
+
+    ROWS = tuple(({"a": number, "colour": ("red", "blue")[number % 2]}) for number in range(4))
+
+    def data(self) -> memoryview:
+        written = [*self.ROWS[:3], None, self.ROWS[3]]
+        return partition(*[typed_record_batch(written, schema=schema_of(A, COLOUR))] * 2)
+
+    def reader(self, on: OnUndecodable, *, fields: Sequence[str] | None = None) -> ValueReader:
+        writers = {1: schema_of(A, COLOUR)}
+        schemas = ValueSchemas("t", Encoding.COLUMNS, schema_of(A, RED_ONLY), writers)
+        return ValueReader(schemas, fields=fields, on_undecodable=on)
+
+    def test_a_symbol_that_the_reader_lacks_is_dropped_or_kept(self) -> None:
+        rows = read(self.data(), self.reader(OnUndecodable.DROP))
+        assert [offset for offset, _ in rows] == [0, 2, 3, 5, 7, 8]
+        told = read(self.data(), self.reader(OnUndecodable.KEEP), column="undecodable")
+        assert [offset for offset, one in told if one is not None] == [1, 4, 6, 9]
+        assert told[1][1]["value"] is None
+
+    def test_the_error_names_the_offset_within_what_is_read(self) -> None:
+        with pytest.raises(UndecodableRecordError, match="the first has offset 4: "):
+            read(self.data(), self.reader(OnUndecodable.FAIL), start=2)
+        assert len(read(self.data(), self.reader(OnUndecodable.FAIL), start=2, end=4)) == 2
+
+    def test_other_fields_of_the_record_can_be_read(self) -> None:
+        rows = read(self.data(), self.reader(OnUndecodable.FAIL, fields=["a"]))
+        assert [value and value["a"] for _, value in rows[:5]] == [0, 1, 2, None, 3]
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+def test_values_that_are_no_records_need_not_be_read(encoding: Encoding) -> None:
+    schemas = ValueSchemas("t", encoding, '"long"', {1: '"long"'})
+    values = ValueReader(schemas, fields=[], columns=[])
+    if encoding is Encoding.COLUMNS:
+        data = partition(typed_record_batch([1, 2, 3], schema='"long"'))
+    else:
+        data = partition(record_batch([b"\x02", b"\x04", b"\x06"], schema_id=1))
+    assert [offset for offset, _ in read(data, values)] == [0, 1, 2]
+
+
+def test_framed_datums_are_those_that_producers_make() -> None:
+    made = with_confluent_id(pa.array([datum(1, 1)], pa.binary()), 1)
+    assert made.to_pylist() == [framed(1, datum(1, 1))]
