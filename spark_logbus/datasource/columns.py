@@ -43,8 +43,9 @@ COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
 }
 
-# Columns that a record may leave null, so that a schema must not promise otherwise.
-_NULLABLE = ("key", "value", "headers")
+# Columns that every record has. All others a record may leave null, also fields of a value that is
+# null as a whole, so that a schema must not promise otherwise.
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 # Names that no field of a value can have as a column of its own.
 _RECORD_COLUMNS = frozenset({*COLUMNS, "headers", "undecodable"})
@@ -70,13 +71,15 @@ class ColumnChoice:
 
     @property
     def value_fields(self) -> tuple[str, ...] | None:
-        """The fields of a typed value that are read; None: the value as a whole."""
+        """The fields of a typed value that are read; None: the value as a whole, which also tells
+        what does not decode where nothing else is read of it."""
+        fields: tuple[str, ...] = ()
         if self.values.flatten:
-            return tuple(name for name in self.names if name not in _RECORD_COLUMNS)
-        if "value" not in self.names:
-            return ()
-        value = self.schema["value"].dataType
-        return tuple(value.names) if isinstance(value, StructType) else None
+            fields = tuple(name for name in self.names if name not in _RECORD_COLUMNS)
+        elif "value" in self.names:
+            value = self.schema["value"].dataType
+            return tuple(value.names) if isinstance(value, StructType) else None
+        return None if not fields and "undecodable" in self.names else fields
 
     def arrow_schema(self) -> Any:
         """Exactly the Arrow schema that Spark compares the first arrow batch with."""
@@ -111,8 +114,9 @@ def typed_schema(value: DataType, values: ValueOptions, *, include_headers: bool
                 f"Option flatten: the value has a field {clash}, and so has every record a column "
                 "of that name; read it without flatten, as value."
             )
+        fields = [StructField(field.name, field.dataType) for field in value.fields]
         others = [field for field in record.fields if field.name != "value"]
-        offered = StructType([*value.fields, *others])
+        offered = StructType([*fields, *others])
     else:
         offered = StructType(
             [
@@ -173,34 +177,51 @@ def check_columns(schema: StructType, offered: StructType) -> None:
 
 
 def _check_type(field: StructField, expected: DataType) -> None:
-    if not _gives(field.dataType, expected, top=field.name == "value"):
+    top = field.name == "value"
+    if not _gives(field.dataType, expected, top=top):
+        if _gives(_nullable(field), expected, top=top):
+            raise InvalidOptionError(
+                f"The schema says that a part of column {field.name} is NOT NULL, which may be "
+                "null; leave NOT NULL out, and filter in a where."
+            )
         raise InvalidOptionError(
             f"The schema gives column {field.name} the type {field.dataType.simpleString()}, "
             f"the source has {expected.simpleString()}; read that, and cast it in a select."
         )
-    if field.name in _NULLABLE and not field.nullable:
+    if field.name not in _NEVER_NULL and not field.nullable:
         raise InvalidOptionError(
             f"The schema says that column {field.name} is NOT NULL, but a record may have none; "
             "leave NOT NULL out, and filter in a where."
         )
 
 
+def _nullable(field: StructField) -> DataType:
+    """Its type, of which every part may be null."""
+    return StructType([field]).toNullable()[field.name].dataType
+
+
 def _gives(wanted: DataType, offered: DataType, *, top: bool) -> bool:
     """True if a column that is offered is one of the wanted type, or can be made so by leaving
-    out fields of the value. It is no matter what may be null."""
+    out fields of the value. What may be null there may be so in the wanted type."""
     if isinstance(wanted, StructType) and isinstance(offered, StructType):
         if not top and wanted.names != offered.names:
             return False
-        fields = {field.name: field.dataType for field in offered.fields}
-        return len(fields) == len(offered.fields) and all(
-            field.name in fields and _gives(field.dataType, fields[field.name], top=False)
+        fields = {field.name: field for field in offered.fields}
+        return len({*wanted.names}) == len(wanted.names) and all(
+            field.name in fields
+            and (field.nullable or not fields[field.name].nullable)
+            and _gives(field.dataType, fields[field.name].dataType, top=False)
             for field in wanted.fields
         )
     if isinstance(wanted, ArrayType) and isinstance(offered, ArrayType):
-        return _gives(wanted.elementType, offered.elementType, top=False)
+        return (wanted.containsNull or not offered.containsNull) and _gives(
+            wanted.elementType, offered.elementType, top=False
+        )
     if isinstance(wanted, MapType) and isinstance(offered, MapType):
-        return wanted.keyType == offered.keyType and _gives(
-            wanted.valueType, offered.valueType, top=False
+        return (
+            wanted.keyType == offered.keyType
+            and (wanted.valueContainsNull or not offered.valueContainsNull)
+            and _gives(wanted.valueType, offered.valueType, top=False)
         )
     return wanted == offered
 

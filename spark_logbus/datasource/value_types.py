@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from spark_logbus.record.column_layout import struct_of
+
+_NANOS: Final = pa.scalar(1000, pa.int64())  # in a microsecond
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 
@@ -42,7 +45,18 @@ def retyped(array: pa.Array, target: pa.DataType) -> pa.Array:
             None,
         )
         return _of_items(array, target, pairs)
+    if types.is_timestamp(source) and source.unit == "ns":
+        array = _micros(array)
     return array if source == target else array.cast(target, safe=False)
+
+
+def _micros(nanos: pa.Array) -> pa.Array:
+    """Instants cut off to the microsecond before, not towards 1970 as a cast does."""
+    numbers = nanos.view(pa.int64())
+    towards_0 = pc.divide(numbers, _NANOS)
+    after = pc.less(numbers, pc.multiply(towards_0, _NANOS))
+    made = pc.subtract(towards_0, after.cast(pa.int64()))
+    return made.view(pa.timestamp("us", nanos.type.tz))
 
 
 def _of_items(array: pa.Array, target: pa.DataType, items: pa.Array) -> pa.Array:
