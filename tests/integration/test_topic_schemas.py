@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Producer
+from spark_logbus.client.value_schemas import WriterSchema
 from spark_logbus.errors import (
     ConfigError,
     SchemaMismatchError,
@@ -23,6 +25,7 @@ from spark_logbus.protocol import Api, AppendPartition, AppendResponse, StageReq
 from spark_logbus.record.arrow import encode
 from spark_logbus.schemas.errors import IncompatibleSchemaError, UnknownSubjectError
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
+from spark_logbus.topic_schemas import Encoding
 from spark_logbus.zookeeper import Session
 from tests.builders.arrow_batches import arrow_batch
 from tests.builders.record_batches import record_batch
@@ -208,10 +211,12 @@ def test_record_batches_of_another_form_are_refused(
 def test_a_producer_gets_the_typed_error(
     admin: Admin, registry: SchemaRegistry, chroot: str
 ) -> None:
-    admin.create_topic("columns", partitions=1, value_schema=FLIGHT)
-    with Cluster.from_zookeeper(chroot) as cluster, Producer(cluster) as producer:
-        sent = producer.send("columns", b"v")
-        with pytest.raises(SchemaMismatchError):
+    admin.create_topic("t", partitions=1, value_schema=FLIGHT, value_encoding="avro")
+    gone = {"t": WriterSchema(Encoding.AVRO, 1_000, json.dumps(FLIGHT))}
+    row = pa.Table.from_pylist([{"from": "EWR", "miles": 1_400}])
+    with Cluster.from_zookeeper(chroot) as cluster, Producer(cluster, schemas=gone) as producer:
+        (sent,) = producer.send_arrow("t", row)
+        with pytest.raises(UnknownSchemaIdError, match="1000"):
             sent.result(30)
 
 
