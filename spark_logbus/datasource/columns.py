@@ -49,7 +49,7 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 # Names that no field of a value can have as a column of its own.
 _RECORD_COLUMNS = frozenset({*COLUMNS, "headers", "undecodable"})
-
+_RECORD_NAMES = frozenset(name.lower() for name in _RECORD_COLUMNS)
 
 UNDECODABLE_TYPE = StructType(
     [StructField("value", BinaryType()), StructField("reason", StringType())]
@@ -108,7 +108,8 @@ def typed_schema(value: DataType, values: ValueOptions, *, include_headers: bool
                 f"Option flatten: the values are {value.simpleString()}, which has no fields; "
                 "leave flatten out."
             )
-        clash = next((name for name in value.names if name in _RECORD_COLUMNS), None)
+        # Spark does not tell names apart by their case, unless it is asked to.
+        clash = next((name for name in value.names if name.lower() in _RECORD_NAMES), None)
         if clash is not None:
             raise InvalidOptionError(
                 f"Option flatten: the value has a field {clash}, and so has every record a column "
@@ -145,7 +146,9 @@ def _narrowed(offered: StructType, values: ValueOptions) -> StructType:
                 chosen.append(StructField("value", StructType(fields)))
             fields.append(inner[name])
         else:
-            raise InvalidOptionError(_unknown_column(name, [*inner, *by_name]))
+            raise InvalidOptionError(
+                _unknown_column(name, [*inner, *by_name], by="Option columns names")
+            )
     if fields and sum(field.name == "value" for field in chosen) > 1:
         raise InvalidOptionError(
             f"Option columns names value and its field {fields[0].name}; name the one or the other."
@@ -226,9 +229,15 @@ def _gives(wanted: DataType, offered: DataType, *, top: bool) -> bool:
     return wanted == offered
 
 
-def _unknown_column(name: str, offered: list[str]) -> str:
+def _unknown_column(
+    name: str, offered: list[str], *, by: str = "The schema names the column"
+) -> str:
     if name == "headers":
-        return "The schema has the column headers; set the option includeHeaders to true for it."
-    meant = nearest(name, offered)
-    hint = f"did you mean {meant}?" if meant else f"it has {', '.join(offered)}."
-    return f"The schema names the column {name}, which the logbus source does not have; {hint}"
+        has = "The schema has" if by.startswith("The schema") else by
+        return f"{has} the column headers; set the option includeHeaders to true for it."
+    if name == "undecodable":
+        hint = "set the option onUndecodable to keep for it, in a read of topics with a schema."
+    else:
+        meant = nearest(name, offered)
+        hint = f"did you mean {meant}?" if meant else f"it has {', '.join(offered)}."
+    return f"{by} {name}, which the logbus source does not have; {hint}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
@@ -76,12 +78,33 @@ def test_a_schema_may_have_fewer_fields_of_the_value(schema: StructType) -> None
         (struct(("value", BYTES)), "column value the type binary"),
         (struct(("number", INT)), "names the column number, which .* it has key"),
         (struct(must("value", pa.struct([("number", INT)]))), "column value is NOT NULL"),
-        (struct(TOLD), "names the column undecodable"),
+        (struct(TOLD), "names the column undecodable, .*; set the option onUndecodable to keep"),
     ],
 )
 def test_other_fields_are_told(schema: StructType, said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         check_columns(schema, offered())
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("Number",), "Option columns names Number, .* did you mean number"),
+        (("headers",), "Option columns names the column headers; set the option includeHeaders"),
+        (("undecodable",), "Option columns names undecodable, .* set the option onUndecodable"),
+        (("value", "tail"), "Option columns names value and its field tail"),
+    ],
+)
+def test_the_option_columns_is_told_what_there_is(names: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        offered(ValueOptions(columns=names))
+
+
+@pytest.mark.parametrize("name", ["key", "Offset", "undecodable"])
+def test_a_field_that_is_named_as_a_column_of_the_record_stays_in_the_value(name: str) -> None:
+    with pytest.raises(InvalidOptionError, match=f"the value has a field {name}, and so has"):
+        typed_schema(struct((name, INT)), FLAT, include_headers=False)
+    assert typed_schema(struct((name, INT)), KEEP, include_headers=False)["value"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +139,7 @@ def test_nested_values_keep_what_is_null_when_fields_are_left_out() -> None:
             pa.field("by", pa.map_(pa.string(), pa.struct([("x", pa.int32()), ("y", pa.int32())]))),
         ]
     )
-    rows = [
+    rows: list[Any] = [
         {"legs": None, "by": []},
         None,
         {"legs": [{"to": "A", "at": 1}, None], "by": [("k", {"x": 1, "y": None}), ("j", None)]},
