@@ -98,11 +98,14 @@ class Round(NamedTuple):
     """Of all processes of this machine; other work on it counts too. NaN where it is not told."""
 
 
-def in_turn(contenders: Sequence[Contender], *, rounds: int) -> dict[str, list[Round]]:
-    """Each contender in each round, after one round that does not count."""
+def in_turn(
+    contenders: Sequence[Contender], *, rounds: int, back_and_forth: bool = False
+) -> dict[str, list[Round]]:
+    """Each contender in each round, after one round that does not count; with ``back_and_forth``
+    every second round in reverse order."""
     took: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
     for number in range(rounds + 1):
-        for contender in contenders:
+        for contender in reversed(contenders) if back_and_forth and number % 2 else contenders:
             started, cpu_started = time.perf_counter(), _cpu_seconds()
             contender.work()
             seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_started

@@ -1,0 +1,242 @@
+"""The measures, each by its letter."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from bench.avro import FLIGHT, TIMESTAMP
+from bench.harness import Contender, Round, console, in_turn
+from bench.stream.contenders import TUNED
+from bench.typed.ceiling import PARTITIONS
+from bench.typed.comparing import Bench, require_same
+from bench.typed.flights import FEW, FIELDS, SCHEMA
+from bench.typed.topics import AVRO, COLUMNS, DATUMS, JSON
+from spark_logbus.client import RangeReader
+from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.model import Compression, OffsetRange
+
+TARGET: Final = 0.85
+
+TYPED: Final = "logbus, columns"
+LOOPED_PART: Final = 10  # one in so many records is for fastavro's loop
+
+
+# -- beside ready-made Arrow --------------------------------------------------------------
+
+
+def all_columns(bench: Bench, name: str) -> None:
+    for title, fields in (
+        ("19 columns and the records' own", None),
+        ("19 columns", FIELDS),
+    ):
+        _beside_ready_made(bench, name, title, fields)
+
+
+def few_columns(bench: Bench, name: str) -> None:
+    _beside_ready_made(bench, name, "3 of 19 columns", FEW)
+    topic = bench.topics.topic(COLUMNS)
+    bench.show_bytes(
+        name,
+        "bytes that come over TCP",
+        {
+            "19 columns": bench.topics.bytes_over_tcp(topic, None),
+            "3 of them": bench.topics.bytes_over_tcp(topic, FEW),
+        },
+        rows=bench.flights.rows,
+    )
+
+
+def _beside_ready_made(bench: Bench, name: str, title: str, fields: Sequence[str] | None) -> None:
+    frame = bench.read(COLUMNS, fields)
+    frames = {"ready-made Arrow": bench.ready_made(frame), "logbus": frame}
+    bench.compare(name, title, frames, target=TARGET)
+
+
+# -- beside values that Spark decodes -----------------------------------------------------
+
+
+_NAMES: Final = {"int": "int", "long": "bigint", "string": "string", "double": "double"}
+
+
+def _spark_name(kind: Any) -> str:
+    """Of a field's type, that of a union with null being the other's."""
+    one = kind[1] if isinstance(kind, list) else kind
+    return "timestamp" if isinstance(one, dict) else _NAMES[one]
+
+
+_KINDS: Final = {str(one["name"]): _spark_name(one["type"]) for one in FLIGHT["fields"]}
+
+
+def _from_json(values: DataFrame, fields: Sequence[str]) -> DataFrame:
+    schema = ", ".join(f"{name} {_KINDS[name]}" for name in fields)
+    event = F.from_json(F.col("value").cast("string"), schema).alias("event")
+    return values.select(event).select("event.*")
+
+
+def _mean_delays(frame: DataFrame) -> list[tuple[object, ...]]:
+    means = frame.groupBy("carrier").agg(F.avg("arr_delay"), F.avg("distance"))
+    return sorted(tuple(row) for row in means.collect())
+
+
+def beside_json(bench: Bench, name: str) -> None:
+    json = bench.values(JSON)
+    for title, fields, work in (
+        ("19 columns", FIELDS, None),
+        ("3 of 19 columns", FEW, None),
+        ("means of two by the third", FEW, _mean_delays),
+    ):
+        frames = {"logbus, from_json": _from_json(json, fields), TYPED: bench.read(COLUMNS, fields)}
+        if work is not None:
+            require_same(name, {each: str(work(frame)) for each, frame in frames.items()})
+        bench.compare(name, f"beside JSON, {title}", frames, work=work)
+
+
+def beside_kafka(bench: Bench, name: str) -> None:
+    if bench.kafka is None:
+        console.print(f"{name}: left out, as Kafka is not at hand.")
+        return
+    server = {"kafka.bootstrap.servers": bench.kafka.bootstrap}
+    bench.kafka.create_topic(JSON, partitions=PARTITIONS)
+    with console.status("Filling Kafka's topic ..."):
+        to_kafka = bench.values(JSON).write.format("kafka").options(**server)
+        to_kafka.option("topic", JSON).save()
+    kafka = bench.spark.read.format("kafka").options(**server).option("subscribe", JSON)
+    bench.compare(
+        name,
+        "beside Kafka's source with JSON, 3 of 19 columns",
+        {
+            "Kafka, from_json": _from_json(kafka.load(), FEW),
+            "Kafka tuned, from_json": _from_json(kafka.options(**TUNED).load(), FEW),
+            "logbus, from_json": _from_json(bench.values(JSON), FEW),
+            TYPED: bench.read(COLUMNS, FEW),
+        },
+    )
+
+
+def beside_from_avro(bench: Bench, name: str) -> None:
+    if not bench.has_from_avro:
+        console.print(f"{name}: left out, as Spark's from_avro is not at hand.")
+        return
+    from pyspark.sql.avro.functions import from_avro
+
+    event = from_avro("value", SCHEMA).alias("event")
+    decoded = bench.values(DATUMS).select(event).select("event.*")
+    for title, fields in (("19 columns", FIELDS), ("3 of 19 columns", FEW)):
+        frames = {
+            "logbus, from_avro": decoded.select(*fields),
+            "logbus, avro": bench.read(AVRO, fields),
+            TYPED: bench.read(COLUMNS, fields),
+        }
+        bench.compare(name, f"beside Spark's from_avro, {title}", frames)
+
+
+# -- without Spark ------------------------------------------------------------------------
+
+
+def avro_alone(bench: Bench, name: str) -> None:
+    """On one core: the loop makes a dict of each record, which is nobody's columns yet."""
+    plain, typed = bench.topics.topic(DATUMS), bench.topics.topic(AVRO)
+    values, schema = bench.topics.values(typed), _schema_for_loop()
+    whole = [each for each in bench.topics.ranges(typed) if each.end]
+    looped = [
+        OffsetRange(each.topic_partition, 0, -(-each.end // LOOPED_PART))
+        for each in bench.topics.ranges(plain)
+        if each.end
+    ]
+
+    def by_loop() -> tuple[int, float]:
+        return _looped(bench, looped, schema)
+
+    def by_column() -> tuple[int, float]:
+        return _by_column(bench, whole, values)
+
+    same = [
+        OffsetRange(own.topic_partition, 0, part.end)
+        for own, part in zip(whole, looped, strict=True)
+    ]
+    require_same(name, {"the loop": by_loop(), "logbus": _by_column(bench, same, values)})
+    processors = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        took = in_turn(
+            [Contender("fastavro's loop", by_loop), Contender("logbus, avro", by_column)],
+            rounds=bench.rounds,
+            back_and_forth=True,
+        )
+    finally:
+        pa.set_cpu_count(processors)
+    # As if the loop had read them all.
+    ratio = sum(each.end for each in whole) / sum(each.end for each in looped)
+    took["fastavro's loop"] = [
+        Round(one.seconds * ratio, one.cpu_seconds * ratio) for one in took["fastavro's loop"]
+    ]
+    bench.show(name, "Avro datums read and decoded by one thread", took)
+
+
+def _schema_for_loop() -> Any:
+    """With plain numbers, not datetimes: that is the faster way for the loop."""
+    fields = [
+        {**one, "type": "long" if one["type"] == TIMESTAMP else one["type"]}
+        for one in FLIGHT["fields"]
+    ]
+    return fastavro.parse_schema({**FLIGHT, "fields": fields})
+
+
+def _looped(bench: Bench, ranges: Sequence[OffsetRange], schema: Any) -> tuple[int, float]:
+    """The number of records and the miles that they flew."""
+    count, miles = 0, 0.0
+    for each in ranges:
+        with RangeReader(bench.topics.client, each) as reader:
+            for batch in reader:
+                for datum in batch.arrow_batch.column("value").to_pylist():
+                    record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
+                    count += 1
+                    miles += record["distance"]
+    return count, miles
+
+
+def _by_column(
+    bench: Bench, ranges: Sequence[OffsetRange], values: ValueReader
+) -> tuple[int, float]:
+    count, miles = 0, 0.0
+    for each in ranges:
+        with RangeReader(bench.topics.client, each, values=values) as reader:
+            for batch in reader:
+                value = batch.arrow_batch.column("value")
+                count += len(value)
+                miles += pc.sum(value.field("distance")).as_py()
+    return count, miles
+
+
+def on_disk(bench: Bench, name: str) -> None:
+    """Of distinct flights: what is the same again would be easy for who looks back far enough."""
+    flights, rows = bench.flights.distinct, bench.flights.distinct.num_rows
+    parquet = bench.directory / "flights.parquet"
+    pyarrow.parquet.write_table(flights, parquet, compression="zstd")
+    sizes = {"Parquet, ZSTD": parquet.stat().st_size}
+    for compression in (Compression.ZSTD, Compression.NONE):
+        for form in (COLUMNS, AVRO):
+            topic = bench.topics.topic(form, rows=rows, compression=compression)
+            shown = compression.name if compression else "not compressed"
+            sizes[f"{form}, {shown}"] = bench.topics.stored_bytes(topic)
+    bench.show_bytes(name, f"bytes on disk of {rows:,} flights", sizes, rows=rows)
+
+
+MEASURES: Final[Mapping[str, tuple[str, Callable[[Bench, str], None]]]] = {
+    "a": ("all columns, of ready-made Arrow batches", all_columns),
+    "b": ("3 of 19 columns, of ready-made Arrow batches; bytes over TCP", few_columns),
+    "c": ("beside JSON that Spark decodes", beside_json),
+    "d": ("beside Avro that Spark decodes", beside_from_avro),
+    "e": ("Avro decoded without Spark, beside fastavro", avro_alone),
+    "f": ("bytes on disk, beside Parquet", on_disk),
+    "k": ("3 of 19 columns, beside Kafka's source", beside_kafka),
+}
