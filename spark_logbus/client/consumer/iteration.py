@@ -20,9 +20,11 @@ class Iteration:
         self.rows: Iterator[ConsumerRecord] = iter(())
         self.last: ConsumerRecord | None = None
         self.batch: FetchedBatch | None = None
+        #: The position once all of the batch was handed out.
+        self.end_offset = 0
 
-    def begin(self, batch: FetchedBatch) -> None:
-        self.batch, self.last = batch, None
+    def begin(self, batch: FetchedBatch, *, end: int) -> None:
+        self.batch, self.last, self.end_offset = batch, None, end
         self.rows = records_of(batch)
 
     def end(self) -> None:

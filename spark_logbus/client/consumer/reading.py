@@ -270,14 +270,14 @@ class Reading:
         before = self._positions[topic_partition]
         fetched = self._next_received()
         if fetched is not None:
+            self.iteration.begin(fetched, end=self._positions[topic_partition].offset)
             self._positions[topic_partition] = before  # it moves record by record from here
-            self.iteration.begin(fetched)
 
     def end_iteration(self) -> None:
         """All of it was handed out; so was the gap that compaction may have left behind it."""
         current = self.iteration.batch
         if current is not None:
-            self._move(current.topic_partition, current.header.next_offset)
+            self._move(current.topic_partition, self.iteration.end_offset)
             self.iteration.end()
 
     def _note_iteration(self) -> None:
