@@ -129,6 +129,11 @@ class ConsumerConfig:
     start: OffsetSpec = field(default_factory=Earliest)
     #: What to do when the position is no longer (or not yet) in the log.
     out_of_range: Literal["error", "earliest", "latest"] = "error"
+    #: Values of topics with a schema are read under that version of their subject; none takes the
+    #: latest when a topic is met.
+    schema_version: int | None = None
+    #: A value that is none of its schema raises; or its record is left out.
+    on_undecodable: Literal["fail", "drop"] = "fail"
     #: Bytes that one fetch request may bring, over all partitions of a leader.
     fetch_bytes: int = 8 << 20
     #: Bytes that one partition may bring per fetch request, so that none starves the others.
@@ -149,6 +154,8 @@ class ConsumerConfig:
             raise ConfigError(
                 f"out_of_range is {self.out_of_range!r}; use 'error', 'earliest' or 'latest'."
             )
+        if self.on_undecodable not in ("fail", "drop"):
+            raise ConfigError(f"on_undecodable is {self.on_undecodable!r}; use 'fail' or 'drop'.")
         if self.assignor not in ("range", "sticky"):
             raise ConfigError(f"assignor is {self.assignor!r}; use 'range' or 'sticky'.")
         _at_least(
@@ -158,3 +165,5 @@ class ConsumerConfig:
         _at_least(self, 0, "min_bytes", "max_wait_ms")
         if self.auto_commit_ms is not None:
             _at_least(self, 0, "auto_commit_ms")
+        if self.schema_version is not None:
+            _at_least(self, 1, "schema_version")

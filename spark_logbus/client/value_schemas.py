@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_logbus.errors import InvalidRequestError
 from spark_logbus.topic_schemas import Encoding, TopicSchemas
 
 if TYPE_CHECKING:
+    from spark_logbus.client.cluster.cluster import Cluster
     from spark_logbus.schemas.registry import SchemaRegistry
 
 
@@ -36,6 +39,30 @@ class WriterSchema:
 
     text: str
     """As JSON, with all that it refers to."""
+
+
+@contextmanager
+def opened_registry(cluster: Cluster, *, client_name: str) -> Iterator[SchemaRegistry]:
+    """The registry of the cluster's ZooKeeper, in a short session.
+
+    Raises CoordinationError, and InvalidRequestError where ZooKeeper's address is not known.
+    """
+    if cluster.zookeeper is None:
+        raise InvalidRequestError(
+            "The topic has a schema, which is in ZooKeeper, and this client knows only brokers; "
+            "connect with Cluster.from_zookeeper."
+        )
+    # Imported here: clients of plain topics need neither.
+    from spark_logbus.schemas.registry import SchemaRegistry
+    from spark_logbus.zookeeper import Session
+
+    with Session(
+        cluster.zookeeper,
+        client_name=client_name,
+        connect_timeout_ms=cluster.config.connect_timeout_ms,
+        expects_cluster=True,
+    ) as session:
+        yield SchemaRegistry(session)
 
 
 def find_writer_schema(registry: SchemaRegistry, config: Mapping[str, str]) -> WriterSchema | None:

@@ -18,6 +18,7 @@ from spark_logbus.client.consumer.fetcher import Fetcher, Position
 from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.reading import Reading
+from spark_logbus.client.consumer.topic_values import TopicValues
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.client.fetch.tables import table_of
@@ -61,11 +62,13 @@ class Consumer:
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
         failures = PartitionFailures(cluster)
+        values = TopicValues(cluster, self._config)
         self._fetcher = Fetcher(cluster, self._config, failures)
         self._reading = Reading(
             Places(cluster, self._config, failures, group=self._opened_group),
             self._fetcher,
             failures,
+            values,
             out_of_range=self._config.out_of_range,
         )
         self._group: ConsumerGroup | None = None
@@ -205,9 +208,11 @@ class Consumer:
         the connect timeout longer.
 
         Partitions whose broker is away wait for it, which is logged once, while the others are
-        read. Raises OffsetOutOfRangeError and TopicRecreatedError unless ``out_of_range`` says
-        otherwise, UnknownTopicError, CorruptRecordBatchError, and the retriable ones when no
-        partition could be read for the retry deadline.
+        read; so do those with schemas that are not known yet while ZooKeeper is. Raises
+        OffsetOutOfRangeError and TopicRecreatedError unless ``out_of_range`` says otherwise,
+        UnknownTopicError, CorruptRecordBatchError and UndecodableRecordError, which name where to
+        go on behind them, and the retriable ones when no partition could be read for the retry
+        deadline.
         """
         self._commit_if_due()
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
@@ -240,8 +245,9 @@ class Consumer:
         """All records from the positions to the ends as they are now, of the partitions that are
         read and not paused; positions move past them. A few that came since may be among them.
 
-        Columns: topic, partition, offset, timestamp, key, value, headers. Raises what
-        ``poll_arrow`` does, and waits for leaders that are away.
+        Columns: topic, partition, offset, timestamp, key, value, headers; ``value`` of topics with
+        a schema is a struct of its fields. Raises what ``poll_arrow`` does, and InvalidRequestError
+        for topics whose values have different types; waits for leaders that are away.
         """
         ends = self._admin.list_offsets(
             {each: Latest() for each in self.assignment if each not in self.paused}
@@ -251,7 +257,7 @@ class Consumer:
             each in self._reading and self.position(each) < (end or 0) for each, end in ends.items()
         ):
             batches += self.poll_arrow(_ITERATION_POLL_S)
-        return table_of(batches)
+        return table_of(batches, self._reading.value_type())
 
     def to_pandas(self) -> pd.DataFrame:
         """Likewise as a DataFrame."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.errors import LogbusError
+from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import gave_up
 
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 # Longer than a leader takes to move or a connection to be made anew, which is nobody's concern.
 LOG_AFTER_S: Final = 2.0
 _SHOWN: Final = 10  # partitions named in one message
+_ZOOKEEPER: Final = "ZooKeeper"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class _Failure:
     count: int = 0
     not_before: float = 0.0
     logged: bool = False
+    of_values: bool = False  # what was fetched could not be decoded
 
 
 class PartitionFailures:
@@ -37,15 +39,22 @@ class PartitionFailures:
         self._cluster = cluster
         self._failures: dict[TopicPartition, _Failure] = {}
 
+    @property
+    def now(self) -> float:
+        """Monotonic seconds, as for ``began``."""
+        return self._cluster.clock.monotonic()
+
     def record_failure(
         self,
         topic_partitions: Iterable[TopicPartition],
         error: LogbusError,
         *,
         began: float | None = None,
+        of_values: bool = False,
     ) -> None:
         """Record a failure that a later try may mend; any other is raised. ``began`` is when a try
-        began that held up the others: they then have as much time before the next one."""
+        began that held up the others: they then have as much time before the next one. What was
+        fetched and could not be decoded yet, ``of_values``, waits for ``record_decoded``."""
         if not error.retriable:
             raise error
         now = self._cluster.clock.monotonic()
@@ -55,6 +64,7 @@ class PartitionFailures:
             failure = self._failures.setdefault(topic_partition, _Failure(now, error))
             failure.last = error
             failure.count += 1
+            failure.of_values |= of_values
             pause_s = self._cluster.backoff.pause_s(failure.count)
             failure.not_before = now + max(pause_s, took_s)
 
@@ -85,9 +95,18 @@ class PartitionFailures:
         return at
 
     def record_success(self, topic_partition: TopicPartition) -> None:
-        """The partition was read."""
-        failure = self._failures.pop(topic_partition, None)
-        if failure is not None and failure.logged:
+        """The partition was fetched."""
+        failure = self._failures.get(topic_partition)
+        if failure is not None and not failure.of_values:
+            self._mended(topic_partition)
+
+    def record_decoded(self, topic_partition: TopicPartition) -> None:
+        """What was fetched of the partition was decoded."""
+        if topic_partition in self._failures:
+            self._mended(topic_partition)
+
+    def _mended(self, topic_partition: TopicPartition) -> None:
+        if self._failures.pop(topic_partition).logged:
             logger.info("%s is read again.", topic_partition)
 
     def forget_partition(self, topic_partition: TopicPartition) -> None:
@@ -121,22 +140,28 @@ class PartitionFailures:
         waiting: dict[str, list[TopicPartition]] = {}
         for topic_partition, failure in self._failures.items():
             if not failure.logged:
-                waiting.setdefault(self._cluster.leader_name(topic_partition), []).append(
+                waiting.setdefault(self._awaited(topic_partition, failure), []).append(
                     topic_partition
                 )
-        for leader, topic_partitions in waiting.items():
+        for awaited, topic_partitions in waiting.items():
             for topic_partition in topic_partitions:
                 self._failures[topic_partition].logged = True
             logger.warning(
                 "Cannot read %s at the moment: waiting for %s. %s Reading goes on by itself when "
-                "that broker does%s.",
+                "%s does%s.",
                 _named(topic_partitions),
-                leader,
+                awaited,
                 self._failures[topic_partitions[0]].last,
+                awaited if awaited == _ZOOKEEPER else "that broker",
                 "; the other partitions are read meanwhile"
                 if len(self._failures) < len(assigned)
                 else "",
             )
+
+    def _awaited(self, topic_partition: TopicPartition, failure: _Failure) -> str:
+        if isinstance(failure.last, CoordinationError):
+            return _ZOOKEEPER
+        return self._cluster.leader_name(topic_partition)
 
 
 def _named(topic_partitions: Collection[TopicPartition]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import pyarrow as pa
 
 from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
 from spark_logbus.client.consumer.iteration import Iteration
 from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.consumer.places import Places
+from spark_logbus.client.consumer.topic_values import TopicValues, take_typed
 from spark_logbus.client.fetch.batches import FetchedBatch, received_run
 from spark_logbus.client.fetch.columns import take_batch
 from spark_logbus.errors import (
@@ -24,9 +27,15 @@ from spark_logbus.record.format import NO_END
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
+
 logger = logging.getLogger(__name__)
 
+BINARY: Final = pa.binary()
 _OUT_OF_RANGE: Final[Mapping[str, OffsetSpec]] = {"earliest": Earliest(), "latest": Latest()}
+
+_Received: TypeAlias = "tuple[TopicPartition, RecordBatchRun, ValueReader | None]"
 
 
 class Reading:
@@ -42,19 +51,21 @@ class Reading:
         places: Places,
         fetcher: Fetcher,
         failures: PartitionFailures,
+        values: TopicValues,
         *,
         out_of_range: Literal["error", "earliest", "latest"],
     ) -> None:
         self._places = places
         self._fetcher = fetcher
         self._failures = failures
+        self._values = values
         self._out_of_range = out_of_range
         self._partitions: dict[TopicPartition, None] = {}  # in the order of the next request
         self._positions: dict[TopicPartition, Position] = {}
         self._fetch_from: dict[TopicPartition, Position] = {}  # not of those that are paused
         self._recreated: set[TopicPartition] = set()  # whose topic is another now, as raised
         self._paused: set[TopicPartition] = set()
-        self._received: deque[tuple[TopicPartition, RecordBatchRun]] = deque()
+        self._received: deque[_Received] = deque()
         self.iteration = Iteration()
 
     # -- which partitions -----------------------------------------------------------------
@@ -141,6 +152,26 @@ class Reading:
             starts, specs = self._places.starts(missing)
             self._go_to({**starts, **self._places.resolve_some(specs)})
 
+    def value_type(self) -> pa.DataType:
+        """The type of the values of all that is read; binary for plain bytes.
+
+        Raises InvalidRequestError if there are several, and what finding positions and schemas
+        does.
+        """
+        types: dict[pa.DataType, str] = {}
+        for topic_partition in self._partitions:
+            if topic_partition not in self._paused:
+                topic = topic_partition.topic
+                values = self._values.reader(topic, self.find_position(topic_partition).topic_id)
+                types.setdefault(BINARY if values is None else values.arrow_type, topic)
+        if len(types) > 1:
+            one, other, *_ = types.values()
+            raise InvalidRequestError(
+                f"The values of the topics {one} and {other} have different types, and no table "
+                "has both; read them apart."
+            )
+        return next(iter(types), BINARY)
+
     def forget_positions(self) -> None:
         """They are to be found anew."""
         for topic_partition in self._partitions:
@@ -156,7 +187,7 @@ class Reading:
 
     def _drop(self, topic_partition: TopicPartition) -> None:
         """Forget what was received and not handed out."""
-        self._received = deque(pair for pair in self._received if pair[0] != topic_partition)
+        self._received = deque(each for each in self._received if each[0] != topic_partition)
         current = self.iteration.batch
         if current is not None and current.topic_partition == topic_partition:
             self.iteration.end()
@@ -207,7 +238,16 @@ class Reading:
                 f"{topic_partition}: a fetch at offset {offset} brought {len(fetched.data)} bytes "
                 "without a whole record batch."
             )
-        self._received.append((topic_partition, run))
+        began = self._failures.now
+        try:
+            values = self._values.reader(topic_partition.topic, topic_id)
+        except TopicRecreatedError as error:
+            self._lost(topic_partition, fetched.position, error)
+            return
+        except LogbusError as error:
+            self._failures.record_failure([topic_partition], error, began=began, of_values=True)
+            return  # it is fetched again
+        self._received.append((topic_partition, run, values))
         self._fetch_from[topic_partition] = Position(run.next_offset, topic_id)
         # Whoever was served goes to the end of the next request, where space may run out.
         del self._partitions[topic_partition]
@@ -253,16 +293,35 @@ class Reading:
         return batches
 
     def _next_received(self) -> FetchedBatch | None:
-        topic_partition, run = self._received[0]
-        count, fetched = take_batch(
-            topic_partition, run, start=self._positions[topic_partition].offset, end=NO_END
-        )
+        topic_partition, run, values = self._received[0]
+        start = self._positions[topic_partition].offset
+        if values is None:
+            count, fetched = take_batch(topic_partition, run, start=start, end=NO_END)
+        else:
+            began = self._failures.now
+            try:
+                count, fetched = take_typed(topic_partition, run, values, start=start)
+            except LogbusError as error:
+                self._failures.record_failure([topic_partition], error, began=began, of_values=True)
+                self._fetch_again(topic_partition)
+                return None
+            self._failures.record_decoded(topic_partition)
+            if not count:  # what could be read in front of a value that could not
+                assert fetched is not None
+                self._move(topic_partition, fetched.next_offset)
+                return fetched
         if count < len(run):
-            self._received[0] = (topic_partition, run.part(count, len(run)))
+            self._received[0] = (topic_partition, run.part(count, len(run)), values)
         else:
             self._received.popleft()
         self._move(topic_partition, run.part(0, count).next_offset)
         return fetched
+
+    def _fetch_again(self, topic_partition: TopicPartition) -> None:
+        """What was received of it cannot be decoded yet, and is asked for when it may be tried
+        again; others are handed out meanwhile."""
+        self._received = deque(each for each in self._received if each[0] != topic_partition)
+        self._fetch_from[topic_partition] = self._positions[topic_partition]
 
     def begin_iteration(self) -> None:
         """With what was received first, which may hold nothing to hand out."""

@@ -140,7 +140,13 @@ _ALL: Final = ("timestamp", "key", "value", "headers")
 _JOINED_ROWS: Final = 1 << 20
 _JOINED_BYTES: Final = 2 << 20  # of which the copies stay in the processor's cache
 # Attributes of record batches that are handed out one by one: what is in their headers matters.
-_NOT_JOINED: Final = fmt.COMPRESSION_MASK | fmt.CONTROL | fmt.LOG_APPEND_TIME | fmt.HAS_OFFSET_DELTA
+_NOT_JOINED: Final = (
+    fmt.COMPRESSION_MASK
+    | fmt.CONTROL
+    | fmt.LOG_APPEND_TIME
+    | fmt.HAS_OFFSET_DELTA
+    | fmt.LAYOUT_MASK
+)
 
 
 def take_batch(
@@ -157,17 +163,23 @@ def take_batch(
     Raises and stops as ``take_columns`` does.
     """
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
-    if len(run) >= _LEAST_TOGETHER and values is None and not attributes & _NOT_JOINED:
+    if len(run) >= _LEAST_TOGETHER and not attributes & _NOT_JOINED:
         count = _alike(run, end=end, enough_rows=_JOINED_ROWS, enough_bytes=_JOINED_BYTES)
         if count >= _LEAST_TOGETHER and (count := verified(run.part(0, count))):
             part = run.part(0, count)
             columns = joined(part, _ALL)
+            if columns is not None and values is not None:
+                columns = values.of_datums(columns, part.header(0))
             if columns is not None:
-                whole = pa.RecordBatch.from_arrays(
-                    list(columns.values()),
-                    schema=payload_schema(
-                        has_key="key" in columns, has_headers="headers" in columns
-                    ),
+                whole = (
+                    pa.RecordBatch.from_arrays(
+                        list(columns.values()),
+                        schema=payload_schema(
+                            has_key="key" in columns, has_headers="headers" in columns
+                        ),
+                    )
+                    if values is None
+                    else pa.RecordBatch.from_pydict(columns)
                 )
                 skip, stop = max(0, start - part.base_offset), end - part.base_offset
                 rows = whole.slice(skip, max(0, min(stop, whole.num_rows) - skip))

@@ -23,13 +23,18 @@ SCHEMA = pa.schema(
 )
 
 
-def table_of(batches: Iterable[FetchedBatch]) -> pa.Table:
-    """The records with the columns of ``SCHEMA``, in the order of the batches. Key, value, headers
-    and timestamps are views of the received bytes."""
-    return pa.Table.from_batches([_with_place(batch) for batch in batches], SCHEMA)
+def table_of(batches: Iterable[FetchedBatch], value_type: pa.DataType | None = None) -> pa.Table:
+    """The records with the columns of ``SCHEMA``, in the order of the batches; values have
+    ``value_type`` if it is given. Key, value, headers and timestamps of record batches of some size
+    are views of the received bytes."""
+    schema = SCHEMA
+    if value_type is not None:
+        number = SCHEMA.get_field_index("value")
+        schema = SCHEMA.set(number, pa.field("value", value_type))
+    return pa.Table.from_batches([_with_place(batch, schema) for batch in batches], schema)
 
 
-def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
+def _with_place(batch: FetchedBatch, schema: pa.Schema) -> pa.RecordBatch:
     records, header, at = batch.arrow_batch, batch.header, batch.topic_partition
     rows = records.num_rows
     there = set(records.schema.names)
@@ -42,8 +47,8 @@ def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
         batch.offsets(),
         timestamps,
         *(
-            records.column(name) if name in there else pa.nulls(rows, SCHEMA.field(name).type)
+            records.column(name) if name in there else pa.nulls(rows, schema.field(name).type)
             for name in ("key", "value", "headers")
         ),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

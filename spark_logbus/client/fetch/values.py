@@ -52,11 +52,12 @@ class ValueReader:
         fields: Sequence[str] | None = None,
         columns: Collection[str] = _RECORD_COLUMNS,
         on_undecodable: OnUndecodable = OnUndecodable.FAIL,
-        find_writer: Callable[[int], str] | None = None,
+        find_writer: Callable[[int], str | None] | None = None,
     ) -> None:
         """``fields`` are those wanted of the reader's schema, whose order they have; None: all; an
         empty sequence: no value is decoded. ``columns`` are those wanted beside the value.
-        ``find_writer`` finds schemas that ``schemas`` does not have, by id.
+        ``find_writer`` finds schemas that ``schemas`` does not have, by id; None for one
+        that there is not.
 
         Raises UnsupportedSchemaError, and SchemaMismatchError for a field that there is not.
         """
@@ -211,6 +212,7 @@ class ValueReader:
         return writer
 
     def _known_writer(self, schema_id: int) -> _Writer | None:
+        """None for an id that stands for no schema."""
         writer = self._writers.get(schema_id)
         if writer is None:
             text = self._schemas.writers.get(schema_id)

@@ -10,8 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema
-from spark_logbus.errors import InvalidRequestError, SchemaMismatchError
+from spark_logbus.client.value_schemas import (
+    WriterSchema,
+    find_writer_schema,
+    opened_registry,
+)
+from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.model import Compression
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.column_encoder import encode_columns
@@ -34,16 +38,8 @@ def look_up_writer_schema(cluster: Cluster, config: dict[str, str]) -> WriterSch
 
     Raises CoordinationError, and InvalidRequestError where ZooKeeper's address is not known.
     """
-    if cluster.zookeeper is None:
-        raise InvalidRequestError(
-            "The topic has a schema, which is in ZooKeeper, and this client knows only brokers; "
-            "connect with Cluster.from_zookeeper."
-        )
-    from spark_logbus.schemas.registry import SchemaRegistry
-    from spark_logbus.zookeeper import Session
-
-    with Session(cluster.zookeeper, client_name="producer", expects_cluster=True) as session:
-        return find_writer_schema(SchemaRegistry(session), config)
+    with opened_registry(cluster, client_name="producer") as registry:
+        return find_writer_schema(registry, config)
 
 
 def spread(present: pa.Array, there: npt.NDArray[np.bool_]) -> pa.Array:

@@ -53,6 +53,18 @@ def polled(consumer: Consumer, count: int) -> dict[TopicPartition, list[bytes | 
     return got
 
 
+def test_a_position_is_behind_record_batches_that_were_handed_out_together(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t")
+    fill(fake, T0, 30)
+    with Consumer(cluster, QUICK_POLL) as consumer:
+        consumer.assign_topics("t")
+        assert len(consumer.poll(5, max_records=1_000)) == 300
+        assert consumer.poll(0.01) == []
+        assert consumer.position(T0) == 300
+
+
 def test_whole_arrow_batches_of_several_partitions(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=4)
     topic_partitions = [TopicPartition("t", number) for number in range(4)]

@@ -1,0 +1,159 @@
+"""The readers of values of the topics that a consumer meets, for those that have a schema.
+
+A topic is read under one version of its schema from when it is met, so that the columns stay the
+same. The schemas that its values were written with are looked up then, and those that are met later
+when they are: what is known needs no ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.cluster.topic_identity import recreated
+from spark_logbus.client.config import ConsumerConfig
+from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.client.fetch.columns import take_batch
+from spark_logbus.errors import CorruptRecordBatchError, LogbusError, UndecodableRecordError
+from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
+from spark_logbus.record.format import NO_END
+from spark_logbus.record.run import RecordBatchRun
+from spark_logbus.topic_schemas import VALUE_ENCODING
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
+
+# So long an id that the registry did not have is not asked for again.
+_UNKNOWN_S: Final = 5.0
+_MAX_UNKNOWN: Final = 10_000  # ids; damaged values can name any
+
+
+class TopicValues:
+    """The readers of one consumer, by topic id. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._readers: dict[str, ValueReader | None] = {}
+
+    def reader(self, topic: str, topic_id: str) -> ValueReader | None:
+        """Of a topic with a schema; None for one of plain bytes.
+
+        Raises CoordinationError, InvalidRequestError where ZooKeeper's address is not known,
+        UnknownSubjectError and UnknownVersionError.
+        """
+        try:
+            return self._readers[topic_id]
+        except KeyError:
+            found = self._readers[topic_id] = self._look_up(topic, topic_id)
+            return found
+
+    def _look_up(self, topic: str, topic_id: str) -> ValueReader | None:
+        deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
+        known = self._cluster.topic(topic, deadline)
+        if known.topic_id != topic_id:
+            raise recreated(topic, expected=topic_id, actual=known.topic_id)
+        if VALUE_ENCODING not in known.config:
+            return None
+        return look_up_reader(
+            self._cluster,
+            topic,
+            known.config,
+            version=self._config.schema_version,
+            # So that what stands before such a record is handed out, and it is told by its offset.
+            on_undecodable=OnUndecodable.DROP
+            if self._config.on_undecodable == "drop"
+            else OnUndecodable.KEEP,
+        )
+
+
+def take_typed(
+    topic_partition: TopicPartition, run: RecordBatchRun, values: ValueReader, *, start: int
+) -> tuple[int, FetchedBatch | None]:
+    """As ``take_batch``, of a topic with a schema; 0 for the records in front of a value that does
+    not decode, at which the next call then raises.
+
+    Raises UndecodableRecordError, which names the offset, beside what ``take_batch`` does.
+    """
+    try:
+        count, fetched = take_batch(topic_partition, run, start=start, end=NO_END, values=values)
+    except (CorruptRecordBatchError, UndecodableRecordError):
+        raise
+    except LogbusError as error:
+        if error.retriable:
+            raise
+        header = run.header(0)
+        span = OffsetRange(topic_partition, header.base_offset, header.next_offset)
+        raise UndecodableRecordError(
+            f"The values of {span} cannot be read under the schema of the consumer. {error} Read "
+            f"with another schema_version, or go on behind them, from offset {span.end}."
+        ) from error
+    if fetched is None or "undecodable" not in fetched.arrow_batch.schema.names:
+        return count, fetched
+    told = fetched.arrow_batch.column("undecodable")
+    records = fetched.arrow_batch.drop_columns("undecodable")
+    row = len(told)
+    if told.null_count < row:
+        row = int(np.argmax(told.is_valid()))
+        if row == 0:
+            offset = fetched.base_offset
+            raise UndecodableRecordError(
+                f"The value of {topic_partition} at offset {offset} does not decode under its "
+                f"schema: {told[0]['reason'].as_py()}. Go on behind it, from offset {offset + 1}, "
+                "or have such records left out with on_undecodable."
+            )
+        count = 0
+    return count, FetchedBatch(
+        topic_partition, fetched.base_offset, records.slice(0, row), fetched.header
+    )
+
+
+def look_up_reader(
+    cluster: Cluster,
+    topic: str,
+    config: dict[str, str],
+    *,
+    version: int | None = None,
+    on_undecodable: OnUndecodable = OnUndecodable.FAIL,
+) -> ValueReader | None:
+    """A reader of a topic with that configuration, which finds schemas that come later as well;
+    None for a topic of plain bytes. Raises as ``TopicValues.reader``."""
+    # Imported here: most consumers need none of it.
+    from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.client.value_schemas import find_value_schemas, opened_registry
+
+    with opened_registry(cluster, client_name="consumer") as registry:
+        schemas = find_value_schemas(registry, topic, config, version=version)
+    if schemas is None:
+        return None
+    return ValueReader(schemas, on_undecodable=on_undecodable, find_writer=_finder(cluster))
+
+
+def _finder(cluster: Cluster) -> Callable[[int], str | None]:
+    """Finds schemas by id, as JSON text; None for an id that the registry does not have."""
+    unknown: dict[int, float] = {}
+
+    def find(schema_id: int) -> str | None:
+        import json
+
+        from spark_logbus.client.value_schemas import opened_registry
+        from spark_logbus.schemas.errors import UnknownSchemaError
+
+        now = cluster.clock.monotonic()
+        if now < unknown.get(schema_id, 0.0):
+            return None
+        found: Any
+        with opened_registry(cluster, client_name="consumer") as registry:
+            try:
+                found = registry.avro(schema_id)
+            except UnknownSchemaError:
+                if len(unknown) >= _MAX_UNKNOWN:
+                    unknown.clear()
+                unknown[schema_id] = now + _UNKNOWN_S
+                return None
+        return json.dumps(found)
+
+    return find
