@@ -52,7 +52,7 @@ class AsyncProducer:
         self._producer = Producer(cluster, config, **more)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logbus-async-producer")
 
-    async def send(self, topic: str, value: bytes | None, **more: Any) -> RecordMetadata:
+    async def send(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
         """Append one record, and wait until it is acknowledged. Takes and raises what
         ``Producer.send`` does. To have many under way, gather several."""
         return await _settled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ class ArrowBatchBuilder:
 
     def __init__(self) -> None:
         self._timestamps: list[int] = []
-        self._values: list[bytes | None] = []
+        self._values: list[Any] = []
         # As long as nobody has one they are empty; then they end with the last who has.
         self._keys: list[bytes | None] = []
         self._headers: list[Sequence[Header] | None] = []
@@ -54,7 +55,7 @@ class ArrowBatchBuilder:
 
     def append(
         self,
-        value: bytes | None,
+        value: Any,
         key: bytes | None,
         timestamp_us: int,
         headers: Sequence[Header] | None,
@@ -99,11 +100,14 @@ class ArrowBatchBuilder:
 
     def build(self) -> pa.RecordBatch:
         """The arrow batch in canonical form; the builder keeps its records."""
-        count = len(self._values)
+        return self._with_values(pa.array(self._values, pa.binary()))
+
+    def _with_values(self, values: pa.Array) -> pa.RecordBatch:
+        count = len(values)
         columns = [integers(self._timestamps, TIMESTAMP)]
         if self._keys:
             columns.append(pa.array(self._all_keys(), pa.binary()))
-        columns.append(pa.array(self._values, pa.binary()))
+        columns.append(values)
         if self._headers:
             rows = [
                 None if row is None else [{"key": name, "value": data} for name, data in row]
@@ -111,6 +115,9 @@ class ArrowBatchBuilder:
             ]
             columns.append(pa.array(rows + [None] * (count - len(rows)), HEADERS))
         schema = payload_schema(has_key=bool(self._keys), has_headers=bool(self._headers))
+        if values.type != pa.binary():
+            number = schema.get_field_index("value")
+            schema = schema.set(number, pa.field("value", values.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -100,7 +100,7 @@ def test_errors_are_the_clients_own(cluster: Cluster, topic: str) -> None:
             with pytest.raises(UnknownTopicError):
                 await producer.send("nowhere", b"x")
             with pytest.raises(InvalidRequestError, match="must be bytes"):
-                await producer.send(topic, "text")  # type: ignore[arg-type]
+                await producer.send(topic, "text")
             with pytest.raises(InvalidRequestError, match="No partition is assigned"):
                 await anext(consumer)
             await consumer.assign_topics(topic)  # and goes on

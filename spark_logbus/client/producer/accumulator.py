@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.acknowledgements import (
@@ -33,6 +34,9 @@ from spark_logbus.errors import (
 from spark_logbus.model import Header, TopicPartition
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder
 from spark_logbus.retry import Backoff, Deadline
+
+if TYPE_CHECKING:
+    from spark_logbus.client.producer.values import ValueWriter
 
 
 class Accumulator:
@@ -90,14 +94,16 @@ class Accumulator:
         self,
         queues: Sequence[PartitionQueue],
         partition: int | None,
-        value: bytes | None,
+        value: Any,
         key: bytes | None,
         timestamp_us: int,
         headers: Sequence[Header] | None,
         size: int,
+        values: ValueWriter | None = None,
     ) -> tuple[RecordFuture, bool]:
         """Append one record of ``size`` bytes to the open record batch of a topic's ``partition``;
-        None: of the one whose turn it is.
+        None: of the one whose turn it is. A value is bytes, or a row for ``values``; a record batch
+        holds either.
 
         Waits for room. Returns as well if a record batch was opened or sealed with it. Raises
         ProducerClosedError, and BufferExhaustedError after ``max_block_ms`` without room.
@@ -110,8 +116,12 @@ class Accumulator:
                 buffered = self.buffered_bytes + size
             queue = queues[queues[0].keyless.current if partition is None else partition]
             batch = queue.open
-            if batch is None or (reserved := batch.reserved_bytes + size) > queue.batch_limit:
-                queue, batch = self._open_batch(queues, queue, partition, size)
+            if (
+                batch is None
+                or (reserved := batch.reserved_bytes + size) > queue.batch_limit
+                or batch.values is not values
+            ):
+                queue, batch = self._open_batch(queues, queue, partition, size, values)
                 reserved = batch.reserved_bytes + size
                 news = True
             builder = batch.builder
@@ -193,17 +203,19 @@ class Accumulator:
         queue: PartitionQueue,
         partition: int | None,
         size: int,
+        values: ValueWriter | None,
     ) -> tuple[PartitionQueue, QueuedBatch]:
         """An open record batch with room for what does not fit into that of ``queue``, and its
         queue, which without a ``partition`` is the next one's."""
         while (batch := queue.open) is not None:
-            if batch.reserved_bytes + size <= queue.batch_limit:
+            if batch.reserved_bytes + size <= queue.batch_limit and batch.values is values:
                 return queue, batch
             self._seal(queue)
             if partition is None:
                 queue = queues[queue.keyless.current]
         batch = self._new_batch(queue)
-        batch.builder = ArrowBatchBuilder()
+        batch.builder = ArrowBatchBuilder() if values is None else values.new_builder()
+        batch.values = values
         batch.keyed = False
         queue.open = batch
         self._lingering.append(batch)

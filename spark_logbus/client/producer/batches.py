@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -14,12 +14,20 @@ from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import Compression, TopicPartition
-from spark_logbus.record.arrow import encode
+from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import ArrowBatchBuilder
+
+if TYPE_CHECKING:
+    from spark_logbus.client.producer.values import ValueWriter
 
 # Bytes that encoding adds at most to the sizes which ArrowBatchBuilder counts: our header,
 # Arrow's metadata, and the padding of each buffer.
 BATCH_OVERHEAD_BYTES: Final = 2_048
+
+
+def overhead_bytes(values: ValueWriter | None) -> int:
+    """Likewise for rows of a schema."""
+    return BATCH_OVERHEAD_BYTES if values is None else values.overhead_bytes
 
 
 class QueuedBatch:
@@ -28,7 +36,7 @@ class QueuedBatch:
     __slots__ = (
         "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
         "keyed", "last_error", "opened_at", "order", "record_count", "reserved_bytes", "sequence",
-        "topic_partition",
+        "topic_partition", "values",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +45,8 @@ class QueuedBatch:
         self.topic_partition = topic_partition
         self.acknowledgement = Acknowledgement(topic_partition)
         self.builder: ArrowBatchBuilder | None = None
+        #: Makes its rows columns, if it holds rows of a schema.
+        self.values: ValueWriter | None = None
         self.data: memoryview | None = None
         self.record_count = 0
         self.reserved_bytes = 0
@@ -62,7 +72,9 @@ class QueuedBatch:
     @property
     def size_bytes(self) -> int:
         """Of the encoded record batch; an upper estimate before it is encoded."""
-        return len(self.data) if self.data else self.reserved_bytes + BATCH_OVERHEAD_BYTES
+        if self.data:
+            return len(self.data)
+        return self.reserved_bytes + overhead_bytes(self.values)
 
     def encoded(self, compression: Compression, interceptors: Interceptors) -> memoryview:
         """The bytes to append; encoded once, at the first call. Only once it is sealed."""
@@ -71,7 +83,11 @@ class QueuedBatch:
             try:
                 if interceptors:
                     arrow_batch = self._intercepted(self.builder.build(), interceptors)
-                    self.data = encode(arrow_batch, compression=compression)
+                    self.data = (
+                        encode(arrow_batch, compression=compression)
+                        if self.values is None
+                        else self.values.encode(arrow_batch, compression)
+                    )
                 else:
                     self.data = self.builder.encoded(compression)
             except (pa.ArrowException, OverflowError, TypeError) as error:
@@ -85,7 +101,8 @@ class QueuedBatch:
         self, arrow_batch: pa.RecordBatch, interceptors: Interceptors
     ) -> pa.RecordBatch:
         topic = self.topic_partition.topic
-        arrow_batch = interceptors.before(topic, arrow_batch)
+        as_records = canonical if self.values is None else self.values.records
+        arrow_batch = interceptors.before(topic, arrow_batch, as_records)
         interceptors.watch(self.acknowledgement, topic, arrow_batch)
         return arrow_batch
 

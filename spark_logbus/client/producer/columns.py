@@ -15,7 +15,7 @@ Values: TypeAlias = Sequence[bytes | None] | pa.Array | pa.ChunkedArray
 
 
 def record_columns(
-    values: Values,
+    values: Any,
     *,
     keys: Values | None = None,
     timestamps_us: Sequence[int] | pa.Array | None = None,
@@ -42,7 +42,7 @@ def record_columns(
 def _binary(what: str, values: Any) -> Any:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    _require_sequence(what, values)
+    require_sequence(what, values)
     try:
         column = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError):
@@ -58,7 +58,7 @@ def _binary(what: str, values: Any) -> Any:
 def _timestamps(timestamps_us: Any) -> Any:
     if isinstance(timestamps_us, pa.Array | pa.ChunkedArray):
         return timestamps_us
-    _require_sequence("timestamps_us", timestamps_us)
+    require_sequence("timestamps_us", timestamps_us)
     try:
         column = pa.array(timestamps_us)
     except (pa.ArrowException, TypeError, ValueError):
@@ -70,7 +70,7 @@ def _timestamps(timestamps_us: Any) -> Any:
 
 
 def _headers(headers: Any) -> Any:
-    _require_sequence("headers", headers)
+    require_sequence("headers", headers)
     pairs = [
         None if each is None else [{"key": name, "value": data} for name, data in as_headers(each)]
         for each in headers
@@ -78,7 +78,7 @@ def _headers(headers: Any) -> Any:
     return pa.array(pairs, HEADERS)
 
 
-def _require_sequence(what: str, values: Any) -> None:
+def require_sequence(what: str, values: Any) -> None:
     if isinstance(values, str | bytes | bytearray) or not isinstance(values, Sequence):
         raise InvalidRequestError(
             f"{what} must be a sequence with one for each record, or an Arrow array, got "

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -31,8 +31,8 @@ from spark_logbus.client.producer.arrow_split import (
     encode_record_batch,
     too_large,
 )
-from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
-from spark_logbus.client.producer.columns import Values, record_columns
+from spark_logbus.client.producer.batches import overhead_bytes
+from spark_logbus.client.producer.columns import Values, record_columns, require_sequence
 from spark_logbus.client.producer.interceptors import Interceptors, ProducerInterceptor
 from spark_logbus.client.producer.leader_connections import Link
 from spark_logbus.client.producer.partitioner import (
@@ -50,7 +50,12 @@ from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from spark_logbus.client.producer.values import ValueWriter
     from spark_logbus.client.value_schemas import WriterSchema
+
+    Value: TypeAlias = bytes | Mapping[str, Any] | DataclassInstance
 
 # For the last records of a program that is asked to end: service managers give it 10 s or more.
 _LAST_RECORDS_S: Final = 5.0
@@ -117,7 +122,7 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Value | None,
         *,
         key: bytes | None = None,
         timestamp_us: int | datetime | None = None,
@@ -126,9 +131,14 @@ class Producer:
     ) -> RecordFuture:
         """Hand over one record; the future gives its place.
 
+        ``value`` is bytes. For a topic with a schema it is a mapping or an instance of a dataclass,
+        or what else the schema describes; bytes are taken to be in Confluent's wire format, if its
+        encoding is ``avro``. None is a tombstone.
+
         ``timestamp_us`` is µs since the epoch, or a datetime with a time zone, and defaults to
         now. ``headers`` are pairs of a name and bytes, or a mapping. ``partition`` overrides the
         key's. Raises at once: InvalidRequestError, which names the argument that cannot be used,
+        SchemaMismatchError, which names the field that the schema does not take,
         RecordBatchTooLargeError, UnknownTopicError, ProducerClosedError, and
         BufferExhaustedError after ``max_block_ms`` without room.
         """
@@ -151,7 +161,7 @@ class Producer:
     def _send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         key: bytes | None,
         timestamp_us: int | datetime | None,
         headers: Headers | None,
@@ -159,24 +169,23 @@ class Producer:
     ) -> RecordFuture:
         if topic.__class__ is not str:
             topic = as_topic(topic)
-        route = self._route_of_bytes(topic)
-        if value.__class__ is not bytes and value is not None:
-            value = as_bytes("value", value)
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        writer: ValueWriter | None = None
+        if value.__class__ is bytes and route.values is None:
+            size = RECORD_OVERHEAD_BYTES + len(value)
+        else:
+            writer, value, size = self._taken(route, value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
         pairs: list[Header] | None = None
         if headers is not None:
             pairs = as_headers(headers)
-            size = record_size(value=value, key=key, headers=pairs)
-        else:
-            size = RECORD_OVERHEAD_BYTES
-            if value is not None:
-                size += len(value)
-            if key is not None:
-                size += len(key)
+            size += record_size(value=None, key=None, headers=pairs) - RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
         time_us = self._now_us() if timestamp_us is None else as_timestamp_us(timestamp_us)
-        if size + BATCH_OVERHEAD_BYTES > route.max_record_batch_bytes:
-            self._check_alone(route, value, key, time_us, pairs)
+        if size + overhead_bytes(writer) > route.max_record_batch_bytes:
+            self._check_alone(route, writer, value, key, time_us, pairs)
         queues = route.queues
         if partition is None and self._partitioner is not None:
             partition = self._choose(self._partitioner, route, key, value)
@@ -186,23 +195,27 @@ class Producer:
         if partition is None and key is not None:
             partition = partition_of(key, len(queues))
         future, news = self._accumulator.append_record(
-            queues, partition, value, key, time_us, pairs, size
+            queues, partition, value, key, time_us, pairs, size, writer
         )
         if news:
             self._topics.refresh_partitions(route)
         return future
 
-    def _route_of_bytes(self, topic: str) -> Route:
-        """Raises SchemaMismatchError for a topic that holds no bytes."""
-        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        if route.values is not None:
-            route.values.refuse_bytes(topic)
-        return route
+    def _taken(self, route: Route, value: Any) -> tuple[ValueWriter | None, Any, int]:
+        """What writes the value, if it has a schema; the value as it waits, and about the bytes of
+        its record."""
+        writer = route.values
+        if writer is not None and not writer.is_framed(route.topic, value):
+            row = None if value is None else writer.take(value)
+            return writer, row, RECORD_OVERHEAD_BYTES + writer.row_bytes(row)
+        if value is not None:
+            value = as_bytes("value", value)
+        return None, value, RECORD_OVERHEAD_BYTES + len(value or b"")
 
     def send_many(
         self,
         topic: str,
-        values: Values,
+        values: Values | Sequence[Value | None],
         *,
         keys: Values | None = None,
         timestamps_us: Sequence[int] | pa.Array | None = None,
@@ -213,11 +226,20 @@ class Producer:
         """Hand over many records at once, which costs a fraction of ``send`` for each.
 
         ``values``, and ``keys``, ``timestamps_us`` and ``headers`` if given, have one for each
-        record, None where it has none; sequences, or Arrow arrays. They go where ``send`` would
-        send them, but those without a key stay together. The rest is as in ``send_arrow``.
+        record, None where it has none; sequences, or Arrow arrays. Values are what ``send`` takes,
+        all of them bytes or none. They go where ``send`` would send them, but those without a key
+        stay together. The rest is as in ``send_arrow``.
         """
+        topic = as_topic(topic)
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        writer = route.values
+        if writer is not None and not isinstance(values, pa.Array | pa.ChunkedArray):
+            require_sequence("values", values)
+            first = next((value for value in values if value is not None), None)
+            writer = None if writer.is_framed(topic, first) else writer
+            values = values if writer is None else writer.rows(values)
         data = record_columns(values, keys=keys, timestamps_us=timestamps_us, headers=headers)
-        return self.send_arrow(topic, data, partition=partition, on_ack=on_ack)
+        return self._send_columns(route, data, writer, partition, on_ack)
 
     def send_arrow(
         self,
@@ -231,6 +253,7 @@ class Producer:
 
         For a topic with a schema ``value`` is a struct of its columns; or ``data`` has these
         columns themselves, and the records no key. SchemaMismatchError names what does not fit.
+        A ``value`` of bytes is in Confluent's wire format, if the topic's encoding is ``avro``.
 
         One future per record batch that is made of them, in order; ``on_ack`` is called with
         each when it is done. Rows with a key go where ``send`` would send them; without a key
@@ -239,13 +262,31 @@ class Producer:
         """
         topic = as_topic(topic)
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        writer = route.values
+        if (
+            writer is not None
+            and isinstance(data, pa.RecordBatch | pa.Table)
+            and writer.are_framed(data)
+        ):
+            writer = None
+        return self._send_columns(route, data, writer, partition, on_ack)
+
+    def _send_columns(
+        self,
+        route: Route,
+        data: pa.RecordBatch | pa.Table,
+        writer: ValueWriter | None,
+        partition: int | None,
+        on_ack: Callable[[Future[AppendedRange]], object] | None,
+    ) -> list[Future[AppendedRange]]:
+        topic = route.topic
         if partition is not None:
             partition = as_partition(partition)
             route.require_partition(partition)
         futures: list[Future[AppendedRange]] = []
         limit = route.max_record_batch_bytes
         now_us = self._now_us()
-        as_records = canonical if route.values is None else route.values.records
+        as_records = canonical if writer is None else writer.records
         batches = [
             as_records(batch, now_us=now_us)
             for batch in arrow_batches(data, piece_bytes=self._config.arrow_piece_bytes)
@@ -258,7 +299,7 @@ class Producer:
                     self._interceptors.before(topic, part, as_records)
                     if self._interceptors
                     else part,
-                    encode=encode_record_batch if route.values is None else route.values.encode,
+                    encode=encode_record_batch if writer is None else writer.encode,
                     topic=topic,
                     piece_bytes=self._config.arrow_piece_bytes,
                     limit=limit,
@@ -304,7 +345,7 @@ class Producer:
         return [(None if number == keyless else number, part) for number, part in parts.items()]
 
     def _choose(
-        self, partitioner: Partitioner, route: Route, key: bytes | None, value: bytes | None
+        self, partitioner: Partitioner, route: Route, key: bytes | None, value: Any
     ) -> int | None:
         """The partition by the caller's own rule; UnknownTopicError if there is none such."""
         chosen = partitioner(route.topic, key, value, len(route.queues))
@@ -316,20 +357,26 @@ class Producer:
     def _check_alone(
         self,
         route: Route,
-        value: bytes | None,
+        writer: ValueWriter | None,
+        value: Any,
         key: bytes | None,
         timestamp_us: int,
         headers: Sequence[Header] | None,
     ) -> None:
         """For a record near the limit: encode it by itself and see."""
-        size = record_size(value=value, key=key, headers=headers) - RECORD_OVERHEAD_BYTES
-        limit = route.max_record_batch_bytes
-        if size <= limit:
-            builder = ArrowBatchBuilder()
-            builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
-            size = len(encode(builder.build(), compression=self._config.compression))
+        limit, compression = route.max_record_batch_bytes, self._config.compression
+        if writer is not None:
+            builder = writer.new_builder()
+            builder.append(value, key, timestamp_us, headers)
+            size = len(builder.encoded(compression))
+        else:
+            size = record_size(value=value, key=key, headers=headers) - RECORD_OVERHEAD_BYTES
             if size <= limit:
-                return
+                builder = ArrowBatchBuilder()
+                builder.add(value=value, key=key, timestamp_us=timestamp_us, headers=headers)
+                size = len(encode(builder.build(), compression=compression))
+        if size <= limit:
+            return
         raise too_large(size, topic=route.topic, limit=limit)
 
     # -- finishing ------------------------------------------------------------------------

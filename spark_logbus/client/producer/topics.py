@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.config import ProducerConfig
-from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES, PartitionQueue
+from spark_logbus.client.producer.batches import PartitionQueue, overhead_bytes
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import UnknownTopicError
@@ -76,7 +76,7 @@ class ProducerTopics:
         values = self._value_writer(known)
         limit = self._cluster.pool.max_record_batch_bytes or _DEFAULT_LIMIT
         limit = min(limit, known.max_record_batch_bytes or limit)
-        batch_limit = max(1, min(self._config.batch_bytes, limit - BATCH_OVERHEAD_BYTES))
+        batch_limit = max(1, min(self._config.batch_bytes, limit - overhead_bytes(values)))
         keyless = RoundRobin(len(known.leaders))
         queues: list[PartitionQueue] = []
         for number in range(len(known.leaders)):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
+from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
 from spark_logbus.client.value_schemas import (
     WriterSchema,
     find_writer_schema,
@@ -18,12 +19,14 @@ from spark_logbus.client.value_schemas import (
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.model import Compression
 from spark_logbus.record.arrow import canonical, encode
+from spark_logbus.record.builder import ArrowBatchBuilder
 from spark_logbus.record.column_encoder import encode_columns
 from spark_logbus.record.column_layout import fields_of
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.conform import conform
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.inlined import parse
+from spark_logbus.schemas.columns.row_check import RowCheck
 from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.topic_schemas import Encoding
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from spark_logbus.client.cluster.cluster import Cluster
 
 _RECORD_COLUMNS: Final = ("timestamp", "key", "headers")
+# Of each column: its places and checksum, and what pads its buffers.
+_COLUMN_OVERHEAD_BYTES: Final = 320
 
 
 def look_up_writer_schema(cluster: Cluster, config: dict[str, str]) -> WriterSchema | None:
@@ -57,16 +62,35 @@ class ValueWriter:
         self._type = arrow_type(self._node)
         self._fields = {field.name for field in fields_of(self._type)}
         self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
+        self._check = RowCheck(self._node)
+        #: Of one value, which is a mapping, an instance of a dataclass, or what else the schema
+        #: describes: the row that ``new_builder`` takes. Raises SchemaMismatchError that names the
+        #: field.
+        self.take = self._check.take
+        #: About the bytes of a row.
+        self.row_bytes = self._check.size
+        #: Of a record batch, beside its rows.
+        self.overhead_bytes = BATCH_OVERHEAD_BYTES
+        if self._datums is None:
+            self.overhead_bytes += _COLUMN_OVERHEAD_BYTES * _columns_in(self._type)
 
     def rows(self, values: Sequence[Any]) -> pa.Array:
         """Mappings and instances of dataclasses, or None for a tombstone, as a column.
 
         Raises SchemaMismatchError that names the row and the field.
         """
-        if None not in values:
+        if all(value is not None for value in values):
             return columns_of(values, self._node)
         present = columns_of([value for value in values if value is not None], self._node)
         return spread(present, np.array([value is not None for value in values]))
+
+    def new_builder(self) -> ArrowBatchBuilder:
+        """Collects what ``take`` returns, and None for tombstones."""
+        return _RowBuilder(self)
+
+    def column(self, rows: Sequence[Any]) -> pa.Array:
+        """Rows that were taken, as values of records."""
+        return self._conformed(self.rows(rows))
 
     def records(self, data: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
         """``data`` as records whose values are the schema's columns, or datums.
@@ -88,7 +112,7 @@ class ValueWriter:
         records = canonical(stand_in, now_us=now_us)
         return records.set_column(records.schema.get_field_index("value"), "value", values)
 
-    def _is_of_records(self, data: pa.RecordBatch) -> bool:
+    def _is_of_records(self, data: pa.RecordBatch | pa.Table) -> bool:
         names = set(data.schema.names)
         if "value" not in names or not names <= {"value", *_RECORD_COLUMNS}:
             return False
@@ -110,10 +134,49 @@ class ValueWriter:
         make = encode if self._datums is not None else encode_columns
         return make(records, schema_id=self.schema.schema_id, compression=compression)
 
-    def refuse_bytes(self, topic: str) -> None:
-        """Raise unless bytes may be values: then they are in Confluent's wire format."""
-        if self.schema.encoding is Encoding.COLUMNS:
+    def is_framed(self, topic: str, value: object) -> bool:
+        """True for bytes that are in Confluent's wire format, and no value to be encoded.
+
+        Raises SchemaMismatchError for bytes in a topic of columns that are no bytes.
+        """
+        if not isinstance(value, bytes | bytearray | memoryview):
+            return False
+        if self._datums is not None:
+            return True
+        if types.is_struct(self._type):
             raise SchemaMismatchError(
                 f"The topic {topic!r} has a schema and holds its columns, which bytes are not; "
-                "send tables with send_arrow, or mappings with send_many."
+                "send mappings, or tables with send_arrow."
             )
+        return False
+
+    def are_framed(self, data: pa.RecordBatch | pa.Table) -> bool:
+        """True for columns of records whose values are bytes in Confluent's wire format."""
+        if self._datums is None or not types.is_struct(self._type):
+            return False
+        return self._is_of_records(data) and _is_binary(data.schema.field("value").type)
+
+
+class _RowBuilder(ArrowBatchBuilder):
+    """Records whose values are rows of a schema. Not thread-safe."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: ValueWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def encoded(self, compression: Compression) -> memoryview:
+        return self._writer.encode(self.build(), compression)
+
+    def build(self) -> pa.RecordBatch:
+        return self._with_values(self._writer.column(self._values))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _columns_in(kind: pa.DataType) -> int:
+    """The columns of that type, nested ones included."""
+    return 1 + sum(_columns_in(kind.field(number).type) for number in range(kind.num_fields))

@@ -21,7 +21,8 @@ from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 
-_LARGEST_FLOAT: Final = 3.4028235677973366e38  # what is rounded to no more than 32 bits hold
+#: What is below it is rounded to no more than 32 bits hold.
+LARGEST_FLOAT: Final = 3.4028235677973366e38
 _SHOWN: Final = 60  # characters of a value in an error
 _ABSENT: Final = object()
 
@@ -313,7 +314,7 @@ def _plain(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
         return value
     if (node.logical or "").endswith("-millis") and isinstance(value, int):
         return value * 1000  # columns are in microseconds
-    if node.kind == "float" and value is not None and _LARGEST_FLOAT <= abs(value) < math.inf:
+    if node.kind == "float" and value is not None and LARGEST_FLOAT <= abs(value) < math.inf:
         raise OverflowError
     if node.logical == "duration" and isinstance(value, tuple | list):
         return dict(zip(("months", "days", "millis"), value, strict=True))
@@ -370,8 +371,13 @@ def _json_fits(node: inlined.Node, default: Any) -> bool:
 
 
 def _misfit(node: inlined.Node, row: int, value: Any) -> SchemaMismatchError:
+    return SchemaMismatchError(f"Row {row}: {misfit(node, value).message}")
+
+
+def misfit(node: inlined.Node, value: Any) -> SchemaMismatchError:
+    """The error for a value that is none of ``node``."""
     return SchemaMismatchError(
-        f"Row {row}: {inlined.named(node.place)} is {_shown(value)} ({type(value).__name__}), "
+        f"{inlined.named(node.place)} is {_shown(value)} ({type(value).__name__}), "
         f"expected {inlined.described(node)}."
     )
 
