@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from spark_logbus.broker.replica_manager import sole_replica
@@ -63,12 +63,14 @@ class Broker:
         *,
         files: FileSystem = OS_FILES,
         config: LogConfig | None = None,
+        topic_config: Mapping[str, str] | None = None,
         watermark: HighWatermarkRule = sole_replica,
     ) -> None:
         self.path = path
         self.watermark = watermark
         self.files = files
         self.config = config or LogConfig()
+        self.topic_config = topic_config or {}
         self.clock = ManualClock()
         self.start()
 
@@ -96,7 +98,7 @@ class Broker:
     def log(self, topic_partition: TopicPartition = TP) -> PartitionLog:
         """The log, with the broker's configuration unless a test gave it another."""
         return self.directory.get(topic_partition) or self.directory.ensure(
-            topic_partition, topic_id=TOPIC_ID, config={}
+            topic_partition, topic_id=TOPIC_ID, config=self.topic_config
         )
 
     def append(self, *record_batches: memoryview, flush: bool = True) -> int:

@@ -107,10 +107,12 @@ def encoding(request: pytest.FixtureRequest) -> str:
     return encoding
 
 
-def created(cluster: Cluster, encoding: str, *, schema: str = ORDER, **config: int) -> str:
+def created(
+    cluster: Cluster, encoding: str, *, schema: str = ORDER, config: dict[str, int] | None = None
+) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     Admin(cluster).create_topic(
-        name, partitions=1, value_schema=schema, value_encoding=encoding, config=config
+        name, partitions=1, value_schema=schema, value_encoding=encoding, config=config or {}
     )
     return name
 
@@ -241,7 +243,7 @@ def test_bytes_are_no_columns(cluster: Cluster) -> None:
 def test_record_batches_of_rows_stay_within_the_topics_limit(
     cluster: Cluster, encoding: str
 ) -> None:
-    topic = created(cluster, encoding, **{"max.message.bytes": 20_000})
+    topic = created(cluster, encoding, config={"max.message.bytes": 20_000})
     big = [order(n, note="\u20ac" * 50, lines=[{"sku": "x" * 20, "count": 1}] * 9)
            for n in range(400)]  # fmt: skip
     with Producer(cluster, LINGERING) as producer:

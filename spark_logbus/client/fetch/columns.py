@@ -16,6 +16,7 @@ import pyarrow as pa
 from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
+from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.columns import payload_schema
 from spark_logbus.record.join import joined
@@ -168,27 +169,33 @@ def take_batch(
         if count >= _LEAST_TOGETHER and (count := verified(run.part(0, count))):
             part = run.part(0, count)
             columns = joined(part, _ALL)
-            if columns is not None and values is not None:
-                columns = values.of_datums(columns, part.header(0))
             if columns is not None:
-                whole = (
-                    pa.RecordBatch.from_arrays(
-                        list(columns.values()),
-                        schema=payload_schema(
-                            has_key="key" in columns, has_headers="headers" in columns
-                        ),
-                    )
-                    if values is None
-                    else pa.RecordBatch.from_pydict(columns)
+                whole = pa.RecordBatch.from_arrays(
+                    list(columns.values()),
+                    schema=payload_schema(
+                        has_key="key" in columns, has_headers="headers" in columns
+                    ),
                 )
                 skip, stop = max(0, start - part.base_offset), end - part.base_offset
                 rows = whole.slice(skip, max(0, min(stop, whole.num_rows) - skip))
                 if not rows.num_rows:
                     return count, None
                 first = part.base_offset + skip
-                return count, FetchedBatch(topic_partition, first, rows, part.header(0))
+                if values is not None:
+                    rows = _read_together(rows, values, part.header(0))
+                if rows is not None:
+                    return count, FetchedBatch(topic_partition, first, rows, part.header(0))
     raw = encoded_batch(run, 0)
     return 1, decoded(topic_partition, raw, start=start, end=end, values=values)
+
+
+def _read_together(
+    rows: pa.RecordBatch, values: ValueReader, header: RecordBatchHeader
+) -> pa.RecordBatch | None:
+    """``rows`` with their values decoded; None if that is to be done one record batch by one."""
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    read = values.as_read_together(header, columns)
+    return None if read is None else pa.RecordBatch.from_pydict(dict(read))
 
 
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:

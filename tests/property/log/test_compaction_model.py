@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.log import LogConfig
 from spark_logbus.model import Compression, Header
-from spark_logbus.topic_schemas import Encoding, TopicSchemas
 from tests.builders.compaction import (
     Keyed,
     compact_here,
@@ -62,10 +61,10 @@ class CompactedLog:
             min_cleanable_dirty_ratio=0.0,
             delete_retention_ms=RETENTION_MS,
             flush_ms=60_000,
-            # So that record batches may have schema ids, or none.
-            schemas=TopicSchemas(value_encoding=Encoding.AVRO, value_subject="flights-value"),
         )
-        self.broker = Broker(Path(self.directory.name), config=config)
+        # Such that record batches may have schema ids, or none.
+        topic_config = {"value.encoding": "avro", "value.subject": "flights-value"}
+        self.broker = Broker(Path(self.directory.name), config=config, topic_config=topic_config)
         self.broker.log()
         self.appended: list[Keyed] = []
         self.cleanings: list[tuple[int, int]] = []  # (offset, at), all of them

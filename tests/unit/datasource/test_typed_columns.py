@@ -104,7 +104,7 @@ def test_the_option_columns_is_told_what_there_is(names: tuple[str, ...], said: 
 def test_a_field_that_is_named_as_a_column_of_the_record_stays_in_the_value(name: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"the value has a field {name}, and so has"):
         typed_schema(struct((name, INT)), FLAT, include_headers=False)
-    assert typed_schema(struct((name, INT)), KEEP, include_headers=False)["value"]
+    assert "value" in typed_schema(struct((name, INT)), KEEP, include_headers=False).names
 
 
 @pytest.mark.parametrize(
