@@ -125,6 +125,8 @@ class ReadSchemas:
         Raises InvalidOptionError for topics that do not have the columns, CoordinationError.
         """
         columns, headers = self._columns, self._include_headers
+        if not configs:
+            return {}  # they are away, or a pattern has none yet
         if not has_schemas(configs):
             _refuse_needless(columns.values)
             check_columns(columns.schema, full_schema(include_headers=headers))

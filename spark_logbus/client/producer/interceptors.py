@@ -22,8 +22,9 @@ class ProducerInterceptor:
     """Sees each record batch once before it is encoded, and once when its fate is known.
 
     Whole record batches, as Arrow columns (``value``, ``timestamp`` in µs UTC, and ``key`` and
-    ``headers`` where there are any), so that a million records cost some hundred calls. Override
-    what is wanted. Both methods run in the producer's threads or in a caller's, hold them up, and
+    ``headers`` where there are any), so that a million records cost some hundred calls. In a topic
+    with a schema ``value`` is what the topic holds: a struct of columns, or datums. Override what
+    is wanted. Both methods run in the producer's threads or in a caller's, hold them up, and
     must be thread-safe.
     """
 

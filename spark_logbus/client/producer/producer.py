@@ -287,6 +287,7 @@ class Producer:
         limit = route.max_record_batch_bytes
         now_us = self._now_us()
         as_records = canonical if writer is None else writer.records
+        as_altered = canonical if writer is None else writer.altered
         batches = [
             as_records(batch, now_us=now_us)
             for batch in arrow_batches(data, piece_bytes=self._config.arrow_piece_bytes)
@@ -296,7 +297,7 @@ class Producer:
         for batch in batches:
             for target, part in self._targets(route, batch, partition):
                 for encoded, records in encode_pieces(
-                    self._interceptors.before(topic, part, as_records)
+                    self._interceptors.before(topic, part, as_altered)
                     if self._interceptors
                     else part,
                     encode=encode_record_batch if writer is None else writer.encode,

@@ -112,6 +112,15 @@ class ValueWriter:
         records = canonical(stand_in, now_us=now_us)
         return records.set_column(records.schema.get_field_index("value"), "value", values)
 
+    def altered(self, records: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
+        """What an interceptor made of that which ``records`` has returned, as the same.
+
+        Raises as ``records`` does.
+        """
+        if self._datums is not None:
+            return canonical(records, now_us=now_us)  # datums are bytes
+        return self.records(records, now_us=now_us)
+
     def _is_of_records(self, data: pa.RecordBatch | pa.Table) -> bool:
         names = set(data.schema.names)
         if "value" not in names or not names <= {"value", *_RECORD_COLUMNS}:
