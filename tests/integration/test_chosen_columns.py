@@ -12,6 +12,7 @@ import pytest
 
 from spark_logbus.client import Admin, Cluster, RangeReader
 from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.local.cluster import BrokerProcess
@@ -111,6 +112,29 @@ def test_few_bytes_come_for_few_columns(wire: Wire, cluster: Cluster) -> None:
                 reader._drop(len(run))
         sent[name] = sum(fetched)
     assert sent["number"] < sent["all"] / 8
+
+
+def test_whole_values_are_mapped_where_files_are_passed(
+    wire: Wire, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped: list[int] = []
+    original = MappedFile.map
+
+    def noted(self: MappedFile, position: int, length: int) -> memoryview:
+        mapped.append(length)
+        return original(self, position, length)
+
+    monkeypatch.setattr(MappedFile, "map", noted)
+    rows = flights(0, 20 * LARGE)
+    for first in range(0, len(rows), LARGE):
+        wire.append("t", 0, typed_record_batch(rows[first : first + LARGE]))
+    few = read(cluster, reader_of(["number"]), end=len(rows))
+    assert few.column("value").to_pylist() == expected(rows, "number")
+    assert not mapped
+    table = read(cluster, reader_of(None), end=len(rows))
+    assert table.column("value").to_pylist() == rows
+    assert table.column_names == ["value", "offset"]
+    assert mapped
 
 
 def test_records_of_two_schemas_come_under_one(wire: Wire, cluster: Cluster) -> None:

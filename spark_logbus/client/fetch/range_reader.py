@@ -32,7 +32,14 @@ from spark_logbus.errors import (
     ProtocolError,
 )
 from spark_logbus.model import BrokerAddress, OffsetRange
-from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse, FetchResult
+from spark_logbus.protocol import (
+    Api,
+    ColumnChoice,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+)
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
@@ -99,7 +106,6 @@ class RangeReader:
         self._closed = False
         self._values = values
         self._without_values = without_values
-        self._choice = values.choice if values is not None else None
         if received is not None:
             with suppress(LogbusError):  # fetched again, and the error met by who reads
                 self._take(received_run(self._tp, received, position=self._position))
@@ -239,12 +245,27 @@ class RangeReader:
         self._pending = self._connection.send(Api.FETCH, request)
 
     @property
+    def _maps_files(self) -> bool:
+        takes_files = self._connection is not None and self._connection.takes_files
+        return takes_files and self._max_mapped_bytes > 0
+
+    @property
+    def _choice(self) -> ColumnChoice | None:
+        """The columns that a fetch asks for; None: all. It stays the same until that was answered.
+
+        What is mapped is not sent: then to leave out what stands beside the values saves nothing.
+        """
+        values = self._values
+        if values is None or (values.takes_all_fields and self._maps_files):
+            return None
+        return values.choice
+
+    @property
     def _max_by_file(self) -> int:
         """The most that a fetch asks for; it stays the same until that was answered."""
         if self._choice is not None:
             return 0  # some columns are fewer bytes than the whole file, however they come
-        takes_files = self._connection is not None and self._connection.takes_files
-        return self._max_mapped_bytes if takes_files else 0
+        return self._max_mapped_bytes if self._maps_files else 0
 
     def _receive(self, deadline: Deadline) -> None:
         pending, self._pending = self._pending, None

@@ -89,6 +89,12 @@ class ValueReader:
         }
         return ColumnChoice(sorted(self._columns), fields, LEAST_CUT_BYTES)
 
+    @cached_property
+    def takes_all_fields(self) -> bool:
+        """True if ``choice`` leaves out no field of any value."""
+        choice = self.choice
+        return choice is None or all(places is None for places in choice.fields.values())
+
     def cut(self, header: RecordBatchHeader) -> Selection | None:
         """What comes of that record batch when a fetch asks for ``choice``; None: all of it."""
         choice = self.choice
