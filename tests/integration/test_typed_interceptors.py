@@ -70,9 +70,10 @@ def test_what_an_interceptor_adds_comes_with_the_values(
     with Producer(cluster, interceptors=[Signing()]) as producer:
         for future in producer.send_arrow("t", pa.table({"value": pa.array(rows, kind)})):
             future.result()
-    table = read(cluster, chroot, "t", len(rows))
-    assert table.column("value").to_pylist() == rows
-    assert table.column("headers").to_pylist() == [SIGNED] * len(rows)
+        producer.send("t", flights(4, 1)[0]).result()
+    table = read(cluster, chroot, "t", len(rows) + 1)
+    assert table.column("value").to_pylist() == [*rows, *flights(4, 1)]
+    assert table.column("headers").to_pylist() == [SIGNED] * (len(rows) + 1)
 
 
 @pytest.mark.parametrize("encoding", Encoding)

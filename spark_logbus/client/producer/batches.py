@@ -101,7 +101,7 @@ class QueuedBatch:
         self, arrow_batch: pa.RecordBatch, interceptors: Interceptors
     ) -> pa.RecordBatch:
         topic = self.topic_partition.topic
-        as_records = canonical if self.values is None else self.values.records
+        as_records = canonical if self.values is None else self.values.altered
         arrow_batch = interceptors.before(topic, arrow_batch, as_records)
         interceptors.watch(self.acknowledgement, topic, arrow_batch)
         return arrow_batch
