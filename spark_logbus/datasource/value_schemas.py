@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_logbus.client.value_schemas import ValueSchemas, find_value_schemas
 from spark_logbus.datasource.columns import ColumnChoice, check_columns, full_schema, typed_schema
 from spark_logbus.datasource.options import SchemaOptions, ValueOptions
-from spark_logbus.errors import InvalidOptionError
+from spark_logbus.errors import InvalidOptionError, UnknownTopicError
 from spark_logbus.selection import matching_topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
@@ -29,7 +29,8 @@ Configs = Mapping[str, Mapping[str, str]]
 def look_up_schema(options: SchemaOptions) -> StructType:
     """The columns of a read without ``.schema(...)``: what the topics have that are there now.
 
-    Raises InvalidOptionError for topics that cannot be read together, CoordinationError.
+    Raises InvalidOptionError for topics that cannot be read together, UnknownTopicError where
+    options need a schema, CoordinationError.
     """
     # Imported here: whoever gives a schema needs none of it.
     from spark_logbus.coordination.topics import TopicRegistry
@@ -42,6 +43,13 @@ def look_up_schema(options: SchemaOptions) -> StructType:
         named = named_topics(options.selection)
         found = topics.all() if named is None else topics.some(named)
         chosen = matching_topics(options.selection, found)
+        missing = sorted({*(named or ())} - {*chosen})
+        if missing and options.values.given:
+            raise UnknownTopicError(
+                f"The cluster has no topic {', '.join(missing)}, whose schema the options columns, "
+                "flatten, schemaVersion and onUndecodable depend on. Create the topic first, or "
+                "check the option zookeeper."
+            )
         configs = {name: found[name].config for name in chosen}
         schemas = find_schemas(SchemaRegistry(session), configs, options.values)
     return common_schema(schemas, options)

@@ -16,8 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from spark_logbus.record.column_layout import struct_of
+from spark_logbus.record.plain import scalar
 
-_NANOS: Final = pa.scalar(1000, pa.int64())  # in a microsecond
+_NANOS: Final = scalar(1000, pa.int64())  # in a microsecond
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 

@@ -25,6 +25,7 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
 from spark_logbus.record.column_layout import Selection, struct_of
 from spark_logbus.record.header import verify_against
+from spark_logbus.record.plain import integers
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder, Undecodable
@@ -146,7 +147,7 @@ class ValueReader:
         if not decoded.undecodable or self._on_undecodable is OnUndecodable.KEEP:
             return read
         # The places of the rows where there are no gaps yet.
-        read.setdefault("offset_delta", pa.array(rows, pa.int32()))
+        read.setdefault("offset_delta", integers(rows, pa.int32()))
         left_out = np.array([each.row for each in decoded.undecodable])
         if self._on_undecodable is OnUndecodable.FAIL:
             first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
