@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.client import Producer, ProducerConfig
-from spark_logbus.model import Compression
+from spark_logbus.model import Compression, TopicPartition
+from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.registry import SchemaRegistry
+from spark_logbus.zookeeper import Session
 from tests.builders.typed import FLIGHT, flights
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus
+from tests.servers.spark import Logbus, finish
 
 pytestmark = pytest.mark.spark
 
@@ -41,8 +46,12 @@ def topic_of(logbus: Logbus, encoding: str, *, schema: str = FLIGHT, partitions:
 
 
 def publish(logbus: Logbus, topic: str, rows: list[Any], **config: Any) -> None:
+    publish_table(logbus, topic, pa.Table.from_pylist(rows), **config)
+
+
+def publish_table(logbus: Logbus, topic: str, table: pa.Table, **config: Any) -> None:
     with Producer(logbus.cluster, ProducerConfig(**config)) as producer:
-        for future in producer.send_arrow(topic, pa.Table.from_pylist(rows)):
+        for future in producer.send_arrow(topic, table):
             future.result()
 
 
@@ -139,6 +148,8 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, logbus: Logbus) -> Non
     ):
         with pytest.raises(PySparkException, match=said):
             read(spark, logbus, topic, **options)
+    with pytest.raises(PySparkException, match="The cluster has no topic nothing, whose schema"):
+        read(spark, logbus, f"{topic},nothing", flatten="true")
     with pytest.raises(PySparkException, match="topics with a schema"):
         read(spark, logbus, plain, flatten="true")
     with pytest.raises(PySparkException, match="read them apart"):
@@ -147,6 +158,81 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, logbus: Logbus) -> Non
     wrong = spark.read.format("logbus").option("zookeeper", logbus.zookeeper)
     with pytest.raises(PySparkException, match="value the type binary"):
         wrong.schema("value binary").load(topic).collect()
+
+
+def test_fields_of_tombstones_are_null_columns(
+    spark: SparkSession, logbus: Logbus, encoding: str
+) -> None:
+    topic = topic_of(logbus, encoding)
+    kind = pa.struct(list(pa.Table.from_pylist(flights(1, 1)).schema))
+    publish_table(logbus, topic, pa.table({"value": pa.array([flights(1, 1)[0], None], kind)}))
+    frame = read(spark, logbus, topic, flatten="true")
+    # Else Spark would leave the filter out, and fail at the null.
+    assert frame.filter("carrier is null").count() == 1
+    assert [row["carrier"] for row in dicts(frame, "offset")] == ["UA", None]
+
+
+@pytest.mark.parametrize("prefetched", ["1m", "0"])
+def test_undecodable_records_are_dropped_or_kept_with_their_offsets(
+    spark: SparkSession, logbus: Logbus, group: str, tmp_path: Path, prefetched: str
+) -> None:
+    topic = topic_of(logbus, "avro")
+    with Session(logbus.zookeeper, client_name="tests", expects_cluster=True) as session:
+        schema_id = SchemaRegistry(session).version(f"{topic}-value").schema_id
+    good = Encoder(FLIGHT).encode(pa.Table.from_pylist(flights(0, 1)))[0].as_py()
+    values = [
+        framed(schema_id, good),
+        framed(1 << 30, good),
+        framed(schema_id, good[:-1]),
+        None,
+        b"",
+        framed(schema_id, good),
+    ]
+    with Producer(logbus.cluster) as producer:
+        for value in values:
+            producer.send(topic, value)
+    for way, rows in (
+        ("drop", [(0, 0), (3, None), (5, 0)]),
+        ("keep", [(0, 0), (1, None), (2, None), (3, None), (4, None), (5, 0)]),
+    ):
+        frame = read(spark, logbus, topic, onUndecodable=way)
+        assert [
+            (row["offset"], row["value"] and row["value"]["number"])
+            for row in dicts(frame, "offset")
+        ] == rows
+        assert frame.count() == len(rows)
+        seen: list[Any] = []
+        query = (
+            spark.readStream.format("logbus")
+            .option("zookeeper", logbus.zookeeper)
+            .options(
+                startingOffsets="earliest",
+                onUndecodable=way,
+                maxPrefetchBytes=prefetched,
+                group=f"{group}-{way}",
+            )
+            .load(topic)
+            .writeStream.foreachBatch(partial(collect, seen))
+            .option("checkpointLocation", str(tmp_path / way))
+            .trigger(availableNow=True)
+            .start()
+        )
+        finish(query)
+        assert [row["offset"] for row in seen] == [offset for offset, _ in rows]
+        assert logbus.committed(f"{group}-{way}") == {TopicPartition(topic, 0): len(values)}
+    told = read(spark, logbus, topic, onUndecodable="keep", columns="undecodable,offset")
+    assert [row["offset"] for row in told.collect() if row["undecodable"]] == [1, 2, 4]
+    with pytest.raises(PySparkException, match="the first has offset 1: its schema id is"):
+        read(spark, logbus, topic).collect()
+
+
+def collect(seen: list[Any], frame: DataFrame, _: int) -> None:
+    seen += frame.collect()
+
+
+def framed(schema_id: int, datum: bytes) -> bytes:
+    """In Confluent's wire format."""
+    return bytes([0, *schema_id.to_bytes(4, "big")]) + datum
 
 
 def test_a_stream_goes_on_under_the_schema_it_began_with(
