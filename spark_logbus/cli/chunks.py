@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from spark_logbus.cli.record_input import (
     Headers,
     InputRecord,
     KeySplitter,
+    TakeJson,
     delimited,
     parse_json,
+    parse_value,
 )
 from spark_logbus.errors import ConfigError, InvalidRequestError
 
@@ -39,7 +41,7 @@ class Chunk:
     for a file that is one record.
     """
 
-    values: Sequence[bytes | None]
+    values: Sequence[Any]
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Headers] | None = None
     partition: int | None = None
@@ -125,6 +127,8 @@ class Input:
         self._json_lines = json_lines
         self._for_all = for_all
         self._tombstones = tombstones
+        #: Takes values that are JSON, for a topic with a schema.
+        self.take_json: TakeJson | None = None
 
     def __iter__(self) -> Iterator[Chunk]:
         if not self._files:
@@ -132,7 +136,7 @@ class Input:
         for file in self._files:
             with _opened(file) as source:
                 if self._whole_files:
-                    yield self._completed(Chunk(values=[source.read()], source=str(file)))
+                    yield from self._of_values(Chunk(values=[source.read()], source=str(file)))
                 else:
                     yield from self._chunks(source, str(file))
 
@@ -143,22 +147,41 @@ class Input:
                 yield from self._parsed(lines, name, first_line)
             else:
                 keys: list[bytes | None] | None = None
-                values: list[bytes | None] = [*lines]
+                values: list[bytes] = lines
                 if self._keys is not None:
                     pairs = [self._keys.split(line) for line in lines]
                     keys = [key for key, _ in pairs]
                     values = [value for _, value in pairs]
-                yield self._completed(
+                yield from self._of_values(
                     Chunk(values=values, keys=keys, source=name, first_line=first_line)
                 )
             first_line += len(lines)
+
+    def _of_values(self, chunk: Chunk) -> Iterator[Chunk]:
+        """With values that have a schema parsed, and then up to the first that cannot be."""
+        if self.take_json is None:
+            yield self._completed(chunk)
+            return
+        values: list[Any] = []
+        wrong: InvalidRequestError | None = None
+        for text in chunk.values:
+            try:
+                is_null = self._tombstones and not text
+                values.append(None if is_null else parse_value(text, self.take_json))
+            except InvalidRequestError as error:
+                wrong = error
+                break
+        if values:
+            yield self._completed(replace(chunk.part(0, len(values)), values=values))
+        if wrong is not None:
+            raise refused(chunk.where(len(values)), wrong) from wrong
 
     def _parsed(self, lines: Sequence[bytes], name: str, first_line: int) -> Iterator[Chunk]:
         records: list[InputRecord] = []
         wrong: InvalidRequestError | None = None
         for line in lines:
             try:
-                records.append(parse_json(line))
+                records.append(parse_json(line, self.take_json))
             except InvalidRequestError as error:
                 wrong = error
                 break
@@ -180,7 +203,7 @@ class Input:
         """With what is given for all, where the records do not say it themselves."""
         every, count = self._for_all, len(chunk)
         values, headers = chunk.values, chunk.headers
-        if self._tombstones:
+        if self._tombstones and self.take_json is None:
             values = [value or None for value in values]
         if every.headers:
             headers = [own + every.headers for own in headers or [()] * count]

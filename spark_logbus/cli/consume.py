@@ -72,6 +72,8 @@ def consume(
 ) -> None:
     """Print the records of topics: those that are there, or with --follow also new ones.
 
+    Values that have a schema are printed as JSON.
+
     \b
     Example:
       logbus consume orders -o -10 -f '%p %o %k %s\\n'
@@ -204,8 +206,8 @@ def _print(reader: Iterator[Iterable[ConsumerRecord]], limit: int | None, show: 
 
 def _wanted(admin: Admin, topic: str, partition: int | None, start: OffsetSpec) -> Wanted:
     partitions = _partitions(admin, topic, partition)
-    topic_id = admin.describe([topic], ends=False)[topic].topic_id
-    return Wanted(topic, topic_id, tuple(partitions), start)
+    described = admin.describe([topic], ends=False)[topic]
+    return Wanted(topic, described.topic_id, tuple(partitions), start, described.config)
 
 
 def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:

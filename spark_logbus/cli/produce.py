@@ -6,9 +6,9 @@ import contextlib
 import enum
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,11 +19,15 @@ from spark_logbus.cli.publishing import OwnPartitions, Publisher
 from spark_logbus.cli.record_input import (
     InputRecord,
     KeySplitter,
+    TakeJson,
     parse_header,
     parse_time,
     unescaped,
 )
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
+
+if TYPE_CHECKING:
+    from spark_logbus.client import Cluster
 
 _INTERRUPTED = 130  # as shells have it for Ctrl-C
 _LAST_ANSWERS_S = 5.0
@@ -79,6 +83,8 @@ def produce(
 ) -> None:
     """Publish one record for each line. Ctrl-C ends it, and tells how many were published.
 
+    Values of a topic with a schema are JSON, as logbus consume prints them.
+
     \b
     Example:
       logbus produce orders orders.tsv -K '\\t' -H source=backfill
@@ -114,7 +120,9 @@ def produce(
         Producer(cluster, config, partitioner=own_partitions if json_lines else None) as producer,
         _progress() as show_count,
     ):
-        Admin(cluster).describe([topic], ends=False)  # there may be no line that would miss it
+        # There may be no line that would miss it.
+        described = Admin(cluster).describe([topic], ends=False)[topic]
+        chunks.take_json = _json_taker(cluster, described.config)
         publisher = Publisher(producer, topic, own_partitions)
         try:
             for chunk in chunks:
@@ -149,6 +157,29 @@ def produce(
     console(stderr=True).print(f"P{published}")
     if keys is not None:
         keys.check()
+
+
+def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
+    """Takes values of a topic with a schema, as the producer will; None for plain bytes."""
+    from spark_logbus.topic_schemas import VALUE_ENCODING
+
+    if VALUE_ENCODING not in config:
+        return None
+    from spark_logbus.client.value_schemas import find_writer_schema, opened_registry
+    from spark_logbus.schemas.columns.inlined import parse
+    from spark_logbus.schemas.columns.json_values import value_of_json
+    from spark_logbus.schemas.columns.row_check import RowCheck
+
+    with opened_registry(cluster, client_name="logbus-produce") as registry:
+        schema = find_writer_schema(registry, config)
+    assert schema is not None
+    node = parse(schema.text)
+    check = RowCheck(node)
+
+    def take(given: Any) -> Any:
+        return None if given is None else check.take(value_of_json(node, given))
+
+    return take
 
 
 Choice = TypeVar("Choice", bound=enum.Enum)

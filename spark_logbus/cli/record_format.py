@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Callable
+from datetime import date, time
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_logbus.errors import InvalidRequestError
@@ -24,8 +26,8 @@ _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\", 
 _TOKEN = re.compile(r"%(.)|%$|\\x([0-9A-Fa-f]{2})|\\(.)|\\$|[^%\\]+", re.DOTALL)
 
 _FIELDS: Final[dict[str, Show]] = {
-    "s": lambda record: record.value or b"",
-    "S": lambda record: _size(record.value),
+    "s": lambda record: value_text(record.value) or b"",
+    "S": lambda record: _size(value_text(record.value)),
     "k": lambda record: record.key or b"",
     "K": lambda record: _size(record.key),
     "h": lambda record: b",".join(
@@ -68,7 +70,7 @@ def by_format(text: str) -> Show:
 
 
 def value_line(record: ConsumerRecord) -> bytes:
-    return (record.value or b"") + b"\n"
+    return (value_text(record.value) or b"") + b"\n"
 
 
 def with_metadata(record: ConsumerRecord) -> bytes:
@@ -76,23 +78,50 @@ def with_metadata(record: ConsumerRecord) -> bytes:
     key = b"-" if record.key is None else record.key
     at = show_moment(record.timestamp_us, timespec="milliseconds")
     place = f"{record.partition}\t{record.offset}\t{at}".encode()
-    return b"\t".join((place, key, record.value or b"")) + b"\n"
+    return b"\t".join((place, key, value_text(record.value) or b"")) + b"\n"
 
 
 def as_json(record: ConsumerRecord) -> bytes:
-    """One object a line. Bytes are text where they are UTF-8, else ``{"base64": ...}``; null is
-    null."""
+    """One object a line, and a value of a schema an object in it. Bytes are text where they are
+    UTF-8, else ``{"base64": ...}``; null is null."""
     line: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_us": record.timestamp_us,
         "key": _text(record.key),
-        "value": _text(record.value),
+        "value": _plain(record.value),
     }
     if record.headers:
         line["headers"] = [[name, _text(data)] for name, data in record.headers]
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    return _json(line) + b"\n"
+
+
+def value_text(value: Any) -> bytes | None:
+    """Bytes as they are, and what a schema describes as JSON."""
+    return value if value is None or value.__class__ is bytes else _json(_plain(value))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, with texts for what it has no type for."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NO_NUMBERS[str(value)]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+_NO_NUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _text(data: bytes | None) -> str | dict[str, str] | None:

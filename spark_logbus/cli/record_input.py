@@ -7,7 +7,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any, Final
@@ -20,14 +20,18 @@ _FIELDS: Final = frozenset({"key", "value", "headers", "partition", "timestamp_u
 # Of what `logbus consume --json` prints, which says where a record was.
 _IGNORED: Final = frozenset({"topic", "offset"})
 
+#: A value of a topic with a schema, of what ``json.loads`` returns; raises InvalidRequestError.
+TakeJson = Callable[[Any], Any]
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRecord:
-    """A record that is to be published. ``timestamp_us`` None is the time of sending."""
+    """A record that is to be published. ``value`` is bytes or None, or what the topic's schema
+    describes. ``timestamp_us`` None is the time of sending."""
 
-    value: bytes | None
+    value: Any
     key: bytes | None = None
     headers: Headers = ()
     partition: int | None = None
@@ -122,12 +126,22 @@ def parse_time(text: str) -> int:
         ) from error
 
 
-def parse_json(line: bytes) -> InputRecord:
-    """A record as ``logbus consume --json`` prints it. InvalidRequestError says what is wrong."""
+def parse_value(text: bytes, take_json: TakeJson) -> Any:
+    """A value of a topic with a schema. InvalidRequestError says what is wrong."""
+    return take_json(_loaded(text))
+
+
+def _loaded(text: bytes) -> Any:
     try:
-        given = json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"It is no JSON: {error}.") from error
+
+
+def parse_json(line: bytes, take_json: TakeJson | None = None) -> InputRecord:
+    """A record as ``logbus consume --json`` prints it; ``take_json`` takes its value if the topic
+    has a schema. InvalidRequestError says what is wrong."""
+    given = _loaded(line)
     if not isinstance(given, dict):
         raise InvalidRequestError("It is no JSON object.")
     unknown = given.keys() - _FIELDS - _IGNORED
@@ -137,7 +151,7 @@ def parse_json(line: bytes) -> InputRecord:
             "headers, partition and timestamp_us."
         )
     return InputRecord(
-        value=_bytes("value", given["value"]),
+        value=_bytes("value", given["value"]) if take_json is None else take_json(given["value"]),
         key=_bytes("key", given.get("key")),
         headers=tuple(_headers(given.get("headers") or ())),
         partition=_whole("partition", given.get("partition")),

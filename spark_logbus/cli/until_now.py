@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.cli.output import console
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, FetchedBatch
+    from spark_logbus.client.fetch.values import ValueReader
     from spark_logbus.errors import BrokerUnavailableError, LogbusError
     from spark_logbus.model import OffsetSpec, TopicPartition
     from spark_logbus.offsets.snapshot import Span
@@ -25,6 +26,7 @@ class Wanted:
     topic_id: str
     partitions: tuple[TopicPartition, ...]
     start: OffsetSpec
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class _Reading:
         from spark_logbus.model import OffsetRange
         from spark_logbus.offsets.snapshot import Span
 
+        # After the ends are known, so that it knows the schemas of what is before them.
         now = spans(self._admin, self._wanted, topic_partitions)
+        values = self._value_reader()
         self.away = dict(now.away)
         self._tell()
         failed: dict[str, LogbusError] = {}  # by leader: it is not waited for once more
@@ -139,7 +143,9 @@ class _Reading:
             span = self._left.setdefault(topic_partition, found)
             wanted = OffsetRange(topic_partition, span.start, span.end)
             try:
-                with RangeReader(self._cluster, wanted, topic_id=self._wanted.topic_id) as reader:
+                with RangeReader(
+                    self._cluster, wanted, topic_id=self._wanted.topic_id, values=values
+                ) as reader:
                     for fetched in reader:
                         self._left[topic_partition] = Span(fetched.next_offset, span.end)
                         yield fetched
@@ -148,6 +154,16 @@ class _Reading:
                     raise
                 failed[leader] = self.away[topic_partition] = error
                 self._tell()
+
+    def _value_reader(self) -> ValueReader | None:
+        """Of a topic with a schema."""
+        from spark_logbus.topic_schemas import VALUE_ENCODING
+
+        if VALUE_ENCODING not in self._wanted.config:
+            return None
+        from spark_logbus.client.consumer.topic_values import look_up_reader
+
+        return look_up_reader(self._cluster, self._wanted.topic, self._wanted.config)
 
     def _tell(self) -> None:
         for leader, (topic_partitions, error) in self._by_leader().items():

@@ -7,7 +7,7 @@ when they are: what is known needs no ZooKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -114,7 +114,7 @@ def take_typed(
 def look_up_reader(
     cluster: Cluster,
     topic: str,
-    config: dict[str, str],
+    config: Mapping[str, str],
     *,
     version: int | None = None,
     on_undecodable: OnUndecodable = OnUndecodable.FAIL,

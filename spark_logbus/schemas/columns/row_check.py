@@ -257,7 +257,9 @@ def _leaf(node: inlined.Primitive) -> _Compiled:
         return _Compiled(take, _LENGTH_BYTES, _text_size)
     if node.kind == "bytes" and node.logical is None:
         return _Compiled(take, _LENGTH_BYTES, len)
-    width = 16 if node.logical == "duration" else max(arrow_type(node).bit_width // 8, 1)
+    if node.kind == "null":
+        return _Compiled(take, 1)
+    width = 24 if node.logical == "duration" else arrow_type(node).bit_width // 8
     return _Compiled(take, width + 3)  # of a varint at most two more, and whether it is null
 
 
