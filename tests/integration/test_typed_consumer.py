@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,11 @@ from spark_logbus.client import (
     Producer,
     ProducerConfig,
 )
-from spark_logbus.errors import InvalidRequestError, UndecodableRecordError
+from spark_logbus.errors import (
+    CoordinationError,
+    InvalidRequestError,
+    UndecodableRecordError,
+)
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.schemas.columns.confluent import with_confluent_id
@@ -28,6 +33,7 @@ from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.schemas.registry import SchemaRegistry
 from tests.builders.typed import FLIGHT, flight, flights
+from tests.helpers import wait_until
 from tests.servers.zookeeper import session
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
@@ -68,9 +74,11 @@ def topic(cluster: Cluster, encoding: str) -> str:
     return created(cluster, encoding)
 
 
-def created(cluster: Cluster, encoding: str, *, schema: str = FLIGHT) -> str:
+def created(cluster: Cluster, encoding: str, *, partitions: int = 1) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
-    Admin(cluster).create_topic(name, partitions=1, value_schema=schema, value_encoding=encoding)
+    Admin(cluster).create_topic(
+        name, partitions=partitions, value_schema=FLIGHT, value_encoding=encoding
+    )
     return name
 
 
@@ -143,6 +151,50 @@ def test_values_are_read_under_the_version_of_when_the_topic_was_met(
     with Consumer(cluster, ConsumerConfig(schema_version=1)) as chosen:
         chosen.assign_topics(topic)
         assert [record.value for record in records(chosen, 3)] == flights(0, 3)
+
+
+def test_what_is_known_is_read_while_zookeeper_is_away(
+    brokers: EmbeddedCluster, encoding: str
+) -> None:
+    config = ClientConfig(
+        connect_timeout_ms=500, retry_deadline_ms=2_000, retry_backoff_ms=10,
+        retry_backoff_max_ms=100,
+    )  # fmt: skip
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as other:
+        topic = created(other, encoding, partitions=2)
+        first, second = (TopicPartition(topic, number) for number in range(2))
+        with (
+            Cluster.from_zookeeper(brokers.zookeeper, config) as cluster,
+            Consumer(cluster) as consumer,
+            Producer(other) as early,
+        ):
+            early.send(topic, flight(0), partition=0).result()
+            consumer.assign([first, second])
+            assert records(consumer, 1)[0].value == flight(0)
+            with session(brokers.zookeeper) as opened:
+                SchemaRegistry(opened).register(f"{topic}-value", NEWER)
+            with Producer(other) as late:
+                later = {"carrier": "B6", "number": 7, "delay": None, "gate": "C1"}
+                late.send(topic, later, partition=0).result()
+            cluster.zookeeper = "127.0.0.1:1/logbus"  # nobody is there
+            early.send_many(topic, flights(1, 5), partition=1)
+            early.flush()
+            assert [record.value for record in records(consumer, 5)] == flights(1, 5)
+            assert consumer.position(first) == 1
+            consumer.pause([second])
+            consumer.assign([first])
+            with pytest.raises(CoordinationError, match=f"Reading {topic}-0"):
+                records(consumer, 1)
+            cluster.zookeeper = brokers.zookeeper
+            found: list[ConsumerRecord] = []
+
+            def reads_again() -> bool:
+                with suppress(CoordinationError):  # until the next try is due
+                    found.extend(consumer.poll(1))
+                return bool(found)
+
+            wait_until(reads_again)
+            assert found[0].value["carrier"] == "B6"
 
 
 def framed(rows: list[Any], schema_id: int) -> list[bytes]:

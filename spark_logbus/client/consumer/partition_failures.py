@@ -113,9 +113,10 @@ class PartitionFailures:
         """The partition is no longer of interest."""
         self._failures.pop(topic_partition, None)
 
-    def report(self, assigned: Collection[TopicPartition]) -> None:
+    def report(self, assigned: Collection[TopicPartition], *, has_received: bool = False) -> None:
         """Log, once, which partitions wait for which broker. Raises the last failure when none of
-        ``assigned`` could be read for longer than the retry deadline: nothing is left to read."""
+        ``assigned`` could be read for longer than the retry deadline, and nothing was received that
+        is still to be decoded: nothing is left to read."""
         if not self._failures:
             return
         now = self._cluster.clock.monotonic()
@@ -124,6 +125,8 @@ class PartitionFailures:
             for failure in self._failures.values()
         ):
             self._log_waiting(assigned)
+        if has_received:
+            return
         latest = max(
             (
                 self._failures[topic_partition].since if topic_partition in self._failures else now

@@ -222,7 +222,7 @@ class Reading:
         of partitions that cannot be read."""
         for fetched in self._fetcher.collect_fetches(deadline):
             self._take_data(fetched)
-        self._failures.report(self._partitions)
+        self._failures.report(self._partitions, has_received=self.has_received)
 
     def _take_data(self, fetched: PartitionData) -> None:
         topic_partition = fetched.topic_partition
