@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
@@ -83,29 +82,25 @@ def _asked(node: inlined.Node) -> Take:
 
     def take(value: Any) -> Any:
         try:
-            column = columns_of([value], node)
+            columns_of([value], node)
         except SchemaMismatchError as error:
             raise SchemaMismatchError(error.message.removeprefix("Row 0: ")) from error
-        return value if value.__class__ in _KEPT else _owned(value, column)
+        return value if value.__class__ in _KEPT else _owned(value)
 
     return take
 
 
-def _owned(value: Any, column: pa.Array) -> Any:
-    """A value of another type as one that is kept, or a copy of one with parts."""
+def _owned(value: Any) -> Any:
+    """A value, and its parts, as nobody else changes them."""
     if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_copied(part) for part in value]
-    return value if is_dataclass(value) else column[0].as_py()
-
-
-def _copied(part: Any) -> Any:
-    if isinstance(part, Mapping):
-        return {key: _copied(each) for key, each in part.items()}
-    if isinstance(part, list | tuple | np.ndarray):
-        return [_copied(each) for each in part]
-    return bytes(part) if isinstance(part, bytearray | memoryview) else part
+        return {key: _owned(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_owned(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 
 # -- values with parts --------------------------------------------------------------------

@@ -25,6 +25,7 @@ from spark_logbus.schemas.columns.arrow_types import arrow_type
 LARGEST_FLOAT: Final = 3.4028235677973366e38
 _SHOWN: Final = 60  # characters of a value in an error
 _ABSENT: Final = object()
+_DURATION: Final = ("months", "days", "millis")
 
 
 def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
@@ -248,7 +249,6 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "time": (time,),
     "timestamp": (datetime,),
     "local": (datetime,),
-    "duration": (Mapping, tuple, list),
     "uuid": (str, uuid.UUID),
 }
 
@@ -274,11 +274,23 @@ def _fits(node: inlined.Node, value: Any) -> bool:
     logical = (node.logical or "").partition("-")[0]
     if logical == "local" and getattr(value, "tzinfo", None) is not None:
         return False
+    if logical == "duration":
+        return _is_duration(value)
     if node.kind == "fixed" and logical in ("", "uuid"):
         is_id = logical == "uuid" and isinstance(value, uuid.UUID)
         is_data = isinstance(value, bytes | bytearray | memoryview)
         return is_id or (is_data and len(value) == node.size)
     return isinstance(value, _KINDS[logical or node.kind])
+
+
+def _is_duration(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = tuple(map(value.get, _DURATION)) if value.keys() == set(_DURATION) else None
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == len(_DURATION)
+        and all(isinstance(part, int | np.integer) and 0 <= part < 1 << 32 for part in value)
+    )
 
 
 def _is_of_type(node: inlined.Primitive | inlined.Enum) -> bool:
@@ -314,10 +326,10 @@ def _plain(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
         return value
     if (node.logical or "").endswith("-millis") and isinstance(value, int):
         return value * 1000  # columns are in microseconds
-    if node.kind == "float" and value is not None and LARGEST_FLOAT <= abs(value) < math.inf:
+    if node.kind == "float" and value is not None and LARGEST_FLOAT <= abs(float(value)) < math.inf:
         raise OverflowError
     if node.logical == "duration" and isinstance(value, tuple | list):
-        return dict(zip(("months", "days", "millis"), value, strict=True))
+        return dict(zip(_DURATION, value, strict=True))
     return value
 
 
