@@ -15,6 +15,7 @@ from spark_logbus.client.value_schemas import ValueSchemas, find_value_schemas
 from spark_logbus.datasource.columns import ColumnChoice, check_columns, full_schema, typed_schema
 from spark_logbus.datasource.options import SchemaOptions, ValueOptions
 from spark_logbus.errors import InvalidOptionError, UnknownTopicError
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.selection import matching_topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
@@ -32,6 +33,11 @@ def look_up_schema(options: SchemaOptions) -> StructType:
     Raises InvalidOptionError for topics that cannot be read together, UnknownTopicError where
     options need a schema, CoordinationError.
     """
+    patience = RetryPolicy().at_first_contact()
+    return patience.retry("Looking up the topics", lambda: _looked_up(options))
+
+
+def _looked_up(options: SchemaOptions) -> StructType:
     # Imported here: whoever gives a schema needs none of it.
     from spark_logbus.coordination.topics import TopicRegistry
     from spark_logbus.schemas.registry import SchemaRegistry

@@ -179,8 +179,10 @@ def test_a_client_of_python_learns_it(refusing: str) -> None:
 def test_spark_names_the_reason_within_seconds(spark: SparkSession, refusing: str) -> None:
     reader = spark.read.format("logbus").option("subscribe", "t")
     with pytest.raises(PySparkException) as failed:
-        reader.option("zookeeper", refusing).load().count()
-    found = re.search(r"Planning the read has failed for (\d+) s; (.*)", str(failed.value))
+        reader.option("zookeeper", refusing).load()
+    found = re.search(r"Looking up the topics has failed for (\d+) s; (.*)", str(failed.value))
     assert found is not None, failed.value
     assert int(found[1]) < 15  # of the 30 that a cluster gets that may be there
     assert found[2].startswith(f"the last fault was: Nothing listens at {refusing} (connection")
+    with pytest.raises(PySparkException, match=r"Planning the read has failed for \d+ s; the last"):
+        reader.option("zookeeper", refusing).schema("value binary").load().count()
