@@ -193,9 +193,11 @@ class _Registration:
         return ours and session_id == self._session.session_id == self._registered_in
 
     def _acquired(self, new_session: bool) -> None:
+        session_id = self._session.session_id
+        # A change of the node that was noticed in between may come before the news of the session.
+        new_session = new_session or self._registered_in not in (0, session_id)
         if new_session:
             logger.info("Registered %s again in the new ZooKeeper session.", self.address)
-        session_id = self._session.session_id
         if self._on_registered is not None:
             self._on_registered(new_session)
         self._registered_in = session_id
