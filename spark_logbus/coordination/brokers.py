@@ -194,8 +194,6 @@ class _Registration:
 
     def _acquired(self, new_session: bool) -> None:
         session_id = self._session.session_id
-        # A change of the node that was noticed in between may come before the news of the session.
-        new_session = new_session or self._registered_in not in (0, session_id)
         if new_session:
             logger.info("Registered %s again in the new ZooKeeper session.", self.address)
         if self._on_registered is not None:

@@ -59,6 +59,8 @@ def _plan(
         found = find_writer_schema(registry, dict(config))
         assert found is not None, "a topic with an encoding has a schema"
         text = evolved(schema, found.text, topic=topic) if evolve else None
+        # Before anything is registered: a version whose rows do not fit would stay.
+        columns = check_typed_columns(schema, text or found.text, topic=topic)
         if text is not None:
             try:
                 made = registry.register(subject, text)
@@ -68,4 +70,4 @@ def _plan(
                     f"the schema of topic {topic}: {error.message}"
                 ) from error
             found = WriterSchema(found.encoding, made.schema_id, text)
-    return check_typed_columns(schema, found.text, topic=topic), found
+    return columns, found

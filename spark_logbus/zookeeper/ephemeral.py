@@ -139,6 +139,7 @@ class EphemeralNode:
         self._to_acquire = to_acquire
         self._to_release = to_release
         self._unique = unique
+        self._acquired_in = 0  # the session in which ``on_acquired`` was through
         self._guard = Subscription(nodes, path, self._restore)
         self._on_acquired: Callable[[bool], None]
         self._on_taken: Callable[[Node], None]
@@ -192,7 +193,10 @@ class EphemeralNode:
         # A node that was just created is not watched yet.
         if not self._nodes.exists(self._path, watch=self._guard.watch):
             raise ConflictError(f"{self._path} was removed at once.")
-        self._on_acquired(change.new_session)
+        # A change of the node may be noticed before the news of the session that it came with.
+        session_id = self._session.session_id
+        self._on_acquired(change.new_session or self._acquired_in not in (0, session_id))
+        self._acquired_in = session_id
 
     def current(self, *, deadline: Deadline | None = None) -> Node | None:
         """The node as it is at ``path`` now, whoever owns it."""

@@ -132,6 +132,9 @@ def test_what_does_not_fit_is_refused_before_a_task_runs(
     with pytest.raises(PySparkException, match="for a topic with a schema"):
         write(spark.createDataFrame([("a",)], "value string"), logbus, logbus.topic(),
               evolve="true")  # fmt: skip
+    wrong = spark.createDataFrame([], "carrier string, number string, gate string")
+    with pytest.raises(PySparkException, match="number"):
+        write(wrong, logbus, topic, evolve="true")
     assert versions(logbus, topic) == [1]
 
 
