@@ -102,6 +102,8 @@ def list_(
 
 
 def _subjects(registry: SchemaRegistry, *, deleted: bool) -> Table:
+    from spark_logbus.schemas.registry.subjects import mode_in_force
+
     rows = Table(
         Column("subject"),
         Column("versions", NUMBER),
@@ -116,7 +118,6 @@ def _subjects(registry: SchemaRegistry, *, deleted: bool) -> Table:
         if not seen:
             continue
         compatibility = subject.compatibility or settings.compatibility
-        mode = subject.mode or settings.mode
         rows.add(
             {
                 "subject": subject.name,
@@ -124,7 +125,7 @@ def _subjects(registry: SchemaRegistry, *, deleted: bool) -> Table:
                 "latest": seen[-1].version,
                 "id": seen[-1].schema_id,
                 "compatibility": "BACKWARD" if compatibility is None else compatibility.name,
-                "mode": "READWRITE" if mode is None else mode.name,
+                "mode": mode_in_force(subject.mode, settings.mode).name,
             }
         )
     return rows
@@ -436,7 +437,9 @@ def mode(
     subject: SubjectOrAll = None,
     set_: Annotated[
         str | None,
-        typer.Option("--set", help="READWRITE, READONLY or IMPORT.", metavar="MODE"),
+        typer.Option(
+            "--set", help="READWRITE, READONLY, READONLY_OVERRIDE or IMPORT.", metavar="MODE"
+        ),
     ] = None,
     unset: Annotated[bool, typer.Option("--unset", help="Go back to the default.")] = False,
     force: Annotated[

@@ -81,10 +81,12 @@ class Routes:
     """Handlers by method and path: ``{"GET /subjects/{subject}": handler}``. Thread-safe.
 
     A name in braces takes one segment of the path, percent-decoded, into ``Request.parameters``.
-    The first route that fits is taken. ``HEAD`` is answered by the handler of ``GET``.
+    The first route that fits is taken. A slash at the end of a path makes no difference. ``HEAD``
+    is answered by the handler of ``GET``, ``OPTIONS`` by the methods that there are.
 
     ``describe`` says how an error of a handler is told, where status and message are not enough;
-    ``content_type`` is that of errors, if their clients expect another one than JSON's.
+    ``content_type`` says in which type, if clients expect another one than JSON's; it gets None
+    for what was not understood as a request.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Routes:
         handlers: Mapping[str, Handler],
         *,
         describe: Describe = _plainly,
-        content_type: str | None = None,
+        content_type: Callable[[Request | None], str] = lambda _: "application/json",
     ) -> None:
         self._describe = describe
         self._content_type = content_type
@@ -107,23 +109,21 @@ class Routes:
             handler, parameters = self._find(request)
             return handler(replace(request, parameters=parameters))
         except HttpError as error:
-            return self.refusal(error)
+            return self.refusal(error, request)
         except LogbusError as error:
-            return self.refusal(self._describe(request, error))
+            return self.refusal(self._describe(request, error), request)
         except Exception:
             logger.exception("%s %s could not be answered.", request.method, request.path)
-            return self.refusal(HttpError(500, "The answer could not be made; see the log."))
+            failure = HttpError(500, "The answer could not be made; see the log.")
+            return self.refusal(failure, request)
 
-    def refusal(self, error: HttpError) -> Response:
+    def refusal(self, error: HttpError, request: Request | None = None) -> Response:
         """The response that an error is, also to a request that was not understood."""
-        response = error.response()
-        if self._content_type is not None:
-            return replace(response, content_type=self._content_type)
-        return response
+        return replace(error.response(), content_type=self._content_type(request))
 
     def _find(self, request: Request) -> tuple[Handler, dict[str, str]]:
         method = "GET" if request.method == "HEAD" else request.method
-        segments = request.path.split("/")
+        segments = _without_slash(request.path).split("/")
         allowed: list[str] = []
         for route_method, pattern, handler in self._routes:
             parameters = _match(pattern, segments)
@@ -133,10 +133,18 @@ class Routes:
                 return handler, parameters
             allowed += [route_method, "HEAD"] if route_method == "GET" else [route_method]
         if allowed:
+            allowed.append("OPTIONS")
+            if method == "OPTIONS":
+                headers = {"Allow": ", ".join(allowed)}
+                return lambda _: Response(b"", self._content_type(request), headers=headers), {}
             message = f"{request.path} answers {', '.join(allowed)} only."
             raise HttpError(405, message, headers={"Allow": ", ".join(allowed)})
         known = ", ".join(sorted({"/".join(pattern) for _, pattern, _ in self._routes}))
         raise HttpError(404, f"There is no {request.path} here. There are: {known}.")
+
+
+def _without_slash(path: str) -> str:
+    return path if path == "/" else path.removesuffix("/")
 
 
 def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:

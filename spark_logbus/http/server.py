@@ -174,7 +174,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         self.requestline = self.command = ""
         self.request_version = self.default_request_version
-        self._all_read = False
         if self._parse():
             self._respond(self._answer())
 
@@ -196,8 +195,14 @@ class _RequestHandler(BaseHTTPRequestHandler):
             body = self._read_body()
         except HttpError as error:
             return self.server.routes.refusal(error)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, path, dict(parse_qsl(query)), body, headers=headers)
+        headers: dict[str, str] = {}
+        for name, value in self.headers.items():
+            there = headers.get(name.lower())
+            headers[name.lower()] = value if there is None else f"{there}, {value}"
+        parameters: dict[str, str] = {}
+        for name, value in parse_qsl(query):
+            parameters.setdefault(name, value)  # given twice, the first counts
+        request = Request(self.command, path, parameters, body, headers=headers)
         self.server.set_deadline(self.request, None)
         return self.server.routes.answer(request)
 
@@ -214,7 +219,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             raise ConnectionError("The client broke off in the body.")
-        self._all_read = True
         return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -234,12 +238,11 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(response.body)
-        if not self._all_read:
-            self._drop_the_rest()
+        self._drop_the_rest()
 
     def _drop_the_rest(self) -> None:
-        """Until the client closes, or its time is over: to close before it has sent all of its
-        request would take the response from it."""
+        """Until the client closes, or its time is over: to close while it sends the rest of its
+        request, or another one, would take the response from it."""
         self.connection.shutdown(socket.SHUT_WR)
         while self.connection.recv(1 << 16):
             pass

@@ -19,6 +19,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.schemas.rest.server import RegistryServer
+from tests.servers.registry import serving
 from tests.servers.zookeeper import session
 
 ORDER = json.dumps(
@@ -47,10 +48,8 @@ VALUE = SerializationContext("orders", MessageField.VALUE)
 
 @pytest.fixture
 def server(chroot: str) -> Iterator[RegistryServer]:
-    started = RegistryServer(zookeeper=chroot, host="127.0.0.1", port=0)
-    started.start()
-    yield started
-    started.stop()
+    with serving(chroot) as started:
+        yield started
 
 
 @pytest.fixture

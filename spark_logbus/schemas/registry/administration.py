@@ -18,12 +18,14 @@ from spark_logbus.schemas.errors import (
     NotPermittedError,
     ReferenceExistsError,
 )
-from spark_logbus.schemas.registry.registry import DEFAULT_COMPATIBILITY, DEFAULT_MODE
+from spark_logbus.schemas.registry.registry import DEFAULT_COMPATIBILITY
 from spark_logbus.schemas.registry.store import Read, SchemaStore, Settings
 from spark_logbus.schemas.registry.subjects import (
+    DEFAULT_MODE,
     Mode,
     Subject,
     SubjectVersion,
+    mode_in_force,
     removed,
     soft_deleted,
     to_remove,
@@ -151,8 +153,8 @@ class SchemaAdministration:
 
     def set_mode(self, subject: str | None, mode: Mode, *, force: bool = False) -> None:
         """For a subject, which need not be there yet, or (None) for all without their own. The mode
-        IMPORT wants no schema to be there, as ids could clash, unless ``force`` is set. Raises
-        NotPermittedError."""
+        IMPORT wants no schema to be there, as ids could clash, unless it is set already or
+        ``force`` is. Raises NotPermittedError."""
         self._set(
             subject,
             lambda now: replace(now, mode=mode),
@@ -192,9 +194,10 @@ class SchemaAdministration:
             for made, earlier in lost:
                 if made == (settings if name is None else read.subject):
                     return earlier
+            mode = mode_in_force(read.subject.mode, settings.mode)
             if checked:
-                _require_writable(name, read.subject.mode or settings.mode)
-            if importing:
+                _require_writable(name, mode)
+            if importing and mode is not Mode.IMPORT:
                 self._require_nothing(name, read.subject, deadline)
             before = read.subject, settings
             after: Subject | Settings
@@ -221,13 +224,13 @@ class SchemaAdministration:
 
     def _require_writable(self, subject: Subject, deadline: Deadline) -> None:
         settings, _ = self._store.settings(deadline)
-        _require_writable(subject.name, subject.mode or settings.mode)
+        _require_writable(subject.name, mode_in_force(subject.mode, settings.mode))
 
 
-def _require_writable(name: str | None, mode: Mode | None) -> None:
-    if mode is Mode.READONLY:
+def _require_writable(name: str | None, mode: Mode) -> None:
+    if not mode.writable:
         whose = "All subjects are" if name is None else f"The subject {name!r} is"
-        raise NotPermittedError(f"{whose} in the mode READONLY; set the mode READWRITE first.")
+        raise NotPermittedError(f"{whose} in the mode {mode.name}; set the mode READWRITE first.")
 
 
 def _own(subject: Subject, value: object, what: str) -> Subject:

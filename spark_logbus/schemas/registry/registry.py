@@ -37,6 +37,7 @@ from spark_logbus.schemas.registry.subjects import (
     Subject,
     SubjectVersion,
     added,
+    mode_in_force,
     next_version,
 )
 from spark_logbus.schemas.text import (
@@ -50,7 +51,6 @@ from spark_logbus.zookeeper.states import SessionState
 from spark_logbus.zookeeper.transactions import MAX_TRANSACTION_BYTES, Operation, size_of
 
 DEFAULT_COMPATIBILITY = Compatibility.BACKWARD
-DEFAULT_MODE = Mode.READWRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,12 @@ class SchemaRegistry:
             self._store.refresh(deadline)  # it may be new to the server that we ask
             return self._store.contents([schema_id], deadline)[schema_id]
 
+    def last_id(self) -> int:
+        """The highest id that was ever given, 0 before the first."""
+        deadline = self._session.deadline()
+        self._store.refresh(deadline)
+        return self._store.last_id(deadline)
+
     def parsed(self, schema_id: int) -> Schema:
         """The model of a schema, with all that it refers to. Raises UnknownSchemaError."""
         content = self.by_id(schema_id)
@@ -210,9 +216,9 @@ class SchemaRegistry:
         schema_id: int | None = None,
         version: int | None = None,
     ) -> RegisteredSchema:
-        """Register a schema, or find it registered. ``schema_id`` and ``version`` are for the mode
-        IMPORT. Raises InvalidNameError, InvalidSchemaError, IncompatibleSchemaError,
-        NotPermittedError, IdMismatchError."""
+        """Register a schema, or find it registered. ``schema_id`` is for the mode IMPORT; in
+        another one ``version`` only says which is expected to be the next. Raises InvalidNameError,
+        InvalidSchemaError, IncompatibleSchemaError, NotPermittedError, IdMismatchError."""
         paths.subject(subject)
 
         def step(deadline: Deadline) -> RegisteredSchema:
@@ -220,7 +226,7 @@ class SchemaRegistry:
             self._store.refresh(deadline)
             settings, settings_node = self._store.settings(deadline)
             read = self._store.subject(subject, deadline)
-            mode = read.subject.mode or settings.mode or DEFAULT_MODE
+            mode = mode_in_force(read.subject.mode, settings.mode)
             _check_mode(subject, mode, schema_id)
             used = self._used(references, read, deadline)
             content, schema = self._parse(text, references, used, normalize, deadline)
@@ -232,6 +238,7 @@ class SchemaRegistry:
             ):
                 return self._registered(subject, found, self.by_id(found.schema_id))
             if mode is not Mode.IMPORT:
+                _check_version(read.subject, version)
                 self._require_compatible(read.subject, schema, settings)
             given = self._store.give_id(content, schema_id, deadline)
             new = SubjectVersion(
@@ -320,7 +327,7 @@ class SchemaRegistry:
     def mode(self, subject: str | None = None) -> Mode:
         """What holds for a subject, or for those without their own."""
         own = None if subject is None else self.subject(subject).mode
-        return own or self.settings().mode or DEFAULT_MODE
+        return mode_in_force(own, self.settings().mode)
 
     # -- help ----------------------------------------------------------------------------
 
@@ -459,6 +466,15 @@ def _check_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
         raise NotPermittedError(
             f"The subject {subject!r} is in the mode {mode.name}; a schema {given} is registered "
             f"in the mode {wanted.name} only."
+        )
+
+
+def _check_version(subject: Subject, version: int | None) -> None:
+    """Raises InvalidSchemaError for a version that is not the next one."""
+    if version not in (None, next_version(subject)):
+        raise InvalidSchemaError(
+            f"The next version of the subject {subject.name!r} is {next_version(subject)}, not "
+            f"{version}; leave the version out, or set the mode IMPORT."
         )
 
 

@@ -157,6 +157,9 @@ class SchemaStore:
         path = paths.schema_content(content.digest)
         return _ids(path, self.tree.get(path, deadline=deadline))
 
+    def last_id(self, deadline: Deadline) -> int:
+        return _last_id(self.tree.get(paths.SCHEMA_IDS, deadline=deadline))[0]
+
     # -- operations of transactions ------------------------------------------------------
 
     def give_id(self, content: Content, wanted: int | None, deadline: Deadline) -> IdGiven:

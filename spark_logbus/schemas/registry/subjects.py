@@ -31,11 +31,13 @@ MAX_REFERENCES: Final = 100
 
 
 class Mode(enum.Enum):
-    """Who may register: anybody (READWRITE), nobody (READONLY), or a tool that brings schemas with
-    the ids that they have elsewhere (IMPORT)."""
+    """Who may register: anybody (READWRITE), nobody (READONLY), nobody whatever the subjects' own
+    modes are (READONLY_OVERRIDE, set for all), or a tool that brings schemas with the ids that they
+    have elsewhere (IMPORT)."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
     IMPORT = "IMPORT"
 
     @classmethod
@@ -47,6 +49,13 @@ class Mode(enum.Enum):
             raise InvalidModeError(
                 f"There is no mode {name!r}; there are {', '.join(mode.name for mode in cls)}."
             ) from error
+
+    @property
+    def writable(self) -> bool:
+        return self not in (Mode.READONLY, Mode.READONLY_OVERRIDE)
+
+
+DEFAULT_MODE: Final = Mode.READWRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,13 @@ def parse_version(text: object) -> int:
     return number
 
 
+def mode_in_force(own: Mode | None, of_all: Mode | None) -> Mode:
+    """The mode of a subject, by its own and that of all."""
+    if of_all is Mode.READONLY_OVERRIDE:
+        return of_all
+    return own or of_all or DEFAULT_MODE
+
+
 def next_version(subject: Subject) -> int:
     return subject.versions[-1].version + 1 if subject.versions else 1
 
@@ -209,12 +225,14 @@ def to_remove(subject: Subject, version: int | None) -> list[SubjectVersion]:
 
 
 def soft_deleted(subject: Subject, gone: Collection[SubjectVersion]) -> Subject:
+    """With these versions hidden; with the last one, its compatibility goes."""
     numbers = {each.version for each in gone}
     marked = [
         replace(each, deleted=True) if each.version in numbers else each
         for each in subject.versions
     ]
-    return replace(subject, versions=tuple(marked))
+    after = replace(subject, versions=tuple(marked))
+    return after if after.live else replace(after, compatibility=None)
 
 
 def removed(subject: Subject, gone: Collection[SubjectVersion]) -> Subject:

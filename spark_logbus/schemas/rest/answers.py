@@ -4,6 +4,8 @@ Schema Registry documents them."""
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_logbus.errors import CoordinationError, InvalidNameError, LogbusError
@@ -15,9 +17,7 @@ from spark_logbus.schemas.registry.subjects import Content, Reference
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 # Best first; a request may name any, or none.
-_CONTENT_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
-# What a body may be said to be. Not what a browser sends of a foreign page without asking.
-_BODY_TYPES: Final = (*_CONTENT_TYPES, "application/octet-stream")
+CONTENT_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
 _CODES: Final[dict[type[LogbusError], tuple[int, int]]] = {
     errors.UnknownSubjectError: (404, 40401),
@@ -69,15 +69,36 @@ def _registers(request: Request) -> bool:
 
 
 def accepted(request: Request) -> str:
-    """The content type of the answer. Raises HttpError (406)."""
-    wanted = request.headers.get("accept", "*/*")
-    names = [part.partition(";")[0].strip().lower() for part in wanted.split(",")]
-    for name in names:
-        if name in _CONTENT_TYPES:
-            return name
-    if any(name in ("*/*", "application/*", "") for name in names):
+    """The content type of the answer: of those that the client takes the one that it likes best,
+    of these ours. Raises HttpError (406)."""
+    wanted = request.headers.get("accept", "").strip() or "*/*"
+    weights = dict(_weighted(part) for part in wanted.split(","))
+    best = max(CONTENT_TYPES, key=lambda name: _weight(name, weights))
+    if _weight(best, weights) == 0:
+        raise HttpError(406, f"Answers are {', '.join(CONTENT_TYPES)}; {wanted[:100]!r} is none.")
+    return best
+
+
+def accepted_for_error(request: Request | None) -> str:
+    """The content type of an error, which is told also to who would not take it."""
+    try:
+        return CONTENT_TYPE if request is None else accepted(request)
+    except HttpError:
         return CONTENT_TYPE
-    raise HttpError(406, f"Answers are {', '.join(_CONTENT_TYPES)}; {wanted[:100]!r} is none.")
+
+
+def _weighted(part: str) -> tuple[str, float]:
+    """A type of an Accept header, with its weight: 1 unless it is given."""
+    name, *parameters = (each.strip().lower() for each in part.split(";"))
+    given = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    return name, float(given) if re.fullmatch(r"[01](\.\d{0,3})?", given) else 0.0
+
+
+def _weight(name: str, weights: Mapping[str, float]) -> float:
+    for pattern in (name, "application/*", "*/*"):
+        if pattern in weights:
+            return weights[pattern]
+    return 0.0
 
 
 def answer(request: Request, value: object) -> Response:
@@ -88,17 +109,6 @@ def answer(request: Request, value: object) -> Response:
 def text_answer(request: Request, text: str) -> Response:
     """A schema's text as it is: it is JSON itself."""
     return Response(text.encode(), accepted(request))
-
-
-def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object that was sent. Raises HttpError (415, 400, 422)."""
-    kind = request.headers.get("content-type", CONTENT_TYPE).partition(";")[0].strip().lower()
-    if kind not in _BODY_TYPES:
-        raise HttpError(415, f"Send {CONTENT_TYPE}, not {kind[:100]!r}.")
-    body = request.json()
-    if not isinstance(body, dict):
-        raise HttpError(422, "The body is to be a JSON object.")
-    return body
 
 
 # -- bodies -------------------------------------------------------------------------------

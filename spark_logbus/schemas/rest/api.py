@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from spark_logbus.http import Handler, HttpError, Request, Response, Routes
 from spark_logbus.schemas.compatibility import Compatibility
@@ -15,38 +17,43 @@ from spark_logbus.schemas.errors import (
 )
 from spark_logbus.schemas.registry.administration import SchemaAdministration
 from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
-from spark_logbus.schemas.registry.subjects import Mode, Reference, parse_version
+from spark_logbus.schemas.registry.subjects import Content, Mode, parse_version
 from spark_logbus.schemas.rest.answers import (
-    CONTENT_TYPE,
     accepted,
+    accepted_for_error,
     answer,
-    body_of,
     describe,
     of_content,
     of_faults,
     of_version,
     text_answer,
 )
+from spark_logbus.schemas.rest.requests import (
+    body_of,
+    flag,
+    id_of,
+    page,
+    prefix_of,
+    schema_of,
+    settings_of,
+    subject_of,
+    subject_or_none,
+)
 
 _NO_SUBJECT: Final = 40401
 _NO_VERSION: Final = 40402
 _NO_COMPATIBILITY: Final = 40408
 _NO_MODE: Final = 40409
+_CONTEXT_NOT_EMPTY: Final = 42211
+_CONTEXT: Final = "."
+# Of a list of schemas, by what no schema here has: rules, and associations with topics.
+_FILTERS: Final = ("ruleType", "resourceType", "associationType", "lifecycle")
 # Of an answer with schemas' texts: as much as one thread may hold. It ends with the schema that
 # goes beyond it, and a next page begins after that one.
 _MAX_PAGE: Final = 1_000
 _MAX_PAGE_BYTES: Final = 8 << 20
 
 T = TypeVar("T")
-
-
-class _Given(NamedTuple):
-    """A schema as a request's body has it."""
-
-    text: str
-    references: Sequence[Reference]
-    schema_id: int | None
-    version: int | None
 
 
 class RestApi:
@@ -60,9 +67,11 @@ class RestApi:
         versions = "/subjects/{subject}/versions"
         handlers: dict[str, Handler] = {
             "GET /": lambda request: answer(request, {}),
+            "POST /": lambda request: answer(request, {}),
             "GET /subjects": self._list_subjects,
             "POST /subjects/{subject}": self._look_up,
             "DELETE /subjects/{subject}": self._delete_subject,
+            "GET /subjects/{subject}/metadata": self._find_metadata,
             f"GET {versions}": self._list_versions,
             f"POST {versions}": self._register,
             f"GET {versions}/{{version}}": self._show_version,
@@ -75,6 +84,8 @@ class RestApi:
             "GET /schemas/ids/{id}/schema": self._show_text_of_id,
             "GET /schemas/ids/{id}/subjects": self._list_subjects_of_id,
             "GET /schemas/ids/{id}/versions": self._list_versions_of_id,
+            "GET /schemas/guids/{guid}": self._show_guid,
+            "GET /schemas/guids/{guid}/ids": self._show_guid,
             f"POST /compatibility{versions}": self._check,
             f"POST /compatibility{versions}/{{version}}": self._check,
             "GET /config": self._show_compatibility,
@@ -89,13 +100,14 @@ class RestApi:
             "GET /mode/{subject}": self._show_mode,
             "PUT /mode/{subject}": self._set_mode,
             "DELETE /mode/{subject}": self._unset_mode,
-            "GET /contexts": lambda request: answer(request, ["."]),
+            "GET /contexts": self._list_contexts,
+            "DELETE /contexts/{context}": self._delete_context,
             "GET /healthz": self._show_health,
         }
         return Routes(
             {route: _negotiated(handler) for route, handler in handlers.items()},
             describe=describe,
-            content_type=CONTENT_TYPE,
+            content_type=accepted_for_error,
         )
 
     def _show_health(self, request: Request) -> Response:
@@ -107,84 +119,102 @@ class RestApi:
 
     def _list_subjects(self, request: Request) -> Response:
         found = self._registry.subjects(
-            request.query.get("subjectPrefix", ""),
-            deleted=_flag(request, "deleted"),
-            deleted_only=_flag(request, "deletedOnly"),
+            prefix_of(request),
+            deleted=flag(request, "deleted"),
+            deleted_only=flag(request, "deletedOnly"),
         )
-        return answer(request, _page(request, found))
+        return answer(request, page(request, found))
 
     def _list_versions(self, request: Request) -> Response:
-        only = _flag(request, "deletedOnly")
-        subject = self._registry.subject(_subject(request))
-        found = subject.seen(deleted=only or _flag(request, "deleted"))
+        only = flag(request, "deletedOnly")
+        subject = self._registry.subject(subject_of(request))
+        found = subject.seen(deleted=only or flag(request, "deleted"))
         numbers = [each.version for each in found if each.deleted or not only]
-        return answer(request, _page(request, numbers))
+        return answer(request, page(request, numbers))
 
     def _version(self, request: Request) -> RegisteredSchema:
         version = parse_version(request.parameters["version"])
-        deleted = _flag(request, "deleted")
-        return self._registry.version(_subject(request), version, deleted=deleted)
+        deleted = flag(request, "deleted")
+        return self._registry.version(subject_of(request), version, deleted=deleted)
 
     def _show_version(self, request: Request) -> Response:
-        return answer(request, of_version(self._version(request)))
+        return answer(request, of_version(self._formatted(request, self._version(request))))
 
     def _show_text(self, request: Request) -> Response:
-        return text_answer(request, self._version(request).text)
+        return text_answer(request, self._formatted(request, self._version(request)).text)
+
+    def _formatted(self, request: Request, found: RegisteredSchema) -> RegisteredSchema:
+        return replace(found, text=self._text(request, found.schema_id, found.text))
+
+    def _text(self, request: Request, schema_id: int, text: str) -> str:
+        """A schema's text in the format that is wanted: as it is, or with all that it refers to.
+        Formats that are not known are those of other kinds of schemas, and change nothing."""
+        if request.query.get("format") != "resolved":
+            return text
+        return json.dumps(self._registry.avro(schema_id), separators=(",", ":"))
+
+    def _find_metadata(self, request: Request) -> Response:
+        """The latest version with some metadata: as they are not kept, there is none."""
+        subject = subject_of(request)
+        self._registry.subject(subject).seen(deleted=flag(request, "deleted"))
+        raise UnknownSchemaError(f"The subject {subject!r} has no version with metadata.")
 
     def _list_referrers(self, request: Request) -> Response:
         version = parse_version(request.parameters["version"])
-        found = self._registry.subject(_subject(request)).find(version, deleted=True)
+        found = self._registry.subject(subject_of(request)).find(version, deleted=True)
         ids = self._registry.referrers(
-            _subject(request), found.version, deleted=_flag(request, "deleted")
+            subject_of(request), found.version, deleted=flag(request, "deleted")
         )
-        return answer(request, _page(request, ids))
+        return answer(request, page(request, ids))
 
     def _register(self, request: Request) -> Response:
-        given = _given(request)
+        given = schema_of(request)
         made = self._registry.register(
-            _subject(request),
+            subject_of(request),
             given.text,
             given.references,
-            normalize=_flag(request, "normalize"),
+            normalize=flag(request, "normalize"),
             schema_id=given.schema_id,
             version=given.version,
         )
         return answer(request, {"id": made.schema_id, "version": made.version})
 
     def _look_up(self, request: Request) -> Response:
-        given = _given(request)
+        given = schema_of(request)
         found = self._registry.lookup(
-            _subject(request),
+            subject_of(request),
             given.text,
             given.references,
-            normalize=_flag(request, "normalize"),
-            deleted=_flag(request, "deleted"),
+            normalize=flag(request, "normalize"),
+            deleted=flag(request, "deleted"),
         )
-        return answer(request, of_version(found))
+        return answer(request, of_version(self._formatted(request, found)))
 
     def _delete_version(self, request: Request) -> Response:
         version = parse_version(request.parameters["version"])
-        permanent = _flag(request, "permanent")
+        permanent = flag(request, "permanent")
         deleted = self._administration.delete_version(
-            _subject(request), version, permanent=permanent
+            subject_of(request), version, permanent=permanent
         )
         return answer(request, deleted)
 
     def _delete_subject(self, request: Request) -> Response:
-        permanent = _flag(request, "permanent")
-        deleted = self._administration.delete_subject(_subject(request), permanent=permanent)
+        permanent = flag(request, "permanent")
+        deleted = self._administration.delete_subject(subject_of(request), permanent=permanent)
         return answer(request, deleted)
 
     # -- ids -----------------------------------------------------------------------------
 
     def _list_schemas(self, request: Request) -> Response:
+        if any(name in request.query for name in _FILTERS):
+            return answer(request, [])
         found = self._registry.all_versions(
-            request.query.get("subjectPrefix", ""),
-            deleted=_flag(request, "deleted"),
-            latest_only=_flag(request, "latestOnly"),
+            prefix_of(request),
+            deleted=flag(request, "deleted"),
+            latest_only=flag(request, "latestOnly"),
         )
         size, shown = 0, []
-        for subject, each in _page(request, found, most=_MAX_PAGE):
+        for subject, each in page(request, found, most=_MAX_PAGE):
             content = self._registry.by_id(each.schema_id)
             shown.append(
                 of_version(
@@ -204,39 +234,51 @@ class RestApi:
         return answer(request, shown)
 
     def _show_id(self, request: Request) -> Response:
-        return answer(request, of_content(self._registry.by_id_now(_id(request))))
+        body = of_content(self._content(request))
+        if flag(request, "fetchMaxId"):
+            body["maxId"] = self._registry.last_id()
+        return answer(request, body)
 
     def _show_text_of_id(self, request: Request) -> Response:
-        return text_answer(request, self._registry.by_id_now(_id(request)).text)
+        return text_answer(request, self._content(request).text)
+
+    def _content(self, request: Request) -> Content:
+        schema_id = id_of(request)
+        found = self._registry.by_id_now(schema_id)
+        return replace(found, text=self._text(request, schema_id, found.text))
+
+    def _show_guid(self, request: Request) -> Response:
+        guid = request.parameters["guid"]
+        raise UnknownSchemaError(f"There is no schema with the GUID {guid[:40]!r}; ask by its id.")
 
     def _list_subjects_of_id(self, request: Request) -> Response:
         uses = self._uses(request)
-        return answer(request, _page(request, list(dict.fromkeys(name for name, _ in uses))))
+        return answer(request, page(request, list(dict.fromkeys(name for name, _ in uses))))
 
     def _list_versions_of_id(self, request: Request) -> Response:
         uses = [{"subject": name, "version": version} for name, version in self._uses(request)]
-        return answer(request, _page(request, uses))
+        return answer(request, page(request, uses))
 
     def _uses(self, request: Request) -> list[tuple[str, int]]:
         wanted = request.query.get("subject")
-        uses = self._registry.uses(_id(request), deleted=_flag(request, "deleted"))
+        uses = self._registry.uses(id_of(request), deleted=flag(request, "deleted"))
         return [each for each in uses if wanted in (None, each[0])]
 
     # -- compatibility -------------------------------------------------------------------
 
     def _check(self, request: Request) -> Response:
-        verbose = _flag(request, "verbose")
+        verbose = flag(request, "verbose")
         named = request.parameters.get("version")
         version = None if named is None else parse_version(named)
-        given = _given(request)
-        subject = _subject(request)
+        given = schema_of(request)
+        subject = subject_of(request)
         try:
             faults = self._registry.check(
                 subject,
                 given.text,
                 given.references,
                 version=version,
-                normalize=_flag(request, "normalize"),
+                normalize=flag(request, "normalize"),
             )
         except InvalidSchemaError as error:
             if not verbose:
@@ -250,8 +292,8 @@ class RestApi:
         return answer(request, body)
 
     def _show_compatibility(self, request: Request) -> Response:
-        subject = _subject_or_none(request)
-        if subject is None or _flag(request, "defaultToGlobal"):
+        subject = subject_or_none(request)
+        if subject is None or flag(request, "defaultToGlobal"):
             found = self._registry.compatibility(subject)
         else:
             found = _configured(
@@ -262,19 +304,19 @@ class RestApi:
         return answer(request, {"compatibilityLevel": found.name})
 
     def _set_compatibility(self, request: Request) -> Response:
-        wanted = Compatibility.named(body_of(request).get("compatibility"))
-        self._administration.set_compatibility(_subject_or_none(request), wanted)
+        wanted = Compatibility.named(settings_of(request).get("compatibility"))
+        self._administration.set_compatibility(subject_or_none(request), wanted)
         return answer(request, {"compatibility": wanted.name})
 
     def _unset_compatibility(self, request: Request) -> Response:
-        before = _unset(self._administration.unset_compatibility, _subject_or_none(request))
+        before = _unset(self._administration.unset_compatibility, subject_or_none(request))
         return answer(request, {"compatibilityLevel": before.name})
 
     # -- modes ---------------------------------------------------------------------------
 
     def _show_mode(self, request: Request) -> Response:
-        subject = _subject_or_none(request)
-        if subject is None or _flag(request, "defaultToGlobal"):
+        subject = subject_or_none(request)
+        if subject is None or flag(request, "defaultToGlobal"):
             found = self._registry.mode(subject)
         else:
             found = _configured(
@@ -286,13 +328,27 @@ class RestApi:
 
     def _set_mode(self, request: Request) -> Response:
         wanted = Mode.named(body_of(request).get("mode"))
-        force = _flag(request, "force")
-        self._administration.set_mode(_subject_or_none(request), wanted, force=force)
+        force = flag(request, "force")
+        self._administration.set_mode(subject_or_none(request), wanted, force=force)
         return answer(request, {"mode": wanted.name})
 
     def _unset_mode(self, request: Request) -> Response:
-        before = _unset(self._administration.unset_mode, _subject_or_none(request))
+        before = _unset(self._administration.unset_mode, subject_or_none(request))
         return answer(request, {"mode": before.name})
+
+    # -- contexts ------------------------------------------------------------------------
+
+    def _list_contexts(self, request: Request) -> Response:
+        prefix = request.query.get("contextPrefix", "")
+        return answer(
+            request, page(request, [each for each in (_CONTEXT,) if each.startswith(prefix)])
+        )
+
+    def _delete_context(self, request: Request) -> Response:
+        context = request.parameters["context"]
+        if context == _CONTEXT:
+            raise HttpError(422, "The only context stays.", code=_CONTEXT_NOT_EMPTY)
+        raise HttpError(404, f"There is no context {context[:40]!r}.", code=_NO_SUBJECT)
 
 
 def _negotiated(handler: Handler) -> Handler:
@@ -303,90 +359,6 @@ def _negotiated(handler: Handler) -> Handler:
         return handler(request)
 
     return handle
-
-
-# -- parameters ---------------------------------------------------------------------------
-
-
-def _subject(request: Request) -> str:
-    return request.parameters["subject"]
-
-
-def _subject_or_none(request: Request) -> str | None:
-    return request.parameters.get("subject")
-
-
-def _id(request: Request) -> int:
-    text = request.parameters["id"]
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise UnknownSchemaError(f"There is no schema with the id {text[:40]!r}.")
-    return int(text)
-
-
-def _flag(request: Request, name: str) -> bool:
-    return request.query.get(name, "").lower() == "true"
-
-
-def _page(request: Request, found: Sequence[T], most: int | None = None) -> Sequence[T]:
-    """From ``offset`` on, ``limit`` at most, if that is not negative."""
-    offset, limit = _number(request, "offset", 0), _number(request, "limit", -1)
-    if offset < 0:
-        raise HttpError(422, f"The offset is 0 or more, got {offset}.")
-    if most is not None:
-        limit = most if limit < 0 else min(limit, most)
-    return found[offset:] if limit < 0 else found[offset : offset + limit]
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query.get(name, str(default))
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
-        raise HttpError(404, f"{name} is a number, got {text[:40]!r}.")
-    return int(text)
-
-
-# -- bodies -------------------------------------------------------------------------------
-
-
-def _given(request: Request) -> _Given:
-    body = body_of(request)
-    kind = body.get("schemaType") or "AVRO"
-    if kind != "AVRO":
-        raise InvalidSchemaError(f"The schema type is AVRO here, got {str(kind)[:40]!r}.")
-    for name in ("metadata", "ruleSet"):
-        if body.get(name):
-            raise InvalidSchemaError(f"{name!r} cannot be kept here; leave it out.")
-    text = body.get("schema")
-    if not isinstance(text, str) or not text:
-        raise InvalidSchemaError("There is no schema in the body; 'schema' is its text.")
-    schema_id, version = (_whole(body, name) for name in ("id", "version"))
-    return _Given(
-        text,
-        _references(body.get("references") or []),
-        None if schema_id is None or schema_id < 0 else schema_id,
-        None if version is None or version <= 0 else version,
-    )
-
-
-def _whole(body: Mapping[str, Any], name: str) -> int | None:
-    number = body.get(name)
-    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-        raise HttpError(422, f"{name!r} is a number, got {str(number)[:40]!r}.")
-    return number
-
-
-def _references(given: object) -> list[Reference]:
-    if not isinstance(given, list):
-        raise InvalidSchemaError("References are an array.", "references")
-    found = []
-    for number, each in enumerate(given):
-        place = f"references[{number}]"
-        fields = each if isinstance(each, dict) else {}
-        name, subject = fields.get("name"), fields.get("subject")
-        if not isinstance(name, str) or not isinstance(subject, str):
-            raise InvalidSchemaError("A reference has 'name', 'subject' and 'version'.", place)
-        found.append(Reference(name, subject, parse_version(fields.get("version"))))
-    return found
 
 
 def _configured(value: T | None, message: str, code: int) -> T:

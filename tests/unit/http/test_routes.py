@@ -41,6 +41,8 @@ def answer(path: str, method: str = "GET", body: bytes = b"") -> tuple[int, byte
         ("GET", "/subjects/a", b'{"subject": "a"}\n'),
         ("GET", "/subjects/a%2Fb%20", b'{"subject": "a/b "}\n'),
         ("DELETE", "/subjects/a", b"deleted"),
+        ("GET", "/subjects/", b"subjects"),
+        ("DELETE", "/subjects/a/", b"deleted"),
         ("GET", "/subjects/a/versions/2", b'{"subject": "a", "version": "2"}\n'),
     ],
 )
@@ -58,7 +60,9 @@ def test_an_unknown_path_is_told_the_known_ones(path: str) -> None:
 
 def test_another_method_is_told_the_allowed_ones() -> None:
     response = ROUTES.answer(Request("POST", "/subjects/a"))
-    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, DELETE")
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD, DELETE, OPTIONS")
+    asked = ROUTES.answer(Request("OPTIONS", "/subjects/a"))
+    assert (asked.status, asked.headers, asked.body) == (200, response.headers, b"")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000])
@@ -101,10 +105,13 @@ def test_errors_are_told_as_the_service_wants() -> None:
     def fail(request: Request) -> Response:
         raise UnknownTopicError("There is none.")
 
-    routes = Routes({"GET /a": fail}, describe=describe, content_type="application/vnd.x+json")
+    def kind(request: Request | None) -> str:
+        return "application/vnd.x+json" if request is None else f"application/{request.method}"
+
+    routes = Routes({"GET /a": fail}, describe=describe, content_type=kind)
     told = routes.answer(Request("GET", "/a"))
-    assert (told.status, told.content_type) == (404, "application/vnd.x+json")
+    assert (told.status, told.content_type) == (404, "application/GET")
     assert json.loads(told.body) == {"error_code": 40401, "message": "/a: There is none."}
-    for request in (Request("GET", "/b"), Request("PUT", "/a")):
-        assert routes.answer(request).content_type == "application/vnd.x+json"
+    for request in (Request("GET", "/b"), Request("PUT", "/a"), Request("OPTIONS", "/a")):
+        assert routes.answer(request).content_type == f"application/{request.method}"
     assert routes.refusal(HttpError(413, "m")).content_type == "application/vnd.x+json"

@@ -85,8 +85,9 @@ def test_pages(server: HttpServer) -> None:
 
 def test_a_handler_sees_the_headers_under_small_letters(server: HttpServer) -> None:
     with dial(server) as sock:
-        sock.sendall(b"GET /headers HTTP/1.1\r\nACCEPT: text/x\r\nHost: me\r\n\r\n")
-        assert everything(sock).endswith(b'{"accept": "text/x", "host": "me"}\n')
+        head = b"ACCEPT: text/x\r\nHost: me\r\naccept: text/y\r\n"
+        sock.sendall(b"GET /headers HTTP/1.1\r\n" + head + b"\r\n")
+        assert everything(sock).endswith(b'{"accept": "text/x, text/y", "host": "me"}\n')
 
 
 def test_a_page_that_cannot_be_made_does_not_end_the_server(server: HttpServer) -> None:
@@ -147,7 +148,7 @@ def test_silent_connections_keep_nobody_out_and_take_few_threads(server: HttpSer
 def test_a_body_is_read(server: HttpServer) -> None:
     assert ask(server, "/echo", "POST", b"body" * 1_000) == (200, b"body" * 1_000)
     assert ask(server, "/echo", "POST") == (200, b"")
-    assert ask(server, "/query?a=1&b=%20") == (200, b'{"a": "1", "b": " "}\n')
+    assert ask(server, "/query?a=1&b=%20&a=2") == (200, b'{"a": "1", "b": " "}\n')
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,14 @@ def test_a_body_that_cannot_be_taken_is_refused(
 
 def test_a_large_body_is_answered_though_it_is_not_taken(server: HttpServer) -> None:
     assert ask(server, "/echo", "POST", BIG)[0] == 413
+
+
+def test_a_request_behind_another_one_does_not_take_its_answer(server: HttpServer) -> None:
+    """One is answered, but the client is not cut off while it sends the next."""
+    with dial(server) as sock:
+        sock.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 8388608\r\n\r\n" + BIG)
+        assert everything(sock).endswith(b"\r\n\r\nhello\n")
 
 
 def test_a_body_that_breaks_off_is_not_handled(server: HttpServer) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     InvalidModeError,
     InvalidSchemaError,
@@ -20,8 +21,11 @@ from spark_logbus.schemas.registry.subjects import (
     Subject,
     SubjectVersion,
     added,
+    mode_in_force,
     next_version,
     parse_version,
+    soft_deleted,
+    to_soft_delete,
 )
 
 
@@ -43,8 +47,33 @@ def test_what_is_no_version(text: Any) -> None:
 
 def test_modes_by_name() -> None:
     assert Mode.named("readonly") is Mode.READONLY
-    with pytest.raises(InvalidModeError, match="'OFF'; there are READWRITE, READONLY, IMPORT"):
+    with pytest.raises(InvalidModeError, match="'OFF'; there are READWRITE, READONLY, READ"):
         Mode.named("OFF")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "in_force"),
+    [
+        (None, None, Mode.READWRITE),
+        (None, Mode.IMPORT, Mode.IMPORT),
+        (Mode.READWRITE, Mode.READONLY, Mode.READWRITE),
+        (Mode.IMPORT, Mode.READONLY_OVERRIDE, Mode.READONLY_OVERRIDE),
+    ],
+)
+def test_a_subjects_own_mode_comes_first_unless_it_is_overridden(
+    own: Mode | None, of_all: Mode | None, in_force: Mode
+) -> None:
+    assert mode_in_force(own, of_all) is in_force
+
+
+def test_the_compatibility_goes_with_the_last_version_that_is_seen() -> None:
+    subject = Subject(
+        "a", (SubjectVersion(1, 5), SubjectVersion(2, 6)), Compatibility.FULL, Mode.READWRITE
+    )
+    one = soft_deleted(subject, to_soft_delete(subject, 1))
+    assert (one.compatibility, one.mode) == (Compatibility.FULL, Mode.READWRITE)
+    none = soft_deleted(one, to_soft_delete(one, LATEST))
+    assert (none.live, none.compatibility, none.mode) == ([], None, Mode.READWRITE)
 
 
 def test_a_version_is_never_given_twice_and_there_is_a_limit() -> None:
