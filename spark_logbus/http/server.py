@@ -95,7 +95,8 @@ class _Server(socketserver.ThreadingTCPServer):
         if self._admit(request):
             super().process_request(request, client_address)
         else:
-            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n")
+            error = HttpError(503, f"All {_MAX_CONNECTIONS} connections are at work; ask again.")
+            request.sendall(_in_one_piece(self.routes.refusal(error)))
             self.shutdown_request(request)
 
     def _admit(self, sock: socket.socket) -> bool:
@@ -147,6 +148,17 @@ def _cut_off(sock: socket.socket) -> None:
     """End the wait of a socket's thread, which then closes it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def _in_one_piece(response: Response) -> bytes:
+    """A short response, for a request that is not read."""
+    head = (
+        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
+        f"Content-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + response.body
 
 
 class _Head:
@@ -209,7 +221,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _read_body(self) -> bytes:
         if "Transfer-Encoding" in self.headers:
             raise HttpError(411, "Send the body in one piece, with its Content-Length.")
-        length = self.headers.get("Content-Length", "0")
+        # Two of them are no number either: nobody knows where such a body ends.
+        length = ", ".join(self.headers.get_all("Content-Length", ["0"]))
         if not (length.isascii() and length.isdecimal()):
             raise HttpError(400, f"Content-Length is {length[:20]!r}; it must be a number.")
         if len(length) > 10 or int(length) > _MAX_BODY_BYTES:

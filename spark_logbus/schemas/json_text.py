@@ -39,7 +39,7 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidSchemaError(f"This is no JSON ({error}).") from error
-    _check_characters(value)
+    check_characters(value)
     return value
 
 
@@ -63,9 +63,11 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"there is no {constant} in JSON")
 
 
-def _check_characters(value: Any) -> None:
-    """An escape may have brought half a character, which no UTF-8 can hold."""
+def check_characters(value: Any, place: str = "") -> None:
+    """An escape may have brought half a character, which no UTF-8 can hold. Raises
+    InvalidSchemaError."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InvalidSchemaError("The text has half a character (a lone surrogate).") from error
+        message = "The text has half a character (a lone surrogate)."
+        raise InvalidSchemaError(message, place) from error

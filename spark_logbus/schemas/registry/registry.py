@@ -24,6 +24,7 @@ from spark_logbus.schemas.errors import (
     UnknownSubjectError,
     UnknownVersionError,
 )
+from spark_logbus.schemas.json_text import check_characters
 from spark_logbus.schemas.model import Schema
 from spark_logbus.schemas.registry.cache import SchemaCache
 from spark_logbus.schemas.registry.references import Resolver
@@ -334,13 +335,14 @@ class SchemaRegistry:
     def _used(
         self, references: Sequence[Reference], own: Read, deadline: Deadline
     ) -> dict[str, Read]:
-        """The subjects that are referred to, by name. Raises InvalidSchemaError for a version that
-        there is not."""
+        """The subjects that are referred to, by name. Raises InvalidSchemaError and
+        InvalidNameError."""
         if len(references) > MAX_REFERENCES:
             raise InvalidSchemaError(
                 f"A schema refers to {MAX_REFERENCES} others at most, got {len(references)}.",
                 "references",
             )
+        check_characters([each.name for each in references], "references")
         names = dict.fromkeys(each.subject for each in references)
         used = self._store.subjects((name for name in names if name != own.subject.name), deadline)
         if own.subject.name in names:

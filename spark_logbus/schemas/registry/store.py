@@ -31,7 +31,11 @@ from spark_logbus.coordination.payloads import (
 )
 from spark_logbus.retry import Deadline
 from spark_logbus.schemas.compatibility import Compatibility
-from spark_logbus.schemas.errors import IdMismatchError, UnknownSchemaError
+from spark_logbus.schemas.errors import (
+    IdMismatchError,
+    NotPermittedError,
+    UnknownSchemaError,
+)
 from spark_logbus.schemas.registry.subjects import Content, Mode, Reference, Subject, SubjectVersion
 from spark_logbus.zookeeper.nodes import Node, Nodes, own_names
 from spark_logbus.zookeeper.session import Session
@@ -164,7 +168,8 @@ class SchemaStore:
 
     def give_id(self, content: Content, wanted: int | None, deadline: Deadline) -> IdGiven:
         """The id that ``content`` has, or a new one; ``wanted`` if that is not None. Raises
-        IdMismatchError when that one is of another content."""
+        IdMismatchError when that one is of another content, NotPermittedError when there is no new
+        one."""
         path = paths.schema_content(content.digest)
         nodes = self.tree.get_many([path, paths.SCHEMA_IDS], deadline=deadline)
         node, last_node = nodes[path], nodes[paths.SCHEMA_IDS]
@@ -173,6 +178,11 @@ class SchemaStore:
             schema_id = ids[0] if wanted is None else wanted
             return IdGiven(schema_id, [SetData(path, node.data, node.version)])
         last_id, last_version = _last_id(last_node)
+        if wanted is None and last_id == MAX_ID:
+            raise NotPermittedError(
+                f"The id {MAX_ID} was given, by an import, and there is none beyond it. Import the "
+                "schemas with lower ids into a registry of another chroot."
+            )
         schema_id = last_id + 1 if wanted is None else wanted
         if not 0 < schema_id <= MAX_ID:
             raise IdMismatchError(f"An id is a number from 1 to {MAX_ID}, got {schema_id}.")

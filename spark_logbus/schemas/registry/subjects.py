@@ -165,8 +165,14 @@ def next_version(subject: Subject) -> int:
 
 def added(subject: Subject, new: SubjectVersion, *, without: Collection[int] = ()) -> Subject:
     """The subject with one version more, and without the ``without`` ones. Raises
-    InvalidSchemaError when it has too many, NotPermittedError when the version is taken."""
+    InvalidSchemaError when it has too many, InvalidVersionError when there is none beyond,
+    NotPermittedError when the version is taken."""
     kept = [each for each in subject.versions if each.version not in without]
+    if new.version > MAX_VERSION:
+        raise InvalidVersionError(
+            f"Version {new.version} of the subject {subject.name!r} would be beyond the last that "
+            f"there can be, {MAX_VERSION}. Import a lower one, or use another subject."
+        )
     if any(each.version == new.version for each in kept):
         raise NotPermittedError(
             f"The subject {subject.name!r} has a version {new.version} already; a version is "

@@ -71,8 +71,9 @@ def _registers(request: Request) -> bool:
 def accepted(request: Request) -> str:
     """The content type of the answer: of those that the client takes the one that it likes best,
     of these ours. Raises HttpError (406)."""
-    wanted = request.headers.get("accept", "").strip() or "*/*"
-    weights = dict(_weighted(part) for part in wanted.split(","))
+    wanted = request.headers.get("accept", "")
+    parts = [part for part in wanted.split(",") if part.strip()]
+    weights = dict(map(_weighted, parts or ["*/*"]))
     best = max(CONTENT_TYPES, key=lambda name: _weight(name, weights))
     if _weight(best, weights) == 0:
         raise HttpError(406, f"Answers are {', '.join(CONTENT_TYPES)}; {wanted[:100]!r} is none.")

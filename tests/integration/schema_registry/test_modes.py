@@ -11,6 +11,7 @@ from spark_logbus.schemas.errors import (
     NotPermittedError,
 )
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
+from spark_logbus.schemas.registry.store import MAX_ID
 from spark_logbus.schemas.registry.subjects import Mode
 from tests.integration.schema_registry.texts import INT, LONG, TEXT
 
@@ -63,6 +64,29 @@ class TestModes:
         with pytest.raises(NotPermittedError, match="schemas already"):
             admin.set_mode(None, Mode.IMPORT)
         admin.set_mode(None, Mode.IMPORT, force=True)
+
+    def test_after_the_highest_id_none_is_given(
+        self, registry: SchemaRegistry, admin: SchemaAdministration
+    ) -> None:
+        admin.set_mode("a", Mode.IMPORT)
+        registry.register("a", INT, schema_id=MAX_ID)
+        with pytest.raises(NotPermittedError, match="none beyond it"):
+            registry.register("b", LONG)
+        assert registry.register("b", INT).schema_id == MAX_ID
+
+    def test_a_mode_that_overrides_leaves_no_subject_writable(
+        self, registry: SchemaRegistry, admin: SchemaAdministration
+    ) -> None:
+        admin.set_mode("a", Mode.READWRITE)
+        admin.set_mode(None, Mode.READONLY_OVERRIDE)
+        for change in (
+            lambda: registry.register("a", INT),
+            lambda: admin.set_compatibility("a", Compatibility.NONE),
+        ):
+            with pytest.raises(NotPermittedError, match="READONLY_OVERRIDE"):
+                change()
+        admin.unset_mode(None)
+        assert registry.register("a", INT).version == 1
 
     def test_an_imported_id_that_was_deleted_comes_back_for_its_schema_only(
         self, registry: SchemaRegistry, admin: SchemaAdministration

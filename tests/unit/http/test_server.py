@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -156,6 +157,7 @@ def test_a_body_is_read(server: HttpServer) -> None:
     [
         ("Content-Length: -1", 400),
         ("Content-Length: 1e3", 400),
+        ("Content-Length: 1\r\nContent-Length: 2", 400),
         ("Content-Length: " + "9" * 5_000, 413),
         ("Content-Length: 1048577", 413),
         ("Transfer-Encoding: chunked", 411),
@@ -207,7 +209,9 @@ def test_handlers_that_work_are_left_alone(clock: ManualClock) -> None:
             assert waiting.acquire(timeout=60)
         clock.advance(60)
         with dial(server) as one_more:
-            assert everything(one_more).startswith(b"HTTP/1.1 503 ")
+            told = everything(one_more)
+            assert told.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(told.partition(b"\r\n\r\n")[2])["error_code"] == 503
         go_on.set()
         for sock in busy:
             assert everything(sock).endswith(b"done")

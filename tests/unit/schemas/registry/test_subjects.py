@@ -14,6 +14,7 @@ from spark_logbus.schemas.errors import (
 from spark_logbus.schemas.registry.cache import SchemaCache
 from spark_logbus.schemas.registry.subjects import (
     LATEST,
+    MAX_VERSION,
     MAX_VERSIONS,
     Content,
     Mode,
@@ -82,6 +83,9 @@ def test_a_version_is_never_given_twice_and_there_is_a_limit() -> None:
     assert [each.version for each in added(subject, SubjectVersion(2, 9)).versions] == [1, 2, 4]
     with pytest.raises(NotPermittedError, match="version 4 already"):
         added(subject, SubjectVersion(4, 9))
+    last = Subject("a", (SubjectVersion(MAX_VERSION, 1),))
+    with pytest.raises(InvalidVersionError, match=f"beyond the last .* {MAX_VERSION}"):
+        added(last, SubjectVersion(next_version(last), 9))
     full = Subject("a", tuple(SubjectVersion(n, n) for n in range(1, MAX_VERSIONS + 1)))
     with pytest.raises(InvalidSchemaError, match=f"{MAX_VERSIONS} at most"):
         added(full, SubjectVersion(next_version(full), 9))
