@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import (
+    AssociationCreateOrUpdateRequest,
+    ConfigCompatibilityLevel,
+    Metadata,
+    MetadataProperties,
     Schema,
     SchemaReference,
     SchemaRegistryClient,
+    ServerConfig,
     topic_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -169,3 +174,51 @@ def test_every_call_of_the_client(connect: Callable[[], Any]) -> None:
     assert refusal(lambda: client.get_versions("a")) == (404, 40401)
     assert refusal(lambda: client.get_version("b", 5)) == (404, 40402)
     assert topic_subject_name_strategy(VALUE, None) == "orders-value"
+
+
+def test_what_the_client_can_ask_for_and_is_not_kept_is_told(connect: Callable[[], Any]) -> None:
+    client = connect()
+    schema = Schema(ORDER, "AVRO")
+    client.register_schema("a", schema)
+    owner = MetadataProperties({"owner": "me"})
+    kept = Metadata(tags=None, properties=owner, sensitive=None)
+    with_metadata = Schema(ORDER, "AVRO", metadata=kept)
+    for ask, told in (
+        (lambda: client.get_latest_with_metadata("a", {"owner": "me"}), (404, 40403)),
+        (lambda: client.get_latest_with_metadata("none", {"owner": "me"}), (404, 40401)),
+        (lambda: client.get_schema_by_guid("3b241101-e2bb-4255-8caf-4136c566a962"), (404, 40403)),
+        (lambda: client.register_schema("b", with_metadata), (422, 42201)),
+        (lambda: client.register_schema("b", Schema("{}", "JSON")), (422, 42201)),
+        (lambda: client.register_schema(":.other:b", schema), (422, 42208)),
+        (lambda: client.set_config("a", ServerConfig(default_metadata=kept)), (422, 42205)),
+        (lambda: client.update_mode("a", "FORWARD"), (422, 42204)),
+        (lambda: client.create_association(AssociationCreateOrUpdateRequest("a")), (422, 42212)),
+        (lambda: client.delete_associations("a"), (404, 40410)),
+    ):
+        assert refusal(ask) == told
+    assert client.get_associations_by_resource_name("a", "-") == []
+    assert client.get_subjects() == ["a"]
+
+
+def test_parameters_of_todays_client(connect: Callable[[], Any]) -> None:
+    client = connect()
+    client.register_schema("order", Schema(ORDER, "AVRO"))
+    text = '{"type": "record", "name": "Basket", "fields": [{"name": "o", "type": "shop.Order"}]}'
+    basket = Schema(text, "AVRO", [SchemaReference("shop.Order", "order", 1)])
+    assert client.register_schema(":.:basket", basket) == 2
+    whole = json.loads(connect().get_schema(2, fmt="resolved").schema_str)
+    assert whole["fields"][0]["type"]["fields"] == json.loads(ORDER)["fields"]
+    assert connect().get_schema(2, subject_name="basket", reference_format="qualified") is not None
+    assert client.get_subjects(subject_prefix=":*:") == ["basket", "order"]
+    assert client.get_contexts(offset=1, limit=5) == []
+    strict = ServerConfig(compatibility=ConfigCompatibilityLevel.FULL)
+    assert client.set_config("order", strict) == {"compatibility": "FULL"}
+    assert client.get_config("order").compatibility_level == "FULL"
+    assert client.delete_subject("basket") == [1]
+    assert client.get_subjects(deleted=True) == ["basket", "order"]
+    assert client.get_versions("basket", deleted=True) == [1]
+    assert client.get_version("basket", 1, deleted=True).schema_id == 2
+    assert client.lookup_schema("basket", basket, deleted=True).version == 1
+    assert client.get_referenced_by("order", 1) == []
+    assert client.update_global_mode("READONLY_OVERRIDE") == "READONLY_OVERRIDE"
+    assert refusal(lambda: connect().register_schema("basket", basket)) == (422, 42205)

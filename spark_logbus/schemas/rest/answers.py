@@ -62,7 +62,8 @@ def describe(request: Request, error: LogbusError) -> HttpError:
 
 
 def _registers(request: Request) -> bool:
-    return request.path.endswith("/versions") and not request.path.startswith("/compatibility")
+    path = request.path.removesuffix("/")
+    return path.endswith("/versions") and not path.startswith("/compatibility")
 
 
 # -- negotiation --------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     NotConfiguredError,
-    UnknownSchemaError,
     UnknownSubjectError,
 )
 from spark_logbus.schemas.registry.administration import SchemaAdministration
 from spark_logbus.schemas.registry.registry import RegisteredSchema, SchemaRegistry
 from spark_logbus.schemas.registry.subjects import Content, Mode, parse_version
+from spark_logbus.schemas.rest.absent import handlers_of_absent
 from spark_logbus.schemas.rest.answers import (
     accepted,
     accepted_for_error,
@@ -44,8 +44,6 @@ _NO_SUBJECT: Final = 40401
 _NO_VERSION: Final = 40402
 _NO_COMPATIBILITY: Final = 40408
 _NO_MODE: Final = 40409
-_CONTEXT_NOT_EMPTY: Final = 42211
-_CONTEXT: Final = "."
 # Of a list of schemas, by what no schema here has: rules, and associations with topics.
 _FILTERS: Final = ("ruleType", "resourceType", "associationType", "lifecycle")
 # Of an answer with schemas' texts: as much as one thread may hold. It ends with the schema that
@@ -71,7 +69,6 @@ class RestApi:
             "GET /subjects": self._list_subjects,
             "POST /subjects/{subject}": self._look_up,
             "DELETE /subjects/{subject}": self._delete_subject,
-            "GET /subjects/{subject}/metadata": self._find_metadata,
             f"GET {versions}": self._list_versions,
             f"POST {versions}": self._register,
             f"GET {versions}/{{version}}": self._show_version,
@@ -84,8 +81,6 @@ class RestApi:
             "GET /schemas/ids/{id}/schema": self._show_text_of_id,
             "GET /schemas/ids/{id}/subjects": self._list_subjects_of_id,
             "GET /schemas/ids/{id}/versions": self._list_versions_of_id,
-            "GET /schemas/guids/{guid}": self._show_guid,
-            "GET /schemas/guids/{guid}/ids": self._show_guid,
             f"POST /compatibility{versions}": self._check,
             f"POST /compatibility{versions}/{{version}}": self._check,
             "GET /config": self._show_compatibility,
@@ -100,9 +95,8 @@ class RestApi:
             "GET /mode/{subject}": self._show_mode,
             "PUT /mode/{subject}": self._set_mode,
             "DELETE /mode/{subject}": self._unset_mode,
-            "GET /contexts": self._list_contexts,
-            "DELETE /contexts/{context}": self._delete_context,
             "GET /healthz": self._show_health,
+            **handlers_of_absent(self._registry),
         }
         return Routes(
             {route: _negotiated(handler) for route, handler in handlers.items()},
@@ -152,12 +146,6 @@ class RestApi:
         if request.query.get("format") != "resolved":
             return text
         return json.dumps(self._registry.avro(schema_id), separators=(",", ":"))
-
-    def _find_metadata(self, request: Request) -> Response:
-        """The latest version with some metadata: as they are not kept, there is none."""
-        subject = subject_of(request)
-        self._registry.subject(subject).seen(deleted=flag(request, "deleted"))
-        raise UnknownSchemaError(f"The subject {subject!r} has no version with metadata.")
 
     def _list_referrers(self, request: Request) -> Response:
         version = parse_version(request.parameters["version"])
@@ -247,10 +235,6 @@ class RestApi:
         found = self._registry.by_id_now(schema_id)
         return replace(found, text=self._text(request, schema_id, found.text))
 
-    def _show_guid(self, request: Request) -> Response:
-        guid = request.parameters["guid"]
-        raise UnknownSchemaError(f"There is no schema with the GUID {guid[:40]!r}; ask by its id.")
-
     def _list_subjects_of_id(self, request: Request) -> Response:
         uses = self._uses(request)
         return answer(request, page(request, list(dict.fromkeys(name for name, _ in uses))))
@@ -335,20 +319,6 @@ class RestApi:
     def _unset_mode(self, request: Request) -> Response:
         before = _unset(self._administration.unset_mode, subject_or_none(request))
         return answer(request, {"mode": before.name})
-
-    # -- contexts ------------------------------------------------------------------------
-
-    def _list_contexts(self, request: Request) -> Response:
-        prefix = request.query.get("contextPrefix", "")
-        return answer(
-            request, page(request, [each for each in (_CONTEXT,) if each.startswith(prefix)])
-        )
-
-    def _delete_context(self, request: Request) -> Response:
-        context = request.parameters["context"]
-        if context == _CONTEXT:
-            raise HttpError(422, "The only context stays.", code=_CONTEXT_NOT_EMPTY)
-        raise HttpError(404, f"There is no context {context[:40]!r}.", code=_NO_SUBJECT)
 
 
 def _negotiated(handler: Handler) -> Handler:

@@ -323,6 +323,7 @@ SUBJECTS = [
     refused("GET /subjects/none/metadata?key=owner&value=me", 404, 40401),
     refused("GET /subjects/subject2/metadata?key=owner&value=me", 404, 40403),
     refused("GET /subjects/subject2/metadata", 404, 40403),
+    refused("POST /subjects/subject2/versions/1/tags", 422, 42201, {"tagsToAdd": []}),
 ]  # fmt: skip
 
 REFERENCES = [
@@ -495,6 +496,15 @@ CONTEXTS = [
     refused("DELETE /contexts/.", 422, 42211),
 ]
 
+ASSOCIATIONS = [
+    Example("GET /associations/resources/-/test?resourceType=topic&associationType=value", []),
+    Example("GET /associations/resources/some-id", []),
+    Example("GET /associations/subjects/test", []),
+    refused("POST /associations", 422, 42212, {"resourceName": "test"}),
+    refused("PUT /associations/resources/some-id", 422, 42212, {"resourceName": "test"}),
+    refused("DELETE /associations/resources/some-id", 404, 40410),
+]
+
 ROOT = [
     Example("GET /", {}),
     Example("POST /", {}, {}),
@@ -518,6 +528,7 @@ SECTIONS = {
     "OpenAPI: references": REFERENCES,
     "OpenAPI: normalize": NORMALIZED,
     "OpenAPI: contexts": CONTEXTS,
+    "OpenAPI: associations": ASSOCIATIONS,
     "OpenAPI: root, and methods": ROOT,
 }
 

@@ -93,6 +93,8 @@ class TestModes:
     ) -> None:
         registry.register("a", INT)
         admin.delete_subject("a")
+        with pytest.raises(NotPermittedError, match="schemas already"):
+            admin.set_mode(None, Mode.IMPORT)
         admin.delete_subject("a", permanent=True)
         admin.set_mode(None, Mode.IMPORT)
         with pytest.raises(IdMismatchError):
