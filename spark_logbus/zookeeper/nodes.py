@@ -294,13 +294,14 @@ class _Gathered:
         self._results = results
 
     def get(self, timeout: float) -> list[Any]:
-        # kazoo answers in order: one wait, for the last, instead of a switch of threads each.
+        # kazoo answers in order: one wait, for the last, instead of a switch of threads each. What
+        # has not come by then is not waited for again, or the bound would be no bound.
         if self._results:
             self._results[-1].wait(timeout)
         replies: list[Any] = []
         for result in self._results:
             try:
-                replies.append(result.get(timeout=timeout))
+                replies.append(result.get_nowait())
             except NoNodeError:
                 replies.append(None)
             except NoAuthError as refused:
