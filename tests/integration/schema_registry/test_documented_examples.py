@@ -2,10 +2,14 @@
 
 They come from four places, which the sections below are named after: "API Usage Examples", "Schema
 Deletion Guidelines" and "API Reference" of docs.confluent.io, and the OpenAPI file of the registry,
-which has the parameters and calls that the reference does not show yet. Each section starts with an
-empty registry, so the ids are the examples' own. What is between two examples, and makes the next
-one possible, is marked ``meanwhile``. Whole bodies are compared; of an error, its keys and code,
-because messages are free.
+which has the parameters and calls that the reference does not show. Beside the examples stand the
+errors that are documented for their calls; and where nothing is said (an empty body, a version that
+is not the next one), what Confluent's server does. What differs is in docs/schemas.md, and is here
+as it is answered.
+
+Each section starts with an empty registry, so the ids are the examples' own. What is between two
+examples, and makes the next one possible, is marked ``meanwhile``. Whole bodies are compared; of an
+error, its keys and code, because messages are free.
 """
 
 from __future__ import annotations
