@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.topic_schemas import Encoding, TopicSchemas
@@ -14,6 +14,9 @@ from spark_logbus.topic_schemas import Encoding, TopicSchemas
 if TYPE_CHECKING:
     from spark_logbus.client.cluster.cluster import Cluster
     from spark_logbus.schemas.registry import SchemaRegistry
+
+#: Of all schemas of a topic together. Each task of Spark gets them.
+MAX_TEXT_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,31 @@ class ValueSchemas:
 
     writers: Mapping[int, str]
     """The schemas that values may be written with, by id, in the same form."""
+
+    subject: str = ""
+    """The subject that has them."""
+
+    versions: Mapping[int, int] = field(default_factory=dict)
+    """Their versions in it, by id."""
+
+    reader_id: int | None = None
+    """The id of ``reader``, which is one of them; None: it is not known."""
+
+    def read_under(self, schema_id: int) -> ValueSchemas:
+        """The same, to be read under another of ``writers``."""
+        return replace(self, reader=self.writers[schema_id], reader_id=schema_id)
+
+    def named(self, schema_id: int) -> str:
+        """One of the schemas, for people."""
+        version = self.versions.get(schema_id)
+        if version is None:
+            return f"the schema with the id {schema_id}"
+        return f"version {version} of the schema (id {schema_id})"
+
+    @property
+    def reader_name(self) -> str:
+        """The schema to read under, for people."""
+        return "the reader's schema" if self.reader_id is None else self.named(self.reader_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +106,50 @@ def find_writer_schema(registry: SchemaRegistry, config: Mapping[str, str]) -> W
 
 
 def find_value_schemas(
-    registry: SchemaRegistry, topic: str, config: Mapping[str, str], *, version: int | None = None
+    registry: SchemaRegistry,
+    topic: str,
+    config: Mapping[str, str],
+    *,
+    version: int | None = None,
+    known: ValueSchemas | None = None,
 ) -> ValueSchemas | None:
     """What a reader of the topic has to know to read it under that version of its subject, or the
-    latest; None for a topic of plain bytes.
+    latest; None for a topic of plain bytes. What is ``known`` of it stays, and the reader's schema
+    with it.
 
-    Raises UnknownSubjectError, UnknownVersionError and CoordinationError.
+    Versions that were deleted softly are among them, and may be read under: records that have them
+    are still there. Raises UnknownSubjectError, UnknownVersionError, SchemaTooLargeError and
+    CoordinationError.
     """
+    # Imported here: tasks use this module and need neither.
+    from spark_logbus.schemas.errors import SchemaTooLargeError, UnknownVersionError
+    from spark_logbus.schemas.registry.subjects import LATEST
+
     schemas = TopicSchemas.from_topic_config(config)
-    encoding, subject = schemas.value_encoding, schemas.value_subject
-    if encoding is None or subject is None:
+    encoding, name = schemas.value_encoding, schemas.value_subject
+    if encoding is None or name is None:
         return None
-    reader = registry.version(subject) if version is None else registry.version(subject, version)
-    # With those that were deleted softly: records that have them are still there.
-    ids = registry.schema_ids(subject, deleted=True)
-    texts = {schema_id: json.dumps(registry.avro(schema_id)) for schema_id in ids}
-    return ValueSchemas(topic, encoding, texts[reader.schema_id], texts)
+    subject = registry.subject(name)
+    if known is None:
+        wanted = subject.live[-1] if version is None and subject.live else None
+        wanted = wanted or subject.find(LATEST if version is None else version, deleted=True)
+        known = ValueSchemas(topic, encoding, "", {}, name, {}, wanted.schema_id)
+    versions = {**known.versions, **{each.schema_id: each.version for each in subject.versions}}
+    texts = dict(known.writers)
+    size = sum(map(len, texts.values()))
+    for schema_id, schema in registry.avro_of(versions.keys() - texts.keys()):
+        texts[schema_id] = json.dumps(schema)
+        size += len(texts[schema_id])
+        if size > MAX_TEXT_BYTES:
+            raise SchemaTooLargeError(
+                f"The {len(versions)} schemas of the subject {name!r} take more than "
+                f"{MAX_TEXT_BYTES:,} bytes, and a reader of the topic {topic!r} takes no more. "
+                "Delete versions permanently with which no record was written that is still there."
+            )
+    if known.reader_id not in texts:
+        raise UnknownVersionError(
+            f"The schema to read the topic {topic!r} under, {known.reader_name}, was deleted "
+            "permanently just now; try again."
+        )
+    found = replace(known, writers=texts, versions=versions)
+    return found.read_under(known.reader_id)

@@ -81,10 +81,11 @@ def decode_columns(
     ``record.columns``; with ``is_selected``, of one that came with no others.
 
     ``value`` holds the selected fields of ``value_type``, the type of the record batch's schema,
-    and is null where the record is a tombstone. Without a type there is no ``value``: the columns
-    beside it can be read by who does not know the schema. ``offset_delta`` is there where it is in
-    the record batch. What is not compressed or selected before is a view of ``data``. Raises
-    CorruptRecordBatchError when the payload is not what the header and the type say.
+    and is null where the record is a tombstone. Without a type the columns beside it can be read by
+    who does not know the schema, and ``value``, without fields, is there where it shows tombstones.
+    ``offset_delta`` is there where it is in the record batch. What is not compressed or selected
+    before is a view of ``data``. Raises CorruptRecordBatchError when the payload is not what the
+    header and the type say.
     """
     knows = value_type is not None
     layout = column_layout(value_type if knows else pa.struct([]), header.attributes)
@@ -311,7 +312,7 @@ def _columns(
     tombstones = named.pop("tombstone", None)
     for field, array in zip(fields, values, strict=True):
         refuse_nulls(field, array, tombstones)
-    if is_struct:
+    if is_struct or (value_type is None and tombstones is not None):
         named["value"] = struct_of(values, fields, header.record_count, tombstones)
     elif values:
         named["value"] = values[0]

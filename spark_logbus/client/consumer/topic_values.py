@@ -17,8 +17,8 @@ from spark_logbus.client.cluster.topic_identity import recreated
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.columns import take_batch
-from spark_logbus.errors import CorruptRecordBatchError, LogbusError, UndecodableRecordError
-from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
+from spark_logbus.errors import UndecodableRecordError
+from spark_logbus.model import OnUndecodable, TopicPartition
 from spark_logbus.record.format import NO_END
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.topic_schemas import VALUE_ENCODING
@@ -78,19 +78,7 @@ def take_typed(
 
     Raises UndecodableRecordError, which names the offset, beside what ``take_batch`` does.
     """
-    try:
-        count, fetched = take_batch(topic_partition, run, start=start, end=NO_END, values=values)
-    except (CorruptRecordBatchError, UndecodableRecordError):
-        raise
-    except LogbusError as error:
-        if error.retriable:
-            raise
-        header = run.header(0)
-        span = OffsetRange(topic_partition, header.base_offset, header.next_offset)
-        raise UndecodableRecordError(
-            f"The values of {span} cannot be read under the schema of the consumer. {error} Read "
-            f"with another schema_version, or go on behind them, from offset {span.end}."
-        ) from error
+    count, fetched = take_batch(topic_partition, run, start=start, end=NO_END, values=values)
     if fetched is None or "undecodable" not in fetched.arrow_batch.schema.names:
         return count, fetched
     told = fetched.arrow_batch.column("undecodable")

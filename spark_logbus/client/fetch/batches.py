@@ -146,7 +146,7 @@ def decoded(
         if len(rows) < header.record_count:
             arrow_batch = arrow_batch.slice(rows.start, len(rows))
         if values is not None:
-            read = values.as_read(header, columns_of(arrow_batch), rows)
+            read = values.as_read(topic_partition, header, columns_of(arrow_batch), rows)
             arrow_batch = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
     except CorruptRecordBatchError as error:
         damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)

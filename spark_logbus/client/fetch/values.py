@@ -3,12 +3,16 @@
 A record batch names the schema that its values were written with. Which columns of it are wanted,
 and what is to be done to make them the reader's, follows from the two schemas alone and is found
 out once for each; then it costs a few calls for a record batch, and nothing for a record.
+
+A schema that is gone, or that does not resolve to the reader's, makes the values undecodable that
+were written with it, and no others: what becomes of them is decided as for a value that is no
+datum.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,8 +21,12 @@ import pyarrow as pa
 from pyarrow import types
 
 from spark_logbus.client.value_schemas import ValueSchemas
-from spark_logbus.errors import CorruptRecordBatchError, LogbusError, UndecodableRecordError
-from spark_logbus.model import OnUndecodable
+from spark_logbus.errors import (
+    SchemaResolutionError,
+    UndecodableRecordError,
+    UnsupportedSchemaError,
+)
+from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
@@ -33,11 +41,18 @@ from spark_logbus.schemas.columns.evolution import Resolver
 from spark_logbus.schemas.columns.inlined import Node, parse, record_of, with_fields
 from spark_logbus.topic_schemas import Encoding
 
+logger = logging.getLogger(__name__)
+
 #: Record batches below this come whole: to cut out their columns takes longer than to send them.
 LEAST_CUT_BYTES: Final = 32 << 10
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 
+_REMEDY: Final = (
+    "Read with another version of the schema (option schemaVersion), or have such records left out "
+    "(option onUndecodable: drop) or kept beside the others (keep)."
+)
+_NO_BYTES: Final = " (it is stored as columns, so that it has no bytes to show)"
 _RECORD_COLUMNS: Final = frozenset({"timestamp", "key", "headers"})
 _NO_FIELDS: Final = '{"type": "record", "name": "nothing", "fields": []}'
 
@@ -68,6 +83,8 @@ class ValueReader:
         self._find_writer = find_writer
         self._writers: dict[int, _Writer] = {}
         self._fields = fields
+        #: The number of records that were left out.
+        self.dropped = 0
         self._reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
         read = self._reader if fields is None else with_fields(record_of(self._reader), fields)
         #: The type of the values.
@@ -80,8 +97,9 @@ class ValueReader:
             return None
         chosen = {}
         for schema_id in self._schemas.writers:
-            with suppress(LogbusError):  # met by who comes to a record batch of that schema
-                chosen[schema_id] = self._writer(schema_id).places
+            writer = self._writer(schema_id)
+            if writer.problem is None:
+                chosen[schema_id] = writer.places
         if self._columns == _RECORD_COLUMNS and all(each is None for each in chosen.values()):
             return None
         fields = {
@@ -111,6 +129,11 @@ class ValueReader:
     def _selection(self, schema_id: int) -> Selection:
         return Selection(self._columns, self._writer(schema_id).places)
 
+    @property
+    def _reads_nothing(self) -> bool:
+        """True if no value is decoded."""
+        return self._fields is not None and not self._fields
+
     def verify(self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool) -> None:
         """Raises CorruptRecordBatchError unless what is there of a record batch was written so."""
         if is_cut:
@@ -121,9 +144,10 @@ class ValueReader:
     def columns(
         self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
     ) -> dict[str, pa.Array]:
-        """The columns of a verified record batch of layout 1, with ``value`` as it was written.
+        """The columns of a verified record batch of layout 1, with ``value`` as it was written, or
+        a struct without fields where that is not known or not wanted.
 
-        Raises CorruptRecordBatchError, and the errors of schemas.
+        Raises CorruptRecordBatchError, and CoordinationError where a schema has to be looked up.
         """
         selection = self._selection(header.schema_id)
         stored_type = self._writer(header.schema_id).stored_type
@@ -133,14 +157,18 @@ class ValueReader:
         return found
 
     def as_read(
-        self, header: RecordBatchHeader, columns: dict[str, pa.Array], rows: range
+        self,
+        topic_partition: TopicPartition,
+        header: RecordBatchHeader,
+        columns: dict[str, pa.Array],
+        rows: range,
     ) -> dict[str, pa.Array]:
         """``columns`` of those rows of one record batch with ``value`` as the reader's; some
         records may be left out.
 
-        Raises CorruptRecordBatchError, UndecodableRecordError, and the errors of schemas.
+        Raises UndecodableRecordError, and CoordinationError where a schema has to be looked up.
         """
-        if self._fields is not None and not self._fields:
+        if self._reads_nothing:
             return columns | {"value": struct_of([], [], len(rows), None)}
         decoded = self._decoded(columns["value"], header)
         read = self._told(columns, decoded)
@@ -150,12 +178,24 @@ class ValueReader:
         read.setdefault("offset_delta", integers(rows, pa.int32()))
         left_out = np.array([each.row for each in decoded.undecodable])
         if self._on_undecodable is OnUndecodable.FAIL:
-            first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
+            deltas = read["offset_delta"]
+            first, last = (header.base_offset + deltas[int(left_out[at])].as_py() for at in (0, -1))
             raise UndecodableRecordError(
-                f"{len(left_out)} records of {self._schemas.topic!r} do not decode under the "
-                f"schema; the first has offset {first}: {decoded.undecodable[0].reason}. Read it "
-                "with another schema, or have such records dropped, or kept beside the others."
+                f"{len(left_out)} of the records {OffsetRange(topic_partition, first, last + 1)} "
+                f"do not decode under the schema; the first has offset {first}: "
+                f"{decoded.undecodable[0].reason}. {_REMEDY}"
             )
+        if not self.dropped:
+            span = OffsetRange(topic_partition, header.base_offset, header.next_offset)
+            logger.warning(
+                "Records of %s that do not decode are left out, as the option says; of %s %d, the "
+                "first because of this: %s.",
+                self._schemas.topic,
+                span,
+                len(left_out),
+                decoded.undecodable[0].reason,
+            )
+        self.dropped += len(left_out)
         stay = pa.array(np.delete(np.arange(len(rows)), left_out))
         return {name: column.take(stay) for name, column in read.items()}
 
@@ -166,6 +206,8 @@ class ValueReader:
         first one's; None if what becomes of their records is to be decided one by one."""
         if "value" not in columns:
             return columns
+        if self._reads_nothing:
+            return {**columns, "value": struct_of([], [], len(columns["value"]), None)}
         decoded = self._decoded(columns["value"], header)
         if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
             return None
@@ -179,11 +221,20 @@ class ValueReader:
 
     def _decoded(self, values: pa.Array, header: RecordBatchHeader) -> Decoded:
         """``values`` as they were written, or datums, as the reader's."""
+        if header.layout != fmt.LAYOUT_COLUMNS and header.schema_id == fmt.PLAIN_BYTES_SCHEMA:
+            return self._decoded_framed(values)
+        writer = self._writer(header.schema_id)
+        if writer.problem is not None:
+            return self._none_of(values, writer.problem)
         if header.layout == fmt.LAYOUT_COLUMNS:
-            return self._writer(header.schema_id).resolver.resolve(values)
-        if header.schema_id != fmt.PLAIN_BYTES_SCHEMA:
-            return self._writer(header.schema_id).decode(values, start=0)
-        return self._decoded_framed(values)
+            return writer.resolve(values)
+        return writer.decode(values, start=0)
+
+    def _none_of(self, values: pa.Array, reason: str) -> Decoded:
+        """None of ``values`` decodes, but for tombstones."""
+        there = np.flatnonzero(values.is_valid()).tolist()
+        nulls = pa.nulls(len(values), self.arrow_type)
+        return Decoded(nulls, [Undecodable(row, reason) for row in there])
 
     def _decoded_framed(self, datums: pa.Array) -> Decoded:
         """Datums in Confluent's wire format; who wrote them may have chosen any id."""
@@ -192,10 +243,9 @@ class ValueReader:
         pieces: list[pa.Array] = []
         order: list[Any] = []
         for framed_id, rows in found.groups().items():
-            writer = self._known_writer(framed_id)
-            if writer is None:
-                reason = f"its schema id is {framed_id}, which the topic's subject does not have"
-                undecodable += [Undecodable(row, reason) for row in rows.tolist()]
+            writer = self._writer(framed_id)
+            if writer.problem is not None:
+                undecodable += [Undecodable(row, writer.problem) for row in rows.tolist()]
                 continue
             part = writer.decode(datums.take(pa.array(rows)), start=PREFIX_BYTES)
             undecodable += [Undecodable(int(rows[at.row]), at.reason) for at in part.undecodable]
@@ -210,53 +260,76 @@ class ValueReader:
         return Decoded(values.take(pa.array(at, mask=at < 0)), undecodable)
 
     def _writer(self, schema_id: int) -> _Writer:
-        writer = self._known_writer(schema_id)
-        if writer is None:
-            raise CorruptRecordBatchError(
-                f"A record batch of {self._schemas.topic!r} has the schema id {schema_id}, "
-                "which the topic's subject does not have."
-            )
-        return writer
-
-    def _known_writer(self, schema_id: int) -> _Writer | None:
-        """None for an id that stands for no schema."""
+        """Raises CoordinationError where it has to be looked up, and cannot be now."""
         writer = self._writers.get(schema_id)
-        if writer is None:
-            text = self._schemas.writers.get(schema_id)
-            if text is None and self._find_writer is not None:
-                text = self._find_writer(schema_id)
-            if text is None:
-                return None
-            writer = self._writers[schema_id] = _Writer(text, self._reader, self._fields)
+        if writer is not None:
+            return writer
+        text = self._schemas.writers.get(schema_id)
+        if text is None and self._find_writer is not None and not self._reads_nothing:
+            text = self._find_writer(schema_id)
+        writer = _Writer(self._schemas, schema_id, text, self._reader, self._fields)
+        if text is not None:
+            self._writers[schema_id] = writer  # one that there is not may be registered later
         return writer
 
 
 class _Writer:
     """What the values of one schema are, and how they become the reader's."""
 
-    def __init__(self, text: str, reader: Node, fields: Sequence[str] | None) -> None:
-        self._node = parse(text)
-        #: Of a record batch of layout 1.
-        self.stored_type = arrow_type(self._node)
+    def __init__(
+        self,
+        schemas: ValueSchemas,
+        schema_id: int,
+        text: str | None,
+        reader: Node,
+        fields: Sequence[str] | None,
+    ) -> None:
+        """``text`` is None for an id that stands for no schema."""
+        #: Of a record batch of layout 1; None: not known.
+        self.stored_type: pa.DataType | None = None
         #: Of the writer's fields that are needed; None: all.
         self.places: tuple[int, ...] | None = None
+        #: The reason why its values cannot be read under the reader's schema.
+        self.problem: str | None = None
         if fields is not None and not fields:
             self.places = ()
-            self.resolver = Resolver(self._node, self._node)
             return
-        self.resolver = Resolver(self._node, reader, fields=fields)
-        names = self.resolver.writer_fields
+        if text is None:
+            self.places = ()
+            self.problem = (
+                f"its schema id is {schema_id}, which the topic's subject {schemas.subject!r} does "
+                "not have: it was never registered there, or deleted permanently; to have it read, "
+                "register it with that id again, in the mode IMPORT of the subject"
+            )
+        else:
+            try:
+                self._resolve(text, reader, fields, schemas.encoding)
+            except (SchemaResolutionError, UnsupportedSchemaError) as error:
+                self.problem = (
+                    f"{schemas.named(schema_id)} cannot be read under {schemas.reader_name}: "
+                    f"{error.message.rstrip('.')}"
+                )
+
+    def _resolve(
+        self, text: str, reader: Node, fields: Sequence[str] | None, encoding: Encoding
+    ) -> None:
+        node = parse(text)
+        self.stored_type = arrow_type(node)
+        self._resolver = Resolver(node, reader, fields=fields)
+        names = self._resolver.writer_fields
+        if encoding is Encoding.AVRO:
+            self._decoder = Decoder(node, fields=names)
         if names is not None and len(names) < self.stored_type.num_fields:
             self.places = tuple(self.stored_type.get_field_index(name) for name in names)
 
-    @cached_property
-    def _decoder(self) -> Decoder:
-        return Decoder(self._node, fields=self.resolver.writer_fields)
+    def resolve(self, values: pa.Array) -> Decoded:
+        """Values of a record batch of layout 1 as values of the reader's schema."""
+        return self._resolver.resolve(values)
 
     def decode(self, datums: pa.Array, *, start: int) -> Decoded:
         """Datums as values of the reader's schema."""
         decoded = self._decoder.decode(datums, start=start)
-        resolved = self.resolver.resolve(decoded.values)
+        resolved = self.resolve(decoded.values)
         undecodable = sorted([*decoded.undecodable, *resolved.undecodable], key=_row)
         return Decoded(resolved.values, undecodable)
 
@@ -271,10 +344,11 @@ def _undecodable(decoded: Decoded, values: pa.Array) -> pa.Array:
     if not decoded.undecodable:
         return pa.nulls(count, UNDECODABLE)
     rows = np.array([each.row for each in decoded.undecodable])
-    reasons = pa.array([each.reason for each in decoded.undecodable], pa.string())
-    kept = pa.nulls(len(rows), pa.binary())
     if types.is_binary(values.type):
-        kept = values.take(pa.array(rows))
+        kept, why = values.take(pa.array(rows)), ""
+    else:
+        kept, why = pa.nulls(len(rows), pa.binary()), _NO_BYTES
+    reasons = pa.array([each.reason + why for each in decoded.undecodable], pa.string())
     told = pa.StructArray.from_arrays([kept, reasons], fields=list(UNDECODABLE))
     at = np.full(count, -1, np.int64)
     at[rows] = np.arange(len(rows))

@@ -136,25 +136,22 @@ class SchemaStore:
             self._unreadable.in_order(path)
         return readable
 
+    def content(self, schema_id: int, deadline: Deadline) -> Content:
+        """What an id stands for. Raises UnknownSchemaError."""
+        path = paths.schema(schema_id)
+        node = self.tree.get(path, deadline=deadline) if schema_id <= MAX_ID else None
+        found = _content(path, node)
+        if found is None:
+            gone = "" if node is None else " It was deleted permanently."
+            raise UnknownSchemaError(f"There is no schema with the id {schema_id}.{gone}")
+        return found
+
     def contents(self, ids: Iterable[int], deadline: Deadline) -> dict[int, Content]:
-        """What ids stand for. Raises UnknownSchemaError."""
-        wanted = list(ids)
-        found = self.tree.get_many(
-            [paths.schema(each) for each in wanted if each <= MAX_ID], deadline=deadline
-        )
-        contents = {}
-        for each in wanted:
-            path = paths.schema(each)
-            node = found.get(path)
-            payload = None if node is None else decode(SchemaPayload, node.data, path=path)
-            if payload is None or payload.deleted:
-                gone = "" if payload is None else " It was deleted permanently."
-                raise UnknownSchemaError(f"There is no schema with the id {each}.{gone}")
-            contents[each] = Content(
-                payload.schema,
-                tuple(Reference(ref.name, ref.subject, ref.version) for ref in payload.references),
-            )
-        return contents
+        """What ids stand for, of those that stand for a schema; in a few round trips."""
+        by_path = {paths.schema(each): each for each in ids if each <= MAX_ID}
+        found = self.tree.get_many(by_path, deadline=deadline)
+        contents = {each: _content(path, found[path]) for path, each in by_path.items()}
+        return {each: content for each, content in contents.items() if content is not None}
 
     def ids_of(self, content: Content, deadline: Deadline) -> list[int]:
         """The ids that a content has."""
@@ -222,7 +219,7 @@ class SchemaStore:
         by_path: dict[str, set[int]] = {}
         for schema_id in ids:
             try:
-                content = self.contents([schema_id], deadline)[schema_id]
+                content = self.content(schema_id, deadline)
             except UnknownSchemaError:
                 continue  # taken by another deletion, which has changed the subject too
             by_path.setdefault(paths.schema_content(content.digest), set()).add(schema_id)
@@ -295,6 +292,15 @@ def _payload(subject: Subject) -> SubjectPayload:
         compatibility=_name(subject.compatibility),
         mode=_name(subject.mode),
     )
+
+
+def _content(path: str, node: Node | None) -> Content | None:
+    """None for an id that was never given, or was deleted permanently."""
+    payload = None if node is None else decode(SchemaPayload, node.data, path=path)
+    if payload is None or payload.deleted:
+        return None
+    references = (Reference(each.name, each.subject, each.version) for each in payload.references)
+    return Content(payload.schema, tuple(references))
 
 
 def _schema_payload(content: Content) -> SchemaPayload:

@@ -177,8 +177,9 @@ def test_tombstones_that_are_null() -> None:
 def test_columns_beside_tombstones_are_read_without_the_schema() -> None:
     honest = encoded(pa.array([{"a": 1}, None], A), key=pa.array([b"k", None]))
     found = decode_columns(verify(honest), honest, None)
-    assert list(found) == ["timestamp", "key"]
+    assert list(found) == ["timestamp", "key", "value"]
     assert found["key"].to_pylist() == [b"k", None]
+    assert found["value"].to_pylist() == [{}, None]
 
 
 def test_tombstones_of_values_that_are_no_records() -> None:

@@ -13,13 +13,14 @@ from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.value_schemas import ValueSchemas
-from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
-from spark_logbus.model import OnUndecodable
+from spark_logbus.errors import UndecodableRecordError
+from spark_logbus.model import OffsetRange, OnUndecodable
 from spark_logbus.record import parse_header, stamp
 from spark_logbus.record.arrow import TIMESTAMP, encode
 from spark_logbus.record.format import NO_END
 from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
+from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.arrow_batches import T0
 from tests.builders.typed import typed_record_batch
@@ -42,7 +43,7 @@ Row = tuple[int, Any]
 def reader(
     *, fields: Sequence[str] | None = None, on: OnUndecodable = OnUndecodable.FAIL
 ) -> ValueReader:
-    schemas = ValueSchemas("t", Encoding.AVRO, TWO, WRITERS)
+    schemas = ValueSchemas("t", Encoding.AVRO, TWO, WRITERS, "s", {1: 1, 2: 2}, 2)
     return ValueReader(schemas, fields=fields, on_undecodable=on)
 
 
@@ -202,7 +203,7 @@ class TestConfluentsWireFormat:
         framed(2, BROKEN),
     )
     REASONS = (
-        (1, "its schema id is 7, which the topic's subject does not have"),
+        (1, "its schema id is 7, which the topic's subject 's' does not have"),
         (3, "the value has 2 bytes"),
         (4, "the first byte is 7"),
         (6, ""),
@@ -227,10 +228,86 @@ class TestConfluentsWireFormat:
         assert read(data, reader(on=OnUndecodable.KEEP)) == [(0, None), (1, None)]
 
 
-def test_a_schema_id_of_a_record_batch_that_the_subject_lacks_is_told() -> None:
-    data = partition(record_batch([datum(1, 1)], schema_id=9))
-    with pytest.raises(CorruptRecordBatchError, match="has the schema id 9"):
-        read(data, reader())
+@pytest.mark.parametrize("encoding", Encoding)
+class TestSchemasThatCannotBeRead:
+    """Of ten record batches the middle ones were written with a schema that is gone, or that does
+    not resolve to the reader's; in each the second record is a tombstone."""
+
+    OTHER = schema_of({"name": "a", "type": {"type": "map", "values": "long"}})
+
+    def data(self, encoding: Encoding, schema_id: int) -> memoryview:
+        return partition(
+            *[self.record_batch(encoding, schema_id if 3 <= at < 6 else 1) for at in range(10)]
+        )
+
+    def record_batch(self, encoding: Encoding, schema_id: int) -> memoryview:
+        row = {"a": {"k": 1}} if schema_id > 2 else {"a": 5}
+        schema = self.OTHER if schema_id > 2 else ONE
+        if encoding is Encoding.COLUMNS:
+            return typed_record_batch([row, None], schema=schema, schema_id=schema_id)
+        datums = Encoder(schema).encode(columns_of([row], schema))
+        return record_batch([datums[0].as_py(), None], schema_id=schema_id)
+
+    def reader(
+        self, encoding: Encoding, on: OnUndecodable, *, fields: Sequence[str] | None = None
+    ) -> ValueReader:
+        writers = {1: ONE, 3: self.OTHER}
+        schemas = ValueSchemas("t", encoding, ONE, writers, "t-value", {1: 1, 3: 2}, 1)
+        return ValueReader(schemas, fields=fields, on_undecodable=on)
+
+    def test_an_id_that_is_gone_fails_with_its_place_and_remedy(self, encoding: Encoding) -> None:
+        with pytest.raises(UndecodableRecordError) as raised:
+            read(self.data(encoding, 9), self.reader(encoding, OnUndecodable.FAIL))
+        said = str(raised.value)
+        assert f"1 of the records {OffsetRange(T0, 6, 7)} do not decode" in said
+        assert "its schema id is 9, which the topic's subject 't-value' does not have" in said
+        assert "register it with that id again, in the mode IMPORT of the subject" in said
+        assert "onUndecodable" in said
+
+    def test_schemas_that_do_not_resolve_fail_with_both_versions(self, encoding: Encoding) -> None:
+        with pytest.raises(UndecodableRecordError) as raised:
+            read(self.data(encoding, 3), self.reader(encoding, OnUndecodable.FAIL))
+        said = str(raised.value)
+        assert str(OffsetRange(T0, 6, 7)) in said
+        assert (
+            "version 2 of the schema (id 3) cannot be read under version 1 of the schema (id 1): "
+            "a was written as a map with text as keys, which cannot be read as long."
+        ) in said
+        assert "schemaVersion" in said
+
+    @pytest.mark.parametrize("schema_id", [3, 9])
+    def test_such_records_are_dropped_and_counted(self, encoding: Encoding, schema_id: int) -> None:
+        values = self.reader(encoding, OnUndecodable.DROP)
+        rows = read(self.data(encoding, schema_id), values)
+        assert [offset for offset, _ in rows] == [at for at in range(20) if at not in (6, 8, 10)]
+        assert [value for _, value in rows[6:9]] == [None] * 3
+        assert values.dropped == 3
+
+    @pytest.mark.parametrize("schema_id", [3, 9])
+    def test_such_records_are_kept_with_a_reason(self, encoding: Encoding, schema_id: int) -> None:
+        data = self.data(encoding, schema_id)
+        rows = read(data, self.reader(encoding, OnUndecodable.KEEP), column="undecodable")
+        told = {offset: one for offset, one in rows if one is not None}
+        assert [*told] == [6, 8, 10]
+        assert ("no bytes to show" in told[6]["reason"]) is (encoding is Encoding.COLUMNS)
+        assert (told[6]["value"] is None) is (encoding is Encoding.COLUMNS)
+
+    @pytest.mark.parametrize("schema_id", [3, 9])
+    def test_what_stands_beside_them_is_read(self, encoding: Encoding, schema_id: int) -> None:
+        reader = self.reader(encoding, OnUndecodable.FAIL, fields=[])
+        assert len(read(self.data(encoding, schema_id), reader)) == 20
+
+
+def test_a_recursive_version_makes_its_records_undecodable() -> None:
+    tree = schema_of(A, {"name": "next", "type": ["null", "Row"], "default": None})
+    schemas = ValueSchemas("t", Encoding.AVRO, ONE, {1: ONE, 2: tree}, "s", {1: 1, 2: 2}, 1)
+    data = partition(
+        record_batch([datum(1, 4)], schema_id=1), record_batch([b"\x02\x00"], schema_id=2)
+    )
+    told = read(data, ValueReader(schemas, on_undecodable=OnUndecodable.KEEP), column="undecodable")
+    assert told[0] == (0, None)
+    assert "version 2 of the schema (id 2) cannot be read under version 1" in told[1][1]["reason"]
+    assert told[1][1]["value"] == b"\x02\x00"
 
 
 class TestColumns:
