@@ -54,7 +54,7 @@ class LogbusBatchReader(DataSourceReader):
             bootstrap=link.bootstrap(),
             topic_ids=snapshot.topic_ids,
             schemas=ReadSchemas(self._columns, include_headers=self._options.include_headers).find(
-                snapshot.configs, link.registry
+                snapshot, link.registry
             ),
         )
 

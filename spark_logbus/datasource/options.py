@@ -175,11 +175,19 @@ def _values(given: SparkOptions) -> ValueOptions:
     return ValueOptions(
         columns=columns,
         flatten=given.boolean("flatten", default=False),
-        version=given.number("schemaVersion", maximum=(1 << 31) - 1),
+        version=_version(given),
         on_undecodable=OnUndecodable(
             given.choice("onUndecodable", ways, default=OnUndecodable.FAIL.value)
         ),
     )
+
+
+def _version(given: SparkOptions) -> int | None:
+    """A version of a schema; None: the latest, as where none is given."""
+    word = given.text("schemaVersion")
+    if word is not None and word.strip().lower() in ("latest", "-1"):
+        return None
+    return given.number("schemaVersion", maximum=(1 << 31) - 1)
 
 
 def _given(options: Mapping[str, str]) -> SparkOptions:

@@ -6,7 +6,7 @@ keeps in memory only saves asking twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -17,13 +17,15 @@ from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.deferred_commit import DeferredCommit
+from spark_logbus.datasource.input_partition import NO_SCHEMAS
 from spark_logbus.datasource.input_planner import InputPlanner, MicroBatchInput
 from spark_logbus.datasource.micro_batch import GroupView, MicroBatchPlan, plan_micro_batch, replay
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import splitter
 from spark_logbus.datasource.stream_offset import UNRESOLVED, StreamOffset
+from spark_logbus.datasource.stream_schemas import StreamSchemas
 from spark_logbus.datasource.value_schemas import ReadSchemas
-from spark_logbus.model import NEVER_REWOUND, RewindMark, TopicPartition
+from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import DataLoss, apply_policy, explained, of_current_topics
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate
@@ -57,7 +59,9 @@ class StreamDriver:
         self._options = options
         self._link = link
         self._inputs = InputPlanner(options, columns, link, background if prefetch else None)
-        self._schemas = ReadSchemas(columns, include_headers=options.include_headers)
+        self._schemas = StreamSchemas(
+            ReadSchemas(columns, include_headers=options.include_headers), link
+        )
         self._commits = DeferredCommit(background)
         self._background = background
         self._patience = patience or RetryPolicy()
@@ -65,6 +69,7 @@ class StreamDriver:
         self._target: Snapshot | None = None  # of an AvailableNow run
         self._seen: Snapshot | None = None  # for the progress report
         self._planned: StreamOffset | None = None  # compared with the brokers just now
+        self._found: Mapping[str, ValueSchemas] = NO_SCHEMAS  # for what is planned
         self._reached: Mapping[TopicPartition, int] = {}  # for the progress report, too
         self._clock = clock or SystemClock()
         self._last_trigger: float | None = None  # when a micro-batch was planned, monotonic
@@ -96,8 +101,9 @@ class StreamDriver:
             return start
         self._planned = end
         self._last_trigger = self._clock.monotonic()
-        schemas = self._ask("Looking up schemas", lambda: self._find_schemas(self._seen))
-        self._inputs.begin(end.ranges(), end.topic_ids, schemas)
+        ranges = end.ranges()
+        self._found = self._ask("Looking up schemas", lambda: self._find_schemas(ranges))
+        self._inputs.begin(ranges, end.topic_ids, self._found)
         return end.to_json()
 
     def plan_input(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> MicroBatchInput:
@@ -225,11 +231,12 @@ class StreamDriver:
             self._seen = self._snapshot(missing_ok=True)
             ranges, findings = replay(planned, self._seen)
             self._decide(findings)
-        return self._inputs.plan(ranges, planned.topic_ids, self._find_schemas(self._seen))
+            self._found = self._find_schemas(ranges)
+        return self._inputs.plan(ranges, planned.topic_ids, self._found)
 
-    def _find_schemas(self, seen: Snapshot | None) -> dict[str, ValueSchemas]:
-        """Those of the topics that have one, for the records up to the ends that were seen."""
-        return self._schemas.find(seen.configs if seen else {}, lambda: self._link.registry())
+    def _find_schemas(self, ranges: Sequence[OffsetRange]) -> Mapping[str, ValueSchemas]:
+        """Those of the topics that have one, for records before the ends that were seen."""
+        return self._schemas.find(self._seen, ranges) if self._seen is not None else {}
 
     def _commit(self, done: StreamOffset) -> None:
         self._commits.settle()

@@ -5,6 +5,7 @@ A task gets its ranges and the brokers' addresses in its input partition. It tal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
 if TYPE_CHECKING:
     from spark_logbus.client.fetch.values import ValueReader
+
+logger = logging.getLogger(__name__)
 
 
 def read_partition(
@@ -63,6 +66,11 @@ def read_ranges(
             collected = []
     if collected:
         yield assembler.build(collected)
+    for topic, reader in values.items():
+        if reader.dropped:
+            logger.warning(
+                "%d records of %s were left out, as they do not decode.", reader.dropped, topic
+            )
 
 
 def _fetched(

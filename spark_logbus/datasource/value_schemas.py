@@ -7,16 +7,22 @@ schema that gives these columns, and what is known of all other versions goes wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_logbus.client.value_schemas import ValueSchemas, find_value_schemas
 from spark_logbus.datasource.columns import ColumnChoice, check_columns, full_schema, typed_schema
+from spark_logbus.datasource.input_partition import NO_SCHEMAS
 from spark_logbus.datasource.options import SchemaOptions, ValueOptions
-from spark_logbus.errors import InvalidOptionError, UnknownTopicError
+from spark_logbus.errors import (
+    InvalidOptionError,
+    LogbusError,
+    UnknownTopicError,
+    UnsupportedSchemaError,
+)
+from spark_logbus.offsets.snapshot import Snapshot, describe_topics
 from spark_logbus.retry import RetryPolicy
-from spark_logbus.selection import matching_topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
 if TYPE_CHECKING:
@@ -39,43 +45,70 @@ def look_up_schema(options: SchemaOptions) -> StructType:
 
 def _looked_up(options: SchemaOptions) -> StructType:
     # Imported here: whoever gives a schema needs none of it.
-    from spark_logbus.coordination.topics import TopicRegistry
-    from spark_logbus.schemas.registry import SchemaRegistry
+    from spark_logbus.client import Admin
     from spark_logbus.selection import named_topics
+    from spark_logbus.spark.worker import driver_cluster
+
+    # Brokers know which topics have a schema, and their client is kept: of plain topics nothing
+    # else is asked.
+    found = describe_topics(Admin(driver_cluster(options.zookeeper)), options.selection, ends=False)
+    missing = sorted({*(named_topics(options.selection) or ())} - found.keys())
+    if missing and options.values.given:
+        raise UnknownTopicError(
+            f"The cluster has no topic {', '.join(missing)}, whose schema the options columns, "
+            "flatten, schemaVersion and onUndecodable depend on. Create the topic first, or "
+            "check the option zookeeper."
+        )
+    configs = {name: topic.config for name, topic in found.items()}
+    if not has_schemas(configs):
+        return common_schema({}, options)
+
+    from spark_logbus.schemas.registry import SchemaRegistry
     from spark_logbus.zookeeper import Session
 
     with Session(options.zookeeper, client_name="spark-schema", expects_cluster=True) as session:
-        topics = TopicRegistry(session)
-        named = named_topics(options.selection)
-        found = topics.all() if named is None else topics.some(named)
-        chosen = matching_topics(options.selection, found)
-        missing = sorted({*(named or ())} - {*chosen})
-        if missing and options.values.given:
-            raise UnknownTopicError(
-                f"The cluster has no topic {', '.join(missing)}, whose schema the options columns, "
-                "flatten, schemaVersion and onUndecodable depend on. Create the topic first, or "
-                "check the option zookeeper."
-            )
-        configs = {name: found[name].config for name in chosen}
         schemas = find_schemas(SchemaRegistry(session), configs, options.values)
     return common_schema(schemas, options)
 
 
 def find_schemas(
-    registry: SchemaRegistry, configs: Configs, options: ValueOptions
+    registry: SchemaRegistry,
+    configs: Configs,
+    options: ValueOptions,
+    *,
+    known: Mapping[str, ValueSchemas] = NO_SCHEMAS,
 ) -> dict[str, ValueSchemas]:
-    """Of each topic with a schema, by name. Raises InvalidOptionError for topics of which some have
-    a schema and some have none."""
-    found: dict[str, ValueSchemas] = {}
-    for topic in sorted(configs):
-        schemas = find_value_schemas(registry, topic, configs[topic], version=options.version)
-        if schemas is not None:
-            found[topic] = schemas
-    plain = sorted(set(configs) - set(found))
-    if found and plain:
+    """Of each topic with a schema, by name. What is ``known`` stays as it is, with what is new.
+
+    Raises InvalidOptionError for topics of which some have a schema and some have none, and for
+    versions and subjects that there are not, CoordinationError.
+    """
+    # Imported here: reads of plain topics need none of it.
+    from spark_logbus.schemas.errors import UnknownSubjectError, UnknownVersionError
+
+    typed = sorted(topic for topic in configs if VALUE_ENCODING in configs[topic])
+    plain = sorted(configs.keys() - typed)
+    if typed and plain:
         raise InvalidOptionError(
-            f"The topic {next(iter(found))} has a schema and {plain[0]} has none; read them apart."
+            f"The topic {typed[0]} has a schema and {plain[0]} has none; read them apart."
         )
+    found: dict[str, ValueSchemas] = {}
+    for topic in typed:
+        try:
+            schemas = find_value_schemas(
+                registry, topic, configs[topic], version=options.version, known=known.get(topic)
+            )
+        except UnknownVersionError as error:
+            raise InvalidOptionError(
+                f"Option schemaVersion, of the topic {topic}: {error.message}"
+            ) from error
+        except UnknownSubjectError as error:
+            raise UnknownSubjectError(
+                f"The schema of the topic {topic} is gone. {error.message} Register it again with "
+                "the id that it had, in the mode IMPORT."
+            ) from error
+        assert schemas is not None, "a topic with an encoding has a subject"
+        found[topic] = schemas
     return found
 
 
@@ -89,10 +122,17 @@ def common_schema(schemas: Mapping[str, ValueSchemas], options: SchemaOptions) -
     if not schemas:
         _refuse_needless(options.values)
         return full_schema(include_headers=options.include_headers)
-    offered = {
-        topic: _offered(each.reader, options.values, include_headers=options.include_headers)
-        for topic, each in schemas.items()
-    }
+    offered = {}
+    for topic, each in schemas.items():
+        try:
+            offered[topic] = _offered(
+                each.reader, options.values, include_headers=options.include_headers
+            )
+        except UnsupportedSchemaError as error:
+            raise InvalidOptionError(
+                f"The topic {topic} cannot be read under {each.reader_name}: {error.message} "
+                "Choose another one with the option schemaVersion."
+            ) from error
     [first, *others] = offered
     for other in others:
         if offered[other] != offered[first]:
@@ -122,16 +162,28 @@ def _refuse_needless(options: ValueOptions) -> None:
 class ReadSchemas:
     """The schemas of one read, whose columns Spark has fixed. Not thread-safe.
 
-    A topic is read under one schema from its first planning on, whatever is registered later.
+    A topic is read under one schema from its first planning on, whatever is registered later; one
+    that was created anew is another topic.
     """
 
     def __init__(self, columns: ColumnChoice, *, include_headers: bool) -> None:
         self._columns = columns
         self._include_headers = include_headers
-        self._readers: dict[str, str] = {}
+        self._known: dict[str, ValueSchemas] = {}  # by topic id
+
+    def known(self, seen: Snapshot, topics: Iterable[str]) -> dict[str, ValueSchemas] | None:
+        """What the last answers said of those ``topics`` that are still there; None if there is one
+        that was not met yet."""
+        found = {}
+        for topic in sorted({*topics} & seen.configs.keys()):
+            known = self._known.get(seen.topic_ids[topic])
+            if known is None:
+                return None
+            found[topic] = known
+        return found
 
     def find(
-        self, configs: Configs, registry: Callable[[], SchemaRegistry]
+        self, seen: Snapshot, registry: Callable[[], SchemaRegistry]
     ) -> dict[str, ValueSchemas]:
         """Those of the topics that have one, for the tasks; to be asked after the ends of what
         they read are known, so that it has all schemas that they meet.
@@ -139,40 +191,53 @@ class ReadSchemas:
         Raises InvalidOptionError for topics that do not have the columns, CoordinationError.
         """
         columns, headers = self._columns, self._include_headers
-        if not configs:
+        if not seen.configs:
             return {}  # they are away, or a pattern has none yet
-        if not has_schemas(configs):
+        if not has_schemas(seen.configs):
             _refuse_needless(columns.values)
-            check_columns(columns.schema, full_schema(include_headers=headers))
+            _check(columns.schema, full_schema(include_headers=headers), [*seen.configs])
             return {}
-        found = find_schemas(registry(), configs, columns.values)
-        return {
-            topic: replace(each, reader=self._reader(topic, each)) for topic, each in found.items()
+        known = {
+            topic: self._known[topic_id]
+            for topic, topic_id in seen.topic_ids.items()
+            if topic_id in self._known
         }
+        found = find_schemas(registry(), seen.configs, columns.values, known=known)
+        for topic in found.keys() - known.keys():
+            found[topic] = self._as_columns(topic, found[topic])
+        self._known = {seen.topic_ids[topic]: each for topic, each in found.items()}
+        return found
 
-    def _reader(self, topic: str, schemas: ValueSchemas) -> str:
-        """The newest schema of the topic that has the columns."""
-        if topic not in self._readers:
-            values = self._columns.values
-            newest_first = [schemas.reader]
-            if values.version is None:
-                newest_first += reversed(list(schemas.writers.values()))
-            problem: InvalidOptionError | None = None
-            for text in newest_first:
-                try:
-                    offered = _offered(
-                        text,
-                        # Spark has chosen from them.
-                        replace(values, columns=None),
-                        include_headers=self._include_headers,
-                    )
-                    check_columns(self._columns.schema, offered)
-                except InvalidOptionError as error:
-                    problem = problem or error
-                else:
-                    self._readers[topic] = text
-                    break
+    def _as_columns(self, topic: str, schemas: ValueSchemas) -> ValueSchemas:
+        """To be read under the newest schema that has the columns."""
+        # Spark has chosen from them.
+        values = replace(self._columns.values, columns=None)
+        assert schemas.reader_id is not None, "it was found"
+        newest_first = [schemas.reader_id]
+        if values.version is None:
+            newest_first += sorted(schemas.writers, key=schemas.versions.__getitem__, reverse=True)
+        problem: LogbusError | None = None
+        for schema_id in newest_first:
+            try:
+                offered = _offered(
+                    schemas.writers[schema_id], values, include_headers=self._include_headers
+                )
+                _check(self._columns.schema, offered, [topic])
+            except (InvalidOptionError, UnsupportedSchemaError) as error:
+                problem = problem or error
             else:
-                assert problem is not None
-                raise problem
-        return self._readers[topic]
+                return schemas.read_under(schema_id)
+        assert problem is not None
+        raise problem
+
+
+def _check(schema: StructType, offered: StructType, topics: Sequence[str]) -> None:
+    """Raises InvalidOptionError unless the topics' columns that are offered have those of
+    ``schema``."""
+    try:
+        check_columns(schema, offered)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(
+            f"{error.message} So it is with {', '.join(sorted(topics)[:10])}; topics with other "
+            "columns are read apart, and so is a topic that was created anew with others."
+        ) from error

@@ -81,7 +81,7 @@ def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) 
     decides what that means. Otherwise they raise UnknownTopicError. A partition whose leader is
     away raises BrokerUnavailableError, which a later try may not.
     """
-    described = _describe(admin, selection)
+    described = describe_topics(admin, selection, ends=True)
     if not missing_ok:
         _require_topics(admin, selection, described)
     spans: dict[TopicPartition, Span] = {}
@@ -105,7 +105,9 @@ def take_snapshot(admin: LogQueries, selection: Selection, *, missing_ok: bool) 
     )
 
 
-def _describe(admin: LogQueries, selection: Selection) -> dict[str, TopicDescription]:
+def describe_topics(
+    admin: LogQueries, selection: Selection, *, ends: bool
+) -> dict[str, TopicDescription]:
     """The topics of ``selection`` that exist, usually in one request for each broker."""
     names: Sequence[str] | None = named_topics(selection)
     for _ in range(_TRIES):
@@ -114,7 +116,7 @@ def _describe(admin: LogQueries, selection: Selection) -> dict[str, TopicDescrip
         if not names:
             return {}
         try:
-            return admin.describe(names, ends=True)
+            return admin.describe(names, ends=ends)
         except UnknownTopicError:
             names = None  # not all are there, or one went between two answers: list what is
     raise BrokerUnavailableError(

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
+from spark_logbus.errors import CoordinationError
 from spark_logbus.spark.group import GroupCommitter
 
 if TYPE_CHECKING:
@@ -91,6 +92,15 @@ class DriverConnections:
 
             self._registry = SchemaRegistry(self._open_session())
         return self._registry
+
+    def require_zookeeper(self) -> None:
+        """Raises CoordinationError if ZooKeeper is known not to answer now; does not wait."""
+        from spark_logbus.zookeeper import SessionState
+
+        if self._session is not None and self._session.state is not SessionState.CONNECTED:
+            raise CoordinationError(
+                f"ZooKeeper at {self._session.connect.servers} does not answer now."
+            )
 
     def _open_session(self) -> Session:
         self._await_discovery()

@@ -31,7 +31,7 @@ from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
-from spark_logbus.schemas.registry import SchemaRegistry
+from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from tests.builders.typed import FLIGHT, flight, flights
 from tests.helpers import wait_until
 from tests.servers.zookeeper import session
@@ -238,6 +238,7 @@ def test_values_that_do_not_decode_are_told_and_gone_past(cluster: Cluster, toge
         found = records(consumer, 4)
         assert [record.value for record in found] == flights(0, 4)
         assert [record.offset for record in found] == [0, 2, 4, 5]
+        assert consumer.dropped_records == 2
 
 
 def test_a_client_without_zookeeper_says_so(cluster: Cluster, topic: str) -> None:
@@ -246,3 +247,39 @@ def test_a_client_without_zookeeper_says_so(cluster: Cluster, topic: str) -> Non
         consumer.assign([TopicPartition(topic, 0)])
         with pytest.raises(InvalidRequestError, match=r"Cluster\.from_zookeeper"):
             consumer.poll(5)
+
+
+def test_records_of_a_schema_that_is_gone_are_told_or_left_out(
+    brokers: EmbeddedCluster, cluster: Cluster, encoding: str
+) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    own = json.loads(FLIGHT) | {"doc": topic}  # or another subject would keep the id
+    Admin(cluster).create_topic(topic, partitions=1, value_schema=own, value_encoding=encoding)
+    publish(cluster, topic, flights(0, 2))
+    first = schema_id_of(cluster, topic)
+    with session(brokers.zookeeper) as opened:
+        SchemaRegistry(opened).register(f"{topic}-value", NEWER)
+        later = {"carrier": "B6", "number": 7, "delay": None, "gate": "C1"}
+        publish(cluster, topic, [later])
+        for permanent in (False, True):
+            SchemaAdministration(opened).delete_version(f"{topic}-value", 1, permanent=permanent)
+            if not permanent:
+                with Consumer(cluster) as consumer:
+                    consumer.assign_topics(topic)
+                    assert len(records(consumer, 3)) == 3
+    partition = TopicPartition(topic, 0)
+    with Consumer(cluster) as consumer:
+        consumer.assign([partition])
+        for poll in (consumer.poll, consumer.poll_arrow):
+            with pytest.raises(UndecodableRecordError) as raised:
+                poll(30)
+            said = str(raised.value)
+            assert f"The value of {partition} at offset 0 does not decode" in said
+            assert f"its schema id is {first}, which the topic's subject '{topic}-value'" in said
+            assert "in the mode IMPORT" in said
+            assert "on_undecodable" in said
+    with Consumer(cluster, ConsumerConfig(on_undecodable="drop")) as consumer:
+        consumer.assign([partition])
+        [found] = records(consumer, 1)
+        assert (found.offset, found.value) == (2, later)
+        assert consumer.dropped_records == 2

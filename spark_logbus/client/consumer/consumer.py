@@ -62,13 +62,13 @@ class Consumer:
         self._config = config or ConsumerConfig()
         self._admin = Admin(cluster)
         failures = PartitionFailures(cluster)
-        values = TopicValues(cluster, self._config)
+        self._values = TopicValues(cluster, self._config)
         self._fetcher = Fetcher(cluster, self._config, failures)
         self._reading = Reading(
             Places(cluster, self._config, failures, group=self._opened_group),
             self._fetcher,
             failures,
-            values,
+            self._values,
             out_of_range=self._config.out_of_range,
         )
         self._group: ConsumerGroup | None = None
@@ -201,6 +201,12 @@ class Consumer:
         return self._reading.find_position(topic_partition).offset
 
     # -- reading --------------------------------------------------------------------------
+
+    @property
+    def dropped_records(self) -> int:
+        """The number of records that were left out so far, as their values do not decode and
+        ``on_undecodable`` is ``"drop"``."""
+        return self._values.dropped
 
     def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
         """Records that arrive within ``timeout_s``; returns all that are there as soon as there

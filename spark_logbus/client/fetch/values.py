@@ -186,13 +186,12 @@ class ValueReader:
                 f"{decoded.undecodable[0].reason}. {_REMEDY}"
             )
         if not self.dropped:
-            span = OffsetRange(topic_partition, header.base_offset, header.next_offset)
+            first = header.base_offset + read["offset_delta"][int(left_out[0])].as_py()
             logger.warning(
-                "Records of %s that do not decode are left out, as the option says; of %s %d, the "
-                "first because of this: %s.",
-                self._schemas.topic,
-                span,
-                len(left_out),
+                "Records of %s that do not decode are left out, as the option says; the first is "
+                "that at offset %d: %s.",
+                topic_partition,
+                first,
                 decoded.undecodable[0].reason,
             )
         self.dropped += len(left_out)
