@@ -19,6 +19,7 @@ from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, OffsetSpec, RewindMark, TopicPartition
 from spark_logbus.protocol import PartitionEnds
 from spark_logbus.retry import RetryPolicy
+from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.spark.driver import DriverConnections
 from spark_logbus.spark.group import GroupCommitter
 from tests.fakes.clock import ManualClock
@@ -121,6 +122,9 @@ class World:
 
     def bootstrap(self) -> Bootstrap:
         return Bootstrap.of("h:1")
+
+    def registry(self) -> SchemaRegistry:
+        raise AssertionError("topics without a schema need no registry")
 
     def close(self) -> None:
         pass
