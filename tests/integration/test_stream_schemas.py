@@ -18,12 +18,14 @@ from spark_logbus.datasource.stream_driver import StreamDriver
 from spark_logbus.datasource.stream_offset import UNRESOLVED
 from spark_logbus.datasource.task import read_partition
 from spark_logbus.datasource.value_schemas import look_up_schema
-from spark_logbus.errors import CoordinationError, UndecodableRecordError
+from spark_logbus.errors import CoordinationError, InvalidOptionError, UndecodableRecordError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.retry import RetryPolicy
 from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.schemas.compatibility import Compatibility
+from spark_logbus.schemas.errors import UnknownSubjectError
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from spark_logbus.schemas.registry.subjects import Mode
 from spark_logbus.spark.driver import DriverConnections
@@ -78,6 +80,7 @@ class Query:
             "zookeeper": servers.zookeeper, "subscribe": topic, "startingOffsets": "earliest",
             **options,
         }  # fmt: skip
+        self.given = {name: value for name, value in self.given.items() if value}
         self.columns = look_up_schema(schema_options(self.given))
         self.at: dict[str, Any] = UNRESOLVED.to_json()
         self.rows: list[dict[str, Any]] = []
@@ -289,3 +292,146 @@ def test_records_of_a_schema_that_is_gone_are_told_dropped_kept_and_read_again(
     with failing.run() as run:
         run.micro_batch()
     assert numbers(failing) == [0, 1, 2, 3]
+
+
+def test_a_topic_that_is_created_anew_is_read_under_its_own_schema(
+    servers: EmbeddedCluster, cluster: Cluster
+) -> None:
+    """Under a running query, and between two runs; the new one first has the columns, then not."""
+    topic = topic_of(cluster, "columns", "anew")
+    publish(cluster, topic, flights(0, 3))
+    query = Query(servers, topic, flatten="true", columns="number,offset", failOnDataLoss="false")
+    fields = json.loads(FLIGHT)["fields"]
+    with query.run() as run:
+        run.micro_batch()
+        created_anew(cluster, topic, {"type": "record", "name": "Other", "fields": fields[1:2]})
+        publish(cluster, topic, [{"number": 7}])
+        assert [row["number"] for row in run.micro_batch()] == [7]
+    text = {"name": "number", "type": "string"}
+    created_anew(cluster, topic, {"type": "record", "name": "Third", "fields": [text]})
+    publish(cluster, topic, [{"number": "x"}])
+    with query.run() as run, pytest.raises(InvalidOptionError) as raised:
+        run.micro_batch()
+    said = str(raised.value)
+    assert "The schema gives column number the type int, the source has string" in said
+    assert "So it is with anew; " in said
+    assert "created anew" in said
+
+
+def created_anew(cluster: Cluster, topic: str, schema: dict[str, Any]) -> None:
+    admin = Admin(cluster)
+    admin.delete_topic(topic)
+    subject = f"{topic}-{schema['name']}"
+    admin.create_topic(topic, partitions=1, value_schema=schema, value_subject=subject)
+
+
+@pytest.mark.parametrize("new", ["another schema", "none"])
+def test_a_pattern_that_meets_a_topic_with_other_columns_names_it(
+    servers: EmbeddedCluster, cluster: Cluster, new: str
+) -> None:
+    prefix = f"met-{new.partition(' ')[0]}"
+    first = topic_of(cluster, "avro", f"{prefix}-1")
+    publish(cluster, first, flights(0, 2))
+    query = Query(servers, "", subscribe="", subscribePattern=f"{prefix}-.*")
+    with query.run() as run:
+        run.micro_batch()
+        schema = json.loads(NEWER.replace("Flight", "Gated")) if new == "another schema" else None
+        Admin(cluster).create_topic(f"{prefix}-2", partitions=1, value_schema=schema)
+        publish(cluster, first, flights(2, 1))
+        if schema is not None:  # its fields are there, and one more that is not read
+            schema["fields"] = [{"name": "x", "type": "int"}]
+            assert len(run.micro_batch()) == 1
+            Admin(cluster).create_topic(f"{prefix}-3", partitions=1, value_schema=schema)
+            publish(cluster, first, flights(3, 1))
+            said = f"So it is with {prefix}-3; topics with other columns are read apart"
+        else:
+            said = f"The topic {prefix}-1 has a schema and {prefix}-2 has none; read them apart"
+        with pytest.raises(InvalidOptionError, match=said):
+            run.micro_batch()
+
+
+def test_a_query_goes_on_from_its_checkpoint_under_the_schema_that_has_its_columns(
+    servers: EmbeddedCluster, cluster: Cluster, encoding: str
+) -> None:
+    """What was registered since the DataFrame was made, or the last run, changes no column."""
+    topic = topic_of(cluster, encoding, f"evolved-{encoding}")
+    publish(cluster, topic, flights(0, 2))
+    query = Query(servers, topic, flatten="true")
+    register(servers, topic, NEWER)
+    with query.run() as run:
+        run.micro_batch()
+        publish(cluster, topic, [later(2)])
+        run.micro_batch()
+    publish(cluster, topic, [later(3)])
+    with query.run() as run:
+        run.micro_batch()
+    assert numbers(query) == [0, 1, 2, 3]
+    assert "gate" not in query.rows[3]
+    anew = Query(servers, topic, flatten="true")
+    with anew.run() as run:
+        assert [row["gate"] for row in run.micro_batch()] == ["?", "?", "C1", "C1"]
+
+
+def test_versions_that_are_asked_for(servers: EmbeddedCluster, cluster: Cluster) -> None:
+    topic = topic_of(cluster, "columns", "versions")
+    register(servers, topic, NEWER)
+    for word in ("latest", "-1"):
+        assert "gate" in Query(servers, topic, flatten="true", schemaVersion=word).columns.names
+    old = Query(servers, topic, flatten="true", schemaVersion="1").columns.names
+    assert "gate" not in old
+    for word, said in (
+        ("0", "Option schemaVersion: expected a whole number from 1"),
+        ("v1", "Option schemaVersion: expected a whole number from 1"),
+        ("999", "Option schemaVersion, of the topic versions: .* has no version 999; .* are 1, 2"),
+    ):
+        with pytest.raises(InvalidOptionError, match=said):
+            Query(servers, topic, schemaVersion=word)
+    with pytest.raises(InvalidOptionError, match="Option columns names gate, which"):
+        Query(servers, topic, schemaVersion="1", flatten="true", columns="gate")
+    with Session(servers.zookeeper, client_name="tests", expects_cluster=True) as session:
+        SchemaAdministration(session).delete_subject(f"{topic}-value")
+        assert "gate" in Query(servers, topic, flatten="true").columns.names
+        SchemaAdministration(session).delete_subject(f"{topic}-value", permanent=True)
+    with pytest.raises(UnknownSubjectError, match=r"schema of the topic versions is gone.*IMPORT"):
+        Query(servers, topic)
+
+
+def test_a_version_that_no_columns_can_have_is_told_and_gone_round(
+    servers: EmbeddedCluster, cluster: Cluster
+) -> None:
+    topic = topic_of(cluster, "avro", "recursive")
+    publish(cluster, topic, flights(0, 1))
+    query = Query(servers, topic)
+    child = {"name": "next", "type": ["null", "Flight"], "default": None}
+    fields = [*json.loads(FLIGHT)["fields"], child]
+    register(servers, topic, json.dumps({**json.loads(FLIGHT), "fields": fields}))
+    with pytest.raises(InvalidOptionError) as raised:
+        Query(servers, topic)
+    assert "The topic recursive cannot be read under version 2 of the schema" in str(raised.value)
+    assert "option schemaVersion" in str(raised.value)
+    with query.run() as run:
+        assert len(run.micro_batch()) == 1
+    assert Query(servers, topic, schemaVersion="1").columns == query.columns
+
+
+@pytest.mark.long
+def test_three_hundred_versions_are_read_in_one_go(
+    servers: EmbeddedCluster, cluster: Cluster, encoding: str
+) -> None:
+    """One record batch each."""
+    topic = topic_of(cluster, encoding, f"many-{encoding}")
+    with Session(servers.zookeeper, client_name="tests", expects_cluster=True) as session:
+        registry = SchemaRegistry(session)
+        SchemaAdministration(session).set_compatibility(f"{topic}-value", Compatibility.NONE)
+        for number in range(300):
+            added = {"name": f"f{number}", "type": "int", "default": number}
+            fields = [*json.loads(FLIGHT)["fields"], added]
+            registry.register(
+                f"{topic}-value", json.dumps({**json.loads(FLIGHT), "fields": fields})
+            )
+            publish(cluster, topic, [{**flights(number, 1)[0], f"f{number}": -number}])
+    query = Query(servers, topic, flatten="true")
+    with query.run() as run:
+        rows = run.micro_batch()
+    assert numbers(query) == list(range(300))
+    assert [row["f299"] for row in rows] == [299] * 299 + [-299]
