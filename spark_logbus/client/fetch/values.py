@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -38,13 +38,17 @@ from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder, Undecodable
 from spark_logbus.schemas.columns.evolution import Resolver
-from spark_logbus.schemas.columns.inlined import Node, parse, record_of, with_fields
+from spark_logbus.schemas.columns.inlined import parse, record_of, with_fields
 from spark_logbus.topic_schemas import Encoding
 
 logger = logging.getLogger(__name__)
 
 #: Record batches below this come whole: to cut out their columns takes longer than to send them.
 LEAST_CUT_BYTES: Final = 32 << 10
+
+# Versions of a schema of which a fetch asks for some fields only; what was written with others
+# comes whole.
+_MOST_CUT: Final = 16
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 
@@ -82,11 +86,11 @@ class ValueReader:
         self._on_undecodable = on_undecodable
         self._find_writer = find_writer
         self._writers: dict[int, _Writer] = {}
-        self._fields = fields
+        self._fields = None if fields is None else tuple(fields)
         #: The number of records that were left out.
         self.dropped = 0
-        self._reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
-        read = self._reader if fields is None else with_fields(record_of(self._reader), fields)
+        reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
+        read = reader if fields is None else with_fields(record_of(reader), fields)
         #: The type of the values.
         self.arrow_type = arrow_type(read)
 
@@ -96,7 +100,10 @@ class ValueReader:
         if self._schemas.encoding is not Encoding.COLUMNS:
             return None
         chosen = {}
-        for schema_id in self._schemas.writers:
+        # The newest, as records have them as a rule, and each takes milliseconds.
+        versions = self._schemas.versions
+        newest = sorted(self._schemas.writers, key=lambda each: -versions.get(each, each))
+        for schema_id in newest[:_MOST_CUT]:
             writer = self._writer(schema_id)
             if writer.problem is None:
                 chosen[schema_id] = writer.places
@@ -266,7 +273,7 @@ class ValueReader:
         text = self._schemas.writers.get(schema_id)
         if text is None and self._find_writer is not None and not self._reads_nothing:
             text = self._find_writer(schema_id)
-        writer = _Writer(self._schemas, schema_id, text, self._reader, self._fields)
+        writer = _Writer(self._schemas, schema_id, text, self._fields)
         if text is not None:
             self._writers[schema_id] = writer  # one that there is not may be registered later
         return writer
@@ -280,8 +287,7 @@ class _Writer:
         schemas: ValueSchemas,
         schema_id: int,
         text: str | None,
-        reader: Node,
-        fields: Sequence[str] | None,
+        fields: tuple[str, ...] | None,
     ) -> None:
         """``text`` is None for an id that stands for no schema."""
         #: Of a record batch of layout 1; None: not known.
@@ -292,8 +298,7 @@ class _Writer:
         self.problem: str | None = None
         if fields is not None and not fields:
             self.places = ()
-            return
-        if text is None:
+        elif text is None:
             self.places = ()
             self.problem = (
                 f"its schema id is {schema_id}, which the topic's subject {schemas.subject!r} does "
@@ -302,24 +307,33 @@ class _Writer:
             )
         else:
             try:
-                self._resolve(text, reader, fields, schemas.encoding)
+                self.stored_type = _stored_type(text)
+                resolution = _resolution(text, schemas.reader, fields, schemas.encoding)
+                self.places = resolution.places
+                self.resolve = resolution.resolve
+                self.decode = resolution.decode
             except (SchemaResolutionError, UnsupportedSchemaError) as error:
                 self.problem = (
                     f"{schemas.named(schema_id)} cannot be read under {schemas.reader_name}: "
                     f"{error.message.rstrip('.')}"
                 )
 
-    def _resolve(
-        self, text: str, reader: Node, fields: Sequence[str] | None, encoding: Encoding
+
+class _Resolution:
+    """The way from the values of one schema to those of another. Thread-safe."""
+
+    def __init__(
+        self, text: str, reader: str, fields: tuple[str, ...] | None, encoding: Encoding
     ) -> None:
         node = parse(text)
-        self.stored_type = arrow_type(node)
-        self._resolver = Resolver(node, reader, fields=fields)
-        names = self._resolver.writer_fields
+        self._resolver = Resolver(node, parse(reader), fields=fields)
+        needed = self._resolver.writer_fields
+        self.places: tuple[int, ...] | None = None
+        stored = arrow_type(node)
+        if needed is not None and len(needed) < stored.num_fields:
+            self.places = tuple(stored.get_field_index(name) for name in needed)
         if encoding is Encoding.AVRO:
-            self._decoder = Decoder(node, fields=names)
-        if names is not None and len(names) < self.stored_type.num_fields:
-            self.places = tuple(self.stored_type.get_field_index(name) for name in names)
+            self._decoder = Decoder(node, fields=needed)
 
     def resolve(self, values: pa.Array) -> Decoded:
         """Values of a record batch of layout 1 as values of the reader's schema."""
@@ -331,6 +345,16 @@ class _Writer:
         resolved = self.resolve(decoded.values)
         undecodable = sorted([*decoded.undecodable, *resolved.undecodable], key=_row)
         return Decoded(resolved.values, undecodable)
+
+
+# A process reads under few schemas, again and again: each of Spark's tasks, and each micro-batch
+# that is prefetched, has a reader of its own.
+_resolution = lru_cache(maxsize=64)(_Resolution)
+
+
+@lru_cache(maxsize=64)
+def _stored_type(text: str) -> pa.DataType:
+    return arrow_type(parse(text))
 
 
 def _row(undecodable: Undecodable) -> int:
