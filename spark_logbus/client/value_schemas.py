@@ -68,6 +68,9 @@ class WriterSchema:
     text: str
     """As JSON, with all that it refers to."""
 
+    version: int | None = None
+    """Its version in the topic's subject; None: it is not known."""
+
 
 @contextmanager
 def opened_registry(cluster: Cluster, *, client_name: str) -> Iterator[SchemaRegistry]:
@@ -101,8 +104,9 @@ def find_writer_schema(registry: SchemaRegistry, config: Mapping[str, str]) -> W
     schemas = TopicSchemas.from_topic_config(config)
     if schemas.value_encoding is None or schemas.value_subject is None:
         return None
-    schema_id = registry.version(schemas.value_subject).schema_id
-    return WriterSchema(schemas.value_encoding, schema_id, json.dumps(registry.avro(schema_id)))
+    latest = registry.version(schemas.value_subject)
+    text = json.dumps(registry.avro(latest.schema_id))
+    return WriterSchema(schemas.value_encoding, latest.schema_id, text, latest.version)
 
 
 def find_value_schemas(

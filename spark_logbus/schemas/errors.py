@@ -89,5 +89,9 @@ class ReferenceExistsError(InvalidRequestError):
     """The deletion of a version that another schema refers to."""
 
 
+class SubjectChangedError(InvalidRequestError):
+    """A registration that was meant to follow another version than the subject's latest."""
+
+
 class IdMismatchError(InvalidRequestError):
     """An imported id that stands for another schema."""

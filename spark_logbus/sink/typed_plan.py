@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from typing import Final
 
 from pyspark.sql.types import StructType
 
 from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.offsets.descriptions import TopicDescription
-from spark_logbus.schemas.errors import IncompatibleSchemaError
+from spark_logbus.schemas.errors import (
+    IncompatibleSchemaError,
+    NotPermittedError,
+    SubjectChangedError,
+)
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.sink.columns import SinkColumns
 from spark_logbus.sink.options import SinkOptions
 from spark_logbus.sink.typed_columns import check_typed_columns, evolved
 from spark_logbus.topic_schemas import TopicSchemas
 from spark_logbus.zookeeper import Session
+
+_TRIES: Final = 20  # at adding columns that others add columns beside
 
 
 def plan_typed(
@@ -56,18 +63,42 @@ def _plan(
     schema = StructType.fromJson(json.loads(schema_json))
     with Session(zookeeper, client_name="spark-sink", expects_cluster=True) as session:
         registry = SchemaRegistry(session)
-        found = find_writer_schema(registry, dict(config))
-        assert found is not None, "a topic with an encoding has a schema"
-        text = evolved(schema, found.text, topic=topic) if evolve else None
-        # Before anything is registered: a version whose rows do not fit would stay.
-        columns = check_typed_columns(schema, text or found.text, topic=topic)
-        if text is not None:
+        for _ in range(_TRIES):
             try:
-                made = registry.register(subject, text)
-            except IncompatibleSchemaError as error:
-                raise InvalidOptionError(
-                    f"Option evolve: the columns of the DataFrame make no compatible version of "
-                    f"the schema of topic {topic}: {error.message}"
-                ) from error
-            found = WriterSchema(found.encoding, made.schema_id, text)
-    return columns, found
+                return _found(registry, topic, subject, dict(config), schema, evolve=evolve)
+            except SubjectChangedError as error:
+                changed = error  # by another writer, whose columns are to stay
+        raise changed
+
+
+def _found(
+    registry: SchemaRegistry,
+    topic: str,
+    subject: str,
+    config: dict[str, str],
+    schema: StructType,
+    *,
+    evolve: bool,
+) -> tuple[SinkColumns, WriterSchema]:
+    """Raises SubjectChangedError if somebody else registers a version meanwhile."""
+    found = find_writer_schema(registry, config)
+    assert found is not None, "a topic with an encoding has a schema"
+    text = evolved(schema, found.text, topic=topic) if evolve else None
+    # Before anything is registered: a version whose rows do not fit would stay.
+    columns = check_typed_columns(schema, text or found.text, topic=topic)
+    if text is None:
+        return columns, found
+    try:
+        made = registry.register(subject, text, after=found.version)
+    except IncompatibleSchemaError as error:
+        raise InvalidOptionError(
+            f"Option evolve: the columns of the DataFrame make no compatible version of "
+            f"the schema of topic {topic}: {error.message}"
+        ) from error
+    except NotPermittedError as error:
+        raise InvalidOptionError(
+            f"Option evolve: the schema of topic {topic} takes no new version, which the columns "
+            f"of the DataFrame need: {error.message} Set its mode to READWRITE, or leave those "
+            "columns out."
+        ) from error
+    return columns, WriterSchema(found.encoding, made.schema_id, text, made.version)

@@ -20,6 +20,7 @@ from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     NotPermittedError,
     SchemaTooLargeError,
+    SubjectChangedError,
     UnknownSchemaError,
     UnknownSubjectError,
     UnknownVersionError,
@@ -235,10 +236,13 @@ class SchemaRegistry:
         normalize: bool = False,
         schema_id: int | None = None,
         version: int | None = None,
+        after: int | None = None,
     ) -> RegisteredSchema:
         """Register a schema, or find it registered. ``schema_id`` is for the mode IMPORT; in
-        another one ``version`` only says which is expected to be the next. Raises InvalidNameError,
-        InvalidSchemaError, IncompatibleSchemaError, NotPermittedError, IdMismatchError."""
+        another one ``version`` only says which is expected to be the next. ``after`` is the latest
+        version that it was made from: nothing is registered after another one. Raises
+        InvalidNameError, InvalidSchemaError, IncompatibleSchemaError, NotPermittedError,
+        IdMismatchError, SubjectChangedError."""
         paths.subject(subject)
 
         def step(deadline: Deadline) -> RegisteredSchema:
@@ -257,6 +261,8 @@ class SchemaRegistry:
                 and version in (None, found.version)
             ):
                 return self._registered(subject, found, self.by_id(found.schema_id))
+            if after is not None:
+                _check_latest(read.subject, after)
             if mode is not Mode.IMPORT:
                 _check_version(read.subject, version)
                 self._require_compatible(read.subject, schema, settings)
@@ -267,11 +273,11 @@ class SchemaRegistry:
                 references=tuple((each.subject, each.version) for each in content.references),
             )
             replaced = self._replaced(read.subject, given.schema_id, deadline)
-            after = added(read.subject, new, without=replaced)
+            changed = added(read.subject, new, without=replaced)
             operations = [
                 *([] if settings_node is None else [self._store.check_settings(settings_node)]),
                 *given.operations,
-                self._store.write(read, after),
+                self._store.write(read, changed),
             ]
             for each in used.values():
                 if each.subject.name != subject:
@@ -496,6 +502,16 @@ def _check_version(subject: Subject, version: int | None) -> None:
         raise InvalidSchemaError(
             f"The next version of the subject {subject.name!r} is {next_version(subject)}, not "
             f"{version}; leave the version out, or set the mode IMPORT."
+        )
+
+
+def _check_latest(subject: Subject, version: int) -> None:
+    """Raises SubjectChangedError unless the latest version is that one."""
+    latest = subject.live[-1].version if subject.live else None
+    if latest != version:
+        raise SubjectChangedError(
+            f"A schema was to follow version {version} of the subject {subject.name!r}, whose "
+            f"latest version is {latest} by now; make it from that one."
         )
 
 
