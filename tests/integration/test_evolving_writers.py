@@ -88,7 +88,9 @@ def test_what_stands_against_a_new_version_is_said(
         registry.register(f"{topic}-value", json.dumps(with_odd))
         registry.register(f"{topic}-value", json.dumps({**schema, "doc": "again"}))
         administration.set_compatibility(f"{topic}-value", Compatibility.BACKWARD_TRANSITIVE)
-        said = f"Option evolve: .* no compatible version of the schema of topic {topic}: .*version 2"
+        said = (
+            f"Option evolve: .* no compatible version of the schema of topic {topic}: .*version 2"
+        )
     before = SchemaRegistry(session).versions(f"{topic}-value")
     with pytest.raises(InvalidOptionError, match=said):
         planned(servers, admin, topic, x="long")

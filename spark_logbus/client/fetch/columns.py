@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -83,6 +84,7 @@ class FetchedColumns:
             fetched[-1].next_offset,
             _concatenated([one.offsets() for one in fetched])
             if any(one.has_gaps for one in fetched)
+            or any(one.next_offset != other.base_offset for one, other in pairwise(fetched))
             else None,
             header.timestamp_type,
             size_bytes,

@@ -22,6 +22,7 @@ from pyarrow import types
 
 from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import (
+    RecordBatchTooLargeError,
     SchemaResolutionError,
     UndecodableRecordError,
     UnsupportedSchemaError,
@@ -36,7 +37,12 @@ from spark_logbus.record.header import verify_against
 from spark_logbus.record.plain import integers
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
-from spark_logbus.schemas.columns.decoder import Decoded, Decoder, Undecodable
+from spark_logbus.schemas.columns.decoder import (
+    MAX_DECODED_BYTES,
+    Decoded,
+    Decoder,
+    Undecodable,
+)
 from spark_logbus.schemas.columns.evolution import Resolver
 from spark_logbus.schemas.columns.inlined import parse, record_of, with_fields
 from spark_logbus.topic_schemas import Encoding
@@ -177,7 +183,11 @@ class ValueReader:
         """
         if self._reads_nothing:
             return columns | {"value": struct_of([], [], len(rows), None)}
-        decoded = self._decoded(columns["value"], header)
+        try:
+            decoded = self._decoded(columns["value"], header)
+        except RecordBatchTooLargeError as error:
+            reason = f"its record batch is too large to be decoded ({error.message.rstrip('.')})"
+            decoded = self._none_of(columns["value"], reason)
         read = self._told(columns, decoded)
         if not decoded.undecodable or self._on_undecodable is OnUndecodable.KEEP:
             return read
@@ -214,7 +224,10 @@ class ValueReader:
             return columns
         if self._reads_nothing:
             return {**columns, "value": struct_of([], [], len(columns["value"]), None)}
-        decoded = self._decoded(columns["value"], header)
+        try:
+            decoded = self._decoded(columns["value"], header)
+        except RecordBatchTooLargeError:
+            return None
         if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
             return None
         return self._told(columns, decoded)
@@ -226,7 +239,10 @@ class ValueReader:
         return read
 
     def _decoded(self, values: pa.Array, header: RecordBatchHeader) -> Decoded:
-        """``values`` as they were written, or datums, as the reader's."""
+        """``values`` as they were written, or datums, as the reader's.
+
+        Raises RecordBatchTooLargeError for datums that would take more than ``MAX_DECODED_BYTES``.
+        """
         if header.layout != fmt.LAYOUT_COLUMNS and header.schema_id == fmt.PLAIN_BYTES_SCHEMA:
             return self._decoded_framed(values)
         writer = self._writer(header.schema_id)
@@ -234,7 +250,7 @@ class ValueReader:
             return self._none_of(values, writer.problem)
         if header.layout == fmt.LAYOUT_COLUMNS:
             return writer.resolve(values)
-        return writer.decode(values, start=0)
+        return writer.decode(values, start=0, max_decoded_bytes=MAX_DECODED_BYTES)
 
     def _none_of(self, values: pa.Array, reason: str) -> Decoded:
         """None of ``values`` decodes, but for tombstones."""
@@ -246,6 +262,7 @@ class ValueReader:
         """Datums in Confluent's wire format; who wrote them may have chosen any id."""
         found = confluent_ids(datums)
         undecodable = list(found.undecodable)
+        left = MAX_DECODED_BYTES
         pieces: list[pa.Array] = []
         order: list[Any] = []
         for framed_id, rows in found.groups().items():
@@ -253,7 +270,10 @@ class ValueReader:
             if writer.problem is not None:
                 undecodable += [Undecodable(row, writer.problem) for row in rows.tolist()]
                 continue
-            part = writer.decode(datums.take(pa.array(rows)), start=PREFIX_BYTES)
+            part = writer.decode(
+                datums.take(pa.array(rows)), start=PREFIX_BYTES, max_decoded_bytes=left
+            )
+            left -= part.values.nbytes
             undecodable += [Undecodable(int(rows[at.row]), at.reason) for at in part.undecodable]
             pieces.append(part.values)
             order.append(rows)
@@ -339,9 +359,9 @@ class _Resolution:
         """Values of a record batch of layout 1 as values of the reader's schema."""
         return self._resolver.resolve(values)
 
-    def decode(self, datums: pa.Array, *, start: int) -> Decoded:
-        """Datums as values of the reader's schema."""
-        decoded = self._decoder.decode(datums, start=start)
+    def decode(self, datums: pa.Array, *, start: int, max_decoded_bytes: int) -> Decoded:
+        """Datums as values of the reader's schema. Raises RecordBatchTooLargeError."""
+        decoded = self._decoder.decode(datums, start=start, max_decoded_bytes=max_decoded_bytes)
         resolved = self.resolve(decoded.values)
         undecodable = sorted([*decoded.undecodable, *resolved.undecodable], key=_row)
         return Decoded(resolved.values, undecodable)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_logbus.client.fetch import values as values_module
 from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.client.fetch.values import ValueReader
@@ -192,6 +193,13 @@ def test_the_records_before_one_that_does_not_decode_come_first() -> None:
         read(data, reader())
 
 
+def test_offsets_are_right_behind_record_batches_that_are_left_out_whole() -> None:
+    good, broken = datum(2, 1), record_batch([BROKEN], schema_id=2)
+    data = partition(*[record_batch([good], schema_id=2), broken, broken] * 4)
+    rows = read(data, reader(on=OnUndecodable.DROP))
+    assert [offset for offset, _ in rows] == [0, 3, 6, 9]
+
+
 class TestConfluentsWireFormat:
     DATUMS = (
         framed(2, datum(2, 1)),
@@ -339,6 +347,47 @@ class TestColumns:
     def test_other_fields_of_the_record_can_be_read(self) -> None:
         rows = read(self.data(), self.reader(OnUndecodable.FAIL, fields=["a"]))
         assert [value and value["a"] for _, value in rows[:5]] == [0, 1, 2, None, 3]
+
+
+class TestBombs:
+    """A few bytes that become a thousand times as many, in the middle of honest record batches."""
+
+    WIDE = schema_of(
+        {"name": "a", "type": ["null", {"type": "fixed", "name": "F", "size": 60_000}]}
+    )
+    LISTS = schema_of({"name": "a", "type": {"type": "array", "items": ["null", "long"]}})
+
+    @pytest.mark.parametrize("schema_id", [1, 0])
+    def test_rows_that_would_take_too_much_go_by_the_option(
+        self, schema_id: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(values_module, "MAX_DECODED_BYTES", 1_000_000)
+        datums: list[bytes | None] = [b"\0" if schema_id else framed(1, b"\0")]
+        data = partition(
+            *[
+                record_batch(datums * (100 if at == 2 else 1), schema_id=schema_id)
+                for at in range(5)
+            ]
+        )
+        schemas = ValueSchemas("t", Encoding.AVRO, self.WIDE, {1: self.WIDE})
+        rows = read(data, ValueReader(schemas, on_undecodable=OnUndecodable.DROP))
+        assert [offset for offset, _ in rows] == [0, 1, 102, 103]
+        with pytest.raises(UndecodableRecordError, match=r"t-0\[2, 102\).*too large"):
+            read(data, ValueReader(schemas))
+
+    def test_many_schemas_share_one_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each value alone would be within it."""
+        monkeypatch.setattr(values_module, "MAX_DECODED_BYTES", 1_000_000)
+        bomb = b"\xa0\x8d\x06" + b"\0" * 50_000 + b"\0"  # an array of 50,000 nulls
+        data = partition(record_batch([framed(one, bomb) for one in range(1, 9)], schema_id=0))
+        schemas = ValueSchemas(
+            "t", Encoding.AVRO, self.LISTS, dict.fromkeys(range(1, 9), self.LISTS)
+        )
+        told = read(
+            data, ValueReader(schemas, on_undecodable=OnUndecodable.KEEP), column="undecodable"
+        )
+        sound = [offset for offset, one in told if one is None]
+        assert 0 < len(sound) < 8
 
 
 @pytest.mark.parametrize("encoding", Encoding)
