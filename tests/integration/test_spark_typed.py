@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_logbus.client import Producer, ProducerConfig
 from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.registry import SchemaRegistry
+from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import FLIGHT, flights
 from tests.helpers import wait_until
@@ -266,3 +266,25 @@ def test_a_stream_goes_on_under_the_schema_it_began_with(
         query.stop()
     assert [row["number"] for row in seen()] == [0, 1, 2, 9]
     assert seen()[-1]["tail"] is None
+
+
+def test_a_schema_that_is_gone_is_told_on_the_driver_with_the_remedy(
+    spark: SparkSession, logbus: Logbus, encoding: str
+) -> None:
+    topic = topic_of(logbus, encoding)
+    publish(logbus, topic, flights(0, 3))
+    logbus.register(f"{topic}-value", NEWER)
+    publish(logbus, topic, [{"carrier": "XX", "number": 3, "delay": 1.0, "gate": "B"}])
+    with Session(logbus.zookeeper, client_name="tests", expects_cluster=True) as session:
+        for permanent in (False, True):
+            SchemaAdministration(session).delete_version(f"{topic}-value", 1, permanent=permanent)
+    with pytest.raises(PySparkException) as raised:
+        read(spark, logbus, topic).collect()
+    said = str(raised.value)
+    assert "UndecodableRecordError" in said
+    assert f"3 of the records {topic}-0[0, 3) do not decode" in said
+    assert "register it with that id again, in the mode IMPORT of the subject" in said
+    assert read(spark, logbus, topic, onUndecodable="drop").count() == 1
+    kept = dicts(read(spark, logbus, topic, onUndecodable="keep"), "offset")
+    assert [row["undecodable"] is None for row in kept] == [False] * 3 + [True]
+    assert read(spark, logbus, topic, columns="offset").count() == 4

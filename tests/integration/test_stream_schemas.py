@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.client import Admin, Cluster, Producer
+from spark_logbus.client import Admin, Cluster, Producer, value_schemas
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import parse_options, schema_options
 from spark_logbus.datasource.stream_driver import StreamDriver
@@ -25,7 +25,7 @@ from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.schemas.compatibility import Compatibility
-from spark_logbus.schemas.errors import UnknownSubjectError
+from spark_logbus.schemas.errors import SchemaTooLargeError, UnknownSubjectError
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
 from spark_logbus.schemas.registry.subjects import Mode
 from spark_logbus.spark.driver import DriverConnections
@@ -57,9 +57,10 @@ def encoding(request: pytest.FixtureRequest) -> str:
     return encoding
 
 
-@pytest.fixture(params=["prefetched", "by tasks"])
-def prefetched(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "prefetched")
+# Of tests that start ZooKeeper anew, which takes seconds.
+one_encoding = pytest.mark.parametrize(
+    "encoding", ["columns", pytest.param("avro", marks=pytest.mark.long)], indirect=True
+)
 
 
 @contextmanager
@@ -158,6 +159,8 @@ def later(number: int) -> dict[str, Any]:
     return {"carrier": "B6", "number": number, "delay": None, "tail": None, "gate": "C1"}
 
 
+@one_encoding
+@pytest.mark.parametrize("prefetched", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_known_schema_needs_no_zookeeper_and_a_new_one_waits_for_it(
     servers: EmbeddedCluster, cluster: Cluster, encoding: str, prefetched: bool
 ) -> None:
@@ -225,6 +228,7 @@ def framed(rows: list[Any], schema: str, schema_id: int) -> list[bytes]:
     return values
 
 
+@one_encoding
 def test_a_start_and_a_dataframe_wait_for_zookeeper_and_say_so(
     servers: EmbeddedCluster, cluster: Cluster, encoding: str
 ) -> None:
@@ -412,6 +416,16 @@ def test_a_version_that_no_columns_can_have_is_told_and_gone_round(
     with query.run() as run:
         assert len(run.micro_batch()) == 1
     assert Query(servers, topic, schemaVersion="1").columns == query.columns
+
+
+def test_schemas_that_together_are_too_large_are_refused(
+    servers: EmbeddedCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of(cluster, "columns", "large")
+    register(servers, topic, NEWER)
+    monkeypatch.setattr(value_schemas, "MAX_TEXT_BYTES", len(NEWER))
+    with pytest.raises(SchemaTooLargeError, match="the subject 'large-value' take more than"):
+        Query(servers, topic)
 
 
 @pytest.mark.long
