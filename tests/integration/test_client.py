@@ -136,6 +136,18 @@ def test_what_is_sent_is_read(
     assert not sent
 
 
+def test_a_topic_that_others_have_deleted_is_unknown(
+    brokers: EmbeddedCluster, admin: Admin, topic: str
+) -> None:
+    """Also to who has met it just before."""
+    admin.describe([topic])
+    with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as other:
+        Admin(other).delete_topic(topic)
+    for ends in (False, True):
+        with pytest.raises(UnknownTopicError, match=topic):
+            admin.describe([topic], ends=ends)
+
+
 def test_sending_without_acks(cluster: Cluster, topic: str) -> None:
     with Producer(cluster, ProducerConfig(acks=Acks.NONE)) as producer:
         for number in range(1_000):

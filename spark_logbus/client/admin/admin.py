@@ -274,11 +274,20 @@ class Admin(OffsetQueries):
                 return self._cluster.ask_metadata(None, deadline=deadline).topics
             for name in wanted:
                 self._cluster.topic(name, deadline)  # the last word on whether it exists
-            return self._cluster.ask_metadata(
+            found = self._cluster.ask_metadata(
                 wanted,
                 deadline=deadline,
                 good=lambda response: {info.name for info in response.topics} >= set(wanted),
             ).topics
+            missing = sorted({*wanted} - {info.name for info in found})
+            for name in missing:  # deleted since it was cached
+                self._cluster.invalidate(name)
+                self._cluster.topic(name, deadline)
+            if missing:
+                raise BrokerUnavailableError(
+                    f"The brokers do not agree yet on the topics {', '.join(missing)}; try again."
+                )
+            return found
 
         infos = self._cluster.retrying("Describing topics", attempt)
         brokers = {address.broker_id: address for address in self._cluster.brokers}
