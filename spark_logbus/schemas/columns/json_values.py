@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
-from spark_logbus.schemas.columns.rows import misfit
+from spark_logbus.schemas.columns.fitting import misfit
 
 
 def value_of_json(node: inlined.Node, given: Any) -> Any:

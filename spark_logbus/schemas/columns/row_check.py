@@ -9,7 +9,6 @@ takes; of a value of a rarer type it is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -20,7 +19,16 @@ import numpy as np
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.rows import LARGEST_FLOAT, columns_of, misfit
+from spark_logbus.schemas.columns.fitting import (
+    LARGEST_FLOAT,
+    TYPE_KEY,
+    Member,
+    as_mapping,
+    member_of,
+    misfit,
+    unknown_keys,
+)
+from spark_logbus.schemas.columns.rows import columns_of
 
 Take = Callable[[Any], Any]
 SizeOf = Callable[[Any], int]
@@ -132,7 +140,9 @@ def _record(node: inlined.Record) -> _Compiled:
             if taken is not given:
                 row[name] = taken
         if len(row) + left_out != count:
-            raise _unknown(node, row)
+            if unknown_keys(node, row):
+                raise _unknown(node, row)
+            del row[TYPE_KEY]
         return row
 
     def size_of(row: Any) -> int:
@@ -149,11 +159,10 @@ def _record(node: inlined.Record) -> _Compiled:
 
 
 def _as_dict(value: Any, node: inlined.Node) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
-    raise misfit(node, value)
+    row = as_mapping(value)
+    if row is None:
+        raise misfit(node, value)
+    return dict(row)
 
 
 def _missing(node: inlined.Record, name: str) -> SchemaMismatchError:
@@ -213,34 +222,33 @@ def _items_size(item: _Compiled) -> SizeOf:
 
 
 def _union(node: inlined.Union) -> _Compiled:
-    others = node.others
-    if len(others) == 1 and inlined.is_nullable(node):
-        [other] = others
-        compiled = _compiled(other)
-        inner = compiled.take
+    members = [_compiled(other) for other in node.others]
+    if not members:
+        return _Compiled(_asked(node), 1)
+    # Of a struct of the members each takes room, whichever is there.
+    fixed_bytes = 1 + sum(member.fixed_bytes for member in members)
+    nullable = inlined.is_nullable(node)
+    if len(members) == 1:
+        inner = members[0].take
 
         def take(value: Any) -> Any:
-            return None if value is None else inner(value)
+            if value is None and nullable:
+                return None
+            return inner(member_of(node, value).value if value.__class__ is tuple else value)
 
-        return _Compiled(take, compiled.fixed_bytes + 1, compiled.size_of)
-    # Of a struct of the members each takes room, whichever is there.
-    fixed_bytes = 1 + sum(_compiled(other).fixed_bytes for other in others)
-    return _Compiled(_asked(node), fixed_bytes, lambda value: _deep_size(value, fixed_bytes))
+        return _Compiled(take, fixed_bytes, members[0].size_of)
 
+    def take_member(value: Any) -> Any:
+        if value is None and nullable:
+            return None
+        chosen = value if value.__class__ is Member else member_of(node, value)
+        return Member(chosen.number, members[chosen.number].take(chosen.value))
 
-def _deep_size(value: Any, part_bytes: int) -> int:
-    if isinstance(value, str):
-        return _text_size(value)
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, Mapping):
-        keys = sum(_text_size(key) for key in value)
-        return keys + sum(part_bytes + _deep_size(each, part_bytes) for each in value.values())
-    if isinstance(value, list):
-        return sum(part_bytes + _deep_size(each, part_bytes) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return _deep_size({one.name: getattr(value, one.name) for one in fields(value)}, part_bytes)
-    return 0
+    def size_of(chosen: Any) -> int:
+        size_of_member = members[chosen.number].size_of
+        return 0 if size_of_member is None else size_of_member(chosen.value)
+
+    return _Compiled(take_member, fixed_bytes, size_of)
 
 
 # -- leaves -------------------------------------------------------------------------------

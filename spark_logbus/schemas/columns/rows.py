@@ -1,17 +1,16 @@
-"""Rows of Python values, mappings or instances of dataclasses, as columns of a schema.
+"""Rows of Python values, mappings or instances of dataclasses, as columns of a schema, and back.
 
 Values are sorted into columns field by field; Arrow makes the leaves' arrays. A value that does not
-fit is told with its row and field.
+fit is told with its row and field. Of a union's columns a row has the value that is set, and such a
+value becomes a column of a member that keeps it.
 """
 
 from __future__ import annotations
 
-import math
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,20 +19,27 @@ import pyarrow as pa
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
+from spark_logbus.schemas.columns.fitting import (
+    Member,
+    as_arrow,
+    as_mapping,
+    fits,
+    member_of,
+    misfit,
+    shown,
+    takes,
+    unknown_keys,
+)
 
-#: What is below it is rounded to no more than 32 bits hold.
-LARGEST_FLOAT: Final = 3.4028235677973366e38
-_SHOWN: Final = 60  # characters of a value in an error
 _ABSENT: Final = object()
-_DURATION: Final = ("months", "days", "millis")
 
 
 def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
     """A value of the schema's Arrow type for each of ``rows``.
 
     Records are mappings, whose keys may be left out where the schema has a default or null, or
-    instances of dataclasses. Members of a union are told apart by the types of values. A datetime
-    without a zone is UTC. Raises SchemaMismatchError that names the row and the field.
+    instances of dataclasses. The member of a union that a value is of is that of ``member_of``. A
+    datetime without a zone is UTC. Raises SchemaMismatchError that names the row and the field.
     """
     values = list(rows)
     return _column(values, np.arange(len(values)), inlined.parse(schema))
@@ -45,7 +51,7 @@ def default_array(field: inlined.Field, place: str) -> pa.Array:
         return _column([_of_json(field.node, field.default)], np.zeros(1, np.int64), field.node)
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
-            f"The default {_shown(field.default)} of {inlined.named(place)} is no value of its "
+            f"The default {shown(field.default)} of {inlined.named(place)} is no value of its "
             f"type: {error.message}"
         ) from error
 
@@ -89,11 +95,10 @@ def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
         {one.name for one in node.fields},
     )
     for value, row in zip(values, rows, strict=True):
-        if not value.keys() <= names:
+        if not value.keys() <= names and (unknown := unknown_keys(node, value)):
             raise SchemaMismatchError(
-                f"Row {row}: {inlined.named(node.place)} has "
-                f"{_shown(sorted(value.keys() - names)[0])}, which the schema has not; "
-                f"its fields are {', '.join(sorted(names))}."
+                f"Row {row}: {inlined.named(node.place)} has {shown(min(unknown, key=str))}, which "
+                f"the schema has not; its fields are {', '.join(sorted(names))}."
             )
     arrays = []
     for one in node.fields:
@@ -111,11 +116,10 @@ def _record(values: list[Any], rows: Any, node: inlined.Record) -> pa.Array:
 
 
 def _mapping(value: Any, row: int, node: inlined.Record) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
-    raise _misfit(node, row, value)
+    found = as_mapping(value)
+    if found is None:
+        raise _misfit(node, row, value)
+    return found
 
 
 def _left_out(field: inlined.Field, row: int) -> Any:
@@ -130,7 +134,7 @@ def _left_out(field: inlined.Field, row: int) -> Any:
 
 def _array(values: list[Any], rows: Any, node: inlined.Array) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
-        if not _fits(node, value):
+        if not fits(node, value):
             raise _misfit(node, row, value)
     sizes = [len(value) for value in values]
     items = _column(
@@ -141,7 +145,7 @@ def _array(values: list[Any], rows: Any, node: inlined.Array) -> pa.Array:
 
 def _map(values: list[Any], rows: Any, node: inlined.Map) -> pa.Array:
     for value, row in zip(values, rows, strict=True):
-        if not _fits(node, value):
+        if not fits(node, value):
             raise _misfit(node, row, value)
     sizes, arrow = [len(value) for value in values], arrow_type(node)
     keys = _leaf([key for value in values for key in value], np.repeat(rows, sizes),
@@ -164,51 +168,31 @@ def _union(values: list[Any], rows: Any, node: inlined.Union) -> pa.Array:
     if not others:
         return _leaf(values, rows, node.members[0])  # type: ignore[arg-type]
     if len(others) == 1:
+        values = [
+            member_of(node, value).value if value.__class__ is tuple else value for value in values
+        ]
         present, kept, nulls = _present(values, rows)
         return _spread(_column(present, kept, others[0]), nulls)
-    chosen = np.array([_member(others, value, row, node)
-                       for value, row in zip(values, rows, strict=True)], np.int64)  # fmt: skip
+    chosen = [_chosen(node, value, row) for value, row in zip(values, rows, strict=True)]
+    numbers = np.array([-1 if one is None else one.number for one in chosen], np.int64)
     arrays = []
     for number, member in enumerate(others):
-        held = chosen == number
-        part = [value for value, own in zip(values, held, strict=True) if own]
+        held = numbers == number
+        part = [one.value for one in chosen if one is not None and one.number == number]
         array = _column(part, rows[held], member)
         arrays.append(array.take(pa.array(np.cumsum(held) - 1, mask=~held)))
     return pa.StructArray.from_arrays(
-        arrays, fields=list(arrow_type(node)), mask=pa.array(chosen < 0)
+        arrays, fields=list(arrow_type(node)), mask=pa.array(numbers < 0)
     )
 
 
-def _member(others: Sequence[inlined.Node], value: Any, row: int, node: inlined.Union) -> int:
-    if value is None:
-        return -1
-    fitting = [number for number, member in enumerate(others) if _fits(member, value)]
-    if not fitting:
-        raise _misfit(node, row, value)
-    if len(fitting) > 1:
-        whole = (number for number in fitting if _fits_whole(others[number], value))
-        return next(whole, fitting[0])
-    return fitting[0]
-
-
-def _fits_whole(node: inlined.Node, value: Any) -> bool:
-    """Do ``value`` and all its parts fit?"""
-    if isinstance(node, inlined.Union):
-        return any(_fits_whole(member, value) for member in node.members)
-    if not _fits(node, value):
-        return False
-    if isinstance(node, inlined.Array):
-        return all(_fits_whole(node.items, item) for item in value)
-    if isinstance(node, inlined.Map):
-        return all(_fits_whole(node.values, item) for item in value.values())
-    if isinstance(node, inlined.Record) and isinstance(value, Mapping):
-        return all(
-            _fits_whole(one.node, value[one.name])
-            if one.name in value
-            else one.default is not inlined.NO_DEFAULT or inlined.is_nullable(one.node)
-            for one in node.fields
-        )
-    return True
+def _chosen(node: inlined.Union, value: Any, row: int) -> Member | None:
+    if value is None or value.__class__ is Member:
+        return value
+    try:
+        return member_of(node, value)
+    except SchemaMismatchError as error:
+        raise _in_row(row, error) from error
 
 
 def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) -> pa.Array:
@@ -216,80 +200,21 @@ def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) 
     try:
         samples = dict(zip(map(type, values), values, strict=True))
         checked = samples.values() if _is_of_type(node) else values
-        if all(_fits(node, value) or value is None for value in checked):
+        if all(fits(node, value) or value is None for value in checked):
             if _is_plain(node) and samples.keys() <= _PLAIN_TYPES:
                 return pa.array(values, arrow)
-            return pa.array([_plain(node, value) for value in values], arrow)
+            return pa.array([as_arrow(node, value) for value in values], arrow)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         pass
     for value, row in zip(values, rows, strict=True):
         try:
-            if not _fits(node, value):
+            if not fits(node, value):
                 raise _misfit(node, row, value)
-            pa.array([_plain(node, value)], arrow)
+            pa.array([as_arrow(node, value)], arrow)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise _misfit(node, row, value) from error
     raise SchemaMismatchError(
         f"The values of {inlined.named(node.place)} are too many for one column."
-    )
-
-
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "null": (type(None),),
-    "boolean": (bool, np.bool_),
-    "int": (int, np.integer),
-    "long": (int, np.integer),
-    "float": (float, int, np.floating, np.integer),
-    "double": (float, int, np.floating, np.integer),
-    "bytes": (bytes, bytearray, memoryview),
-    "fixed": (bytes, bytearray, memoryview),
-    "string": (str,),
-    "decimal": (Decimal, int),
-    "date": (date,),
-    "time": (time,),
-    "timestamp": (datetime,),
-    "local": (datetime,),
-    "uuid": (str, uuid.UUID),
-}
-
-
-def _fits(node: inlined.Node, value: Any) -> bool:
-    """Is ``value`` of a type that ``node`` takes? Its parts are looked at when they are taken."""
-    if isinstance(node, inlined.Enum):
-        return isinstance(value, str) and value in node.symbols
-    if isinstance(node, inlined.Record):
-        if isinstance(value, Mapping):
-            return value.keys() <= {one.name for one in node.fields}
-        return is_dataclass(value)
-    if isinstance(node, inlined.Map):
-        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    if isinstance(node, inlined.Array):
-        return isinstance(value, list | tuple | np.ndarray)
-    if isinstance(node, inlined.Union):
-        return any(_fits(member, value) for member in node.members)
-    if isinstance(value, bool) and node.kind != "boolean":
-        return False
-    if node.kind in ("int", "long") and isinstance(value, int):
-        return True  # the number that is written, whatever it means
-    logical = (node.logical or "").partition("-")[0]
-    if logical == "local" and getattr(value, "tzinfo", None) is not None:
-        return False
-    if logical == "duration":
-        return _is_duration(value)
-    if node.kind == "fixed" and logical in ("", "uuid"):
-        is_id = logical == "uuid" and isinstance(value, uuid.UUID)
-        is_data = isinstance(value, bytes | bytearray | memoryview)
-        return is_id or (is_data and len(value) == node.size)
-    return isinstance(value, _KINDS[logical or node.kind])
-
-
-def _is_duration(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        value = tuple(map(value.get, _DURATION)) if value.keys() == set(_DURATION) else None
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == len(_DURATION)
-        and all(isinstance(part, int | np.integer) and 0 <= part < 1 << 32 for part in value)
     )
 
 
@@ -312,35 +237,19 @@ def _is_plain(node: inlined.Primitive | inlined.Enum) -> bool:
     return node.kind != "float" and not (node.logical or "").endswith("-millis")
 
 
-def _plain(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
-    """``value`` as Arrow takes it."""
-    if isinstance(value, uuid.UUID):
-        return (
-            value.bytes
-            if isinstance(node, inlined.Primitive) and node.kind == "fixed"
-            else str(value)
-        )
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if not isinstance(node, inlined.Primitive):
-        return value
-    if (node.logical or "").endswith("-millis") and isinstance(value, int):
-        return value * 1000  # columns are in microseconds
-    if node.kind == "float" and value is not None and LARGEST_FLOAT <= abs(float(value)) < math.inf:
-        raise OverflowError
-    if node.logical == "duration" and isinstance(value, tuple | list):
-        return dict(zip(_DURATION, value, strict=True))
-    return value
-
-
 # -- defaults -----------------------------------------------------------------------------
 
 
 def _of_json(node: inlined.Node, default: Any) -> Any:
     """The value that a default in a schema stands for."""
     if isinstance(node, inlined.Union):
-        fitting = [member for member in node.members if _json_fits(member, default)]
-        return _of_json(fitting[0], default) if fitting else default
+        if default is None and inlined.is_nullable(node):
+            return None
+        for number, member in enumerate(node.others):
+            if _json_fits(member, default):
+                value = _of_json(member, default)
+                return Member(number, value) if len(node.others) > 1 else value
+        return default
     if isinstance(node, inlined.Record) and isinstance(default, Mapping):
         return {
             one.name: _of_json(one.node, default[one.name])
@@ -361,8 +270,8 @@ def _leaf_of_json(node: inlined.Primitive, default: Any) -> Any:
         except UnicodeEncodeError:
             return default
         if node.logical == "decimal":
-            unscaled = int.from_bytes(raw, "big", signed=True)
-            return Decimal(unscaled).scaleb(-node.scale)
+            sign, digits, _ = Decimal(int.from_bytes(raw, "big", signed=True)).as_tuple()
+            return Decimal((sign, digits, -node.scale))
         if node.logical == "duration":
             return tuple(int.from_bytes(raw[i : i + 4], "little") for i in (0, 4, 8))
         return raw
@@ -370,30 +279,100 @@ def _leaf_of_json(node: inlined.Primitive, default: Any) -> Any:
 
 
 def _json_fits(node: inlined.Node, default: Any) -> bool:
+    """Does ``default``, with all its parts, stand for a value of ``node``?"""
+    if isinstance(node, inlined.Union):
+        return any(_json_fits(member, default) for member in node.members)
+    if isinstance(node, inlined.Record):
+        return isinstance(default, Mapping) and all(
+            _json_fits(one.node, default[one.name])
+            if one.name in default
+            else one.default is not inlined.NO_DEFAULT
+            for one in node.fields
+        )
+    if isinstance(node, inlined.Array):
+        return isinstance(default, list) and all(_json_fits(node.items, item) for item in default)
+    if isinstance(node, inlined.Map):
+        items = default.values() if isinstance(default, Mapping) else [_ABSENT]
+        return all(_json_fits(node.values, item) for item in items)
     if inlined.is_null(node):
         return default is None
-    if isinstance(node, inlined.Primitive) and node.kind in ("bytes", "fixed"):
-        return isinstance(default, str)
-    if isinstance(node, inlined.Primitive) and node.kind == "string":
-        return isinstance(default, str)
-    return default is not None and _fits(node, default)
+    value = _leaf_of_json(node, default) if isinstance(node, inlined.Primitive) else default
+    return value is not None and takes(node, value)
+
+
+# -- and back -----------------------------------------------------------------------------
+
+
+def rows_of(column: pa.Array, schema: inlined.AnySchema) -> list[Any]:
+    """The values of a column of the schema's Arrow type, which ``columns_of`` takes: records and
+    maps as dicts, of a union the value of the member that is set, None for null.
+
+    A moment or a date that Python has no value for is the number that is stored.
+    """
+    return _rows(column, inlined.parse(schema))
+
+
+def _rows(column: pa.Array, node: inlined.Node) -> list[Any]:
+    if isinstance(node, inlined.Union):
+        return _set_members(column, node)
+    if isinstance(node, inlined.Record):
+        names = [one.name for one in node.fields]
+        parts = [
+            _rows(part, one.node) for part, one in zip(column.flatten(), node.fields, strict=True)
+        ]
+        made: Iterable[Any] = (
+            (dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True))
+            if names
+            else ({} for _ in range(len(column)))
+        )
+        return _where_valid(column, made)
+    if isinstance(node, inlined.Array):
+        items = _rows(column.values, node.items)
+        return _where_valid(column, (items[a:b] for a, b in pairwise(column.offsets.to_pylist())))
+    if isinstance(node, inlined.Map):
+        pairs = list(zip(column.keys.to_pylist(), _rows(column.items, node.values), strict=True))
+        bounds = pairwise(column.offsets.to_pylist())
+        return _where_valid(column, (dict(pairs[a:b]) for a, b in bounds))
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        return [_leaf_row(each, node) for each in column]
+
+
+def _where_valid(column: pa.Array, made: Iterable[Any]) -> list[Any]:
+    if not column.null_count:
+        return list(made)
+    valid = column.is_valid().to_pylist()
+    return [one if there else None for one, there in zip(made, valid, strict=True)]
+
+
+def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
+    others = node.others
+    if not others:
+        return [None] * len(column)
+    if len(others) == 1:
+        return _rows(column, others[0])
+    members = [_rows(part, one) for part, one in zip(column.flatten(), others, strict=True)]
+    return [
+        next((value for value in row if value is not None), None)
+        for row in zip(*members, strict=True)
+    ]
+
+
+def _leaf_row(scalar: pa.Scalar, node: inlined.Primitive | inlined.Enum) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
+        return scalar.value // 1000 if is_millis else scalar.value
 
 
 # -- errors -------------------------------------------------------------------------------
 
 
 def _misfit(node: inlined.Node, row: int, value: Any) -> SchemaMismatchError:
-    return SchemaMismatchError(f"Row {row}: {misfit(node, value).message}")
+    return _in_row(row, misfit(node, value))
 
 
-def misfit(node: inlined.Node, value: Any) -> SchemaMismatchError:
-    """The error for a value that is none of ``node``."""
-    return SchemaMismatchError(
-        f"{inlined.named(node.place)} is {_shown(value)} ({type(value).__name__}), "
-        f"expected {inlined.described(node)}."
-    )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _in_row(row: int, error: SchemaMismatchError) -> SchemaMismatchError:
+    return SchemaMismatchError(f"Row {row}: {error.message}")
