@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
@@ -46,4 +47,4 @@ class Iteration:
         if done == len(offsets):
             return None
         left = batch.arrow_batch.slice(done)
-        return FetchedBatch(batch.topic_partition, offsets[done], left, batch.header)
+        return replace(batch, base_offset=offsets[done], arrow_batch=left)

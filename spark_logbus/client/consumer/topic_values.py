@@ -8,6 +8,7 @@ when they are: what is known needs no ZooKeeper.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -99,9 +100,7 @@ def take_typed(
                 "or have such records left out with on_undecodable."
             )
         count = 0
-    return count, FetchedBatch(
-        topic_partition, fetched.base_offset, records.slice(0, row), fetched.header
-    )
+    return count, replace(fetched, arrow_batch=records.slice(0, row))
 
 
 def look_up_reader(

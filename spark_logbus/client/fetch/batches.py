@@ -25,6 +25,7 @@ from spark_logbus.record.run import RecordBatchRun, find_run
 
 if TYPE_CHECKING:
     from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.schemas.columns.inlined import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class FetchedBatch:
     base_offset: int
     arrow_batch: pa.RecordBatch
     header: RecordBatchHeader
+    value_schema: Node | None = None
+    """Of the column ``value``; None: bytes."""
 
     @property
     def has_gaps(self) -> bool:
@@ -159,7 +162,13 @@ def decoded(
     first = rows.start
     if "offset_delta" in arrow_batch.schema.names:
         first = arrow_batch.column("offset_delta")[0].as_py()
-    return FetchedBatch(topic_partition, header.base_offset + first, arrow_batch, header)
+    return FetchedBatch(
+        topic_partition,
+        header.base_offset + first,
+        arrow_batch,
+        header,
+        None if values is None else values.schema,
+    )
 
 
 def columns_of(arrow_batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -186,7 +186,9 @@ def take_batch(
                 if values is not None:
                     rows = _read_together(rows, values, part.header(0))
                 if rows is not None:
-                    return count, FetchedBatch(topic_partition, first, rows, part.header(0))
+                    schema = None if values is None else values.schema
+                    header = part.header(0)
+                    return count, FetchedBatch(topic_partition, first, rows, header, schema)
     raw = encoded_batch(run, 0)
     return 1, decoded(topic_partition, raw, start=start, end=end, values=values)
 

@@ -96,9 +96,10 @@ class ValueReader:
         #: The number of records that were left out.
         self.dropped = 0
         reader = parse(schemas.reader if fields is None or fields else _NO_FIELDS)
-        read = reader if fields is None else with_fields(record_of(reader), fields)
-        #: The type of the values.
-        self.arrow_type = arrow_type(read)
+        #: The schema of the values.
+        self.schema = reader if fields is None else with_fields(record_of(reader), fields)
+        #: Their type.
+        self.arrow_type = arrow_type(self.schema)
 
     @cached_property
     def choice(self) -> ColumnChoice | None:

@@ -171,10 +171,11 @@ class Producer:
             topic = as_topic(topic)
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
         writer: ValueWriter | None = None
+        row = value
         if value.__class__ is bytes and route.values is None:
             size = RECORD_OVERHEAD_BYTES + len(value)
         else:
-            writer, value, size = self._taken(route, value)
+            writer, row, size = self._taken(route, value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
         pairs: list[Header] | None = None
@@ -185,7 +186,7 @@ class Producer:
             size += len(key)
         time_us = self._now_us() if timestamp_us is None else as_timestamp_us(timestamp_us)
         if size + overhead_bytes(writer) > route.max_record_batch_bytes:
-            self._check_alone(route, writer, value, key, time_us, pairs)
+            self._check_alone(route, writer, row, key, time_us, pairs)
         queues = route.queues
         if partition is None and self._partitioner is not None:
             partition = self._choose(self._partitioner, route, key, value)
@@ -195,7 +196,7 @@ class Producer:
         if partition is None and key is not None:
             partition = partition_of(key, len(queues))
         future, news = self._accumulator.append_record(
-            queues, partition, value, key, time_us, pairs, size, writer
+            queues, partition, row, key, time_us, pairs, size, writer
         )
         if news:
             self._topics.refresh_partitions(route)

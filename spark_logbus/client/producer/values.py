@@ -130,13 +130,10 @@ class ValueWriter:
         return types.is_struct(data.schema.field("value").type) or "value" not in self._fields
 
     def _conformed(self, value: pa.Array) -> pa.Array:
-        if not value.null_count:
-            return self._stored(conform(value, self._node))
-        present = self._stored(conform(value.drop_null(), self._node))
-        return spread(present, np.asarray(value.is_valid()))
-
-    def _stored(self, values: pa.Array) -> pa.Array:
-        return values if self._datums is None else self._datums.encode(values)
+        values = conform(value, self._node, nullable=True)
+        if self._datums is None or not values.null_count:
+            return values if self._datums is None else self._datums.encode(values)
+        return spread(self._datums.encode(values.drop_null()), np.asarray(values.is_valid()))
 
     def encode(self, records: pa.RecordBatch, compression: Compression) -> memoryview:
         """A record batch of what ``records`` has returned. Raises RecordBatchTooLargeError."""

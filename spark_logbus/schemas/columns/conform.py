@@ -18,9 +18,12 @@ from pyarrow import types
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import DURATION, arrow_type
+from spark_logbus.schemas.columns.fitting import shown
 from spark_logbus.schemas.columns.rows import default_array
 
 _Is = Callable[[pa.DataType], bool]
+#: Of a place in an array, the row of the whole in which it stands; asked for errors only.
+_RowOf = Callable[[int], int]
 
 
 def _any(*tests: _Is) -> _Is:
@@ -53,14 +56,15 @@ _CASTS: Final[tuple[tuple[_Is, _Is], ...]] = (
 )
 
 
-def conform(columns: Any, schema: inlined.AnySchema) -> pa.Array:
+def conform(columns: Any, schema: inlined.AnySchema, *, nullable: bool | None = None) -> pa.Array:
     """``columns`` as one array of the schema's Arrow type.
 
     Takes an array, a table, an arrow batch, or a DataFrame of pandas. Columns are matched by name;
-    one that is not there becomes the field's default, or null. Raises SchemaMismatchError that
-    names the column and its type.
+    one that is not there becomes the field's default, or null. ``nullable`` lets rows be null, or
+    does not, whatever the schema says. Raises SchemaMismatchError that names the column and its
+    type, or the row.
     """
-    return _conform(_one_array(columns), inlined.parse(schema), "")
+    return _conform(_one_array(columns), inlined.parse(schema), "", _same, nullable=nullable)
 
 
 def _one_array(columns: Any) -> pa.Array:
@@ -81,8 +85,17 @@ def _one_array(columns: Any) -> pa.Array:
     return columns
 
 
+def _same(at: int) -> int:
+    return at
+
+
 def _conform(
-    array: pa.Array, node: inlined.Node, place: str, *, nullable: bool | None = None
+    array: pa.Array,
+    node: inlined.Node,
+    place: str,
+    row_of: _RowOf,
+    *,
+    nullable: bool | None = None,
 ) -> pa.Array:
     """``nullable`` is that of ``node`` if it is not given."""
     nullable = inlined.is_nullable(node) if nullable is None else nullable
@@ -91,35 +104,37 @@ def _conform(
     if types.is_null(array.type) and (nullable or not len(array)):
         return pa.nulls(len(array), arrow_type(node))
     if not array.null_count:
-        return _present(array, node, place)
+        return _present(array, node, place, row_of)
+    flags = np.asarray(array.is_valid())
     if not nullable:
         raise SchemaMismatchError(
             f"{_column(place)} has {array.null_count} nulls, and the schema allows none; "
-            f"the first is in row {int(np.flatnonzero(np.asarray(array.is_null()))[0])}."
+            f"the first is in row {row_of(int(np.argmin(flags)))}."
         )
-    flags = np.asarray(array.is_valid())
-    present = _present(array.drop_null(), node, place)
+    present = _present(
+        array.drop_null(), node, place, lambda at: row_of(int(np.flatnonzero(flags)[at]))
+    )
     return present.take(pa.array(np.cumsum(flags) - 1, mask=~flags))
 
 
-def _present(array: pa.Array, node: inlined.Node, place: str) -> pa.Array:
+def _present(array: pa.Array, node: inlined.Node, place: str, row_of: _RowOf) -> pa.Array:
     """An array without nulls of its own."""
     if isinstance(node, inlined.Union):
-        return _union(array, node, place)
+        return _union(array, node, place, row_of)
     if isinstance(node, inlined.Record):
         if not types.is_struct(array.type):
             raise _misfit(array, node, place)
-        return _record(array, node, place)
+        return _record(array, node, place, row_of)
     if isinstance(node, inlined.Array):
         if not _LISTS(array.type):
             raise _misfit(array, node, place)
-        return _items(array, node, place)
+        return _items(array, node, place, row_of)
     if isinstance(node, inlined.Map):
-        return _entries(array, node, place)
-    return _cast(array, node, place)
+        return _entries(array, node, place, row_of)
+    return _checked(_cast(array, node, place), node, place, row_of)
 
 
-def _record(array: pa.Array, node: inlined.Record, place: str) -> pa.Array:
+def _record(array: pa.Array, node: inlined.Record, place: str, row_of: _RowOf) -> pa.Array:
     names = [one.name for one in array.type]
     unknown = sorted(set(names) - {one.name for one in node.fields})
     if unknown or len(set(names)) < len(names):
@@ -130,7 +145,7 @@ def _record(array: pa.Array, node: inlined.Record, place: str) -> pa.Array:
             f"{', '.join(one.name for one in node.fields)}."
         )
     arrays = [
-        _conform(array.field(one.name), one.node, _below(place, one.name))
+        _conform(array.field(one.name), one.node, _below(place, one.name), row_of)
         if one.name in names
         else absent(one, len(array), _below(place, one.name))
         for one in node.fields
@@ -160,13 +175,17 @@ def _below(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _items(array: pa.Array, node: inlined.Array, place: str) -> pa.Array:
-    values = array.flatten()
+def _items(array: pa.Array, node: inlined.Array, place: str, row_of: _RowOf) -> pa.Array:
     sizes = np.asarray(pc.list_value_length(array))
-    return of_sizes(arrow_type(node), sizes, _conform(values, node.items, f"{place}[]"))
+    items = _conform(array.flatten(), node.items, f"{place}[]", _row_of_item(sizes, row_of))
+    return of_sizes(arrow_type(node), sizes, items)
 
 
-def _entries(array: pa.Array, node: inlined.Map, place: str) -> pa.Array:
+def _row_of_item(sizes: Any, row_of: _RowOf) -> _RowOf:
+    return lambda at: row_of(int(np.searchsorted(np.cumsum(sizes), at, side="right")))
+
+
+def _entries(array: pa.Array, node: inlined.Map, place: str, row_of: _RowOf) -> pa.Array:
     if not types.is_map(array.type):
         raise _misfit(array, node, place)
     lists = as_lists(array)
@@ -176,11 +195,12 @@ def _entries(array: pa.Array, node: inlined.Map, place: str) -> pa.Array:
         keys = keys.dictionary_decode()
     if not _TEXTS(keys.type):
         raise _misfit(array, node, place)
-    values = _conform(entries.field(1), node.values, f"{place}{{}}")
+    sizes = np.asarray(pc.list_value_length(lists))
+    values = _conform(entries.field(1), node.values, f"{place}{{}}", _row_of_item(sizes, row_of))
     made = pa.StructArray.from_arrays(
         [keys.cast(pa.string()), values], fields=[arrow.key_field, arrow.item_field]
     )
-    return of_sizes(arrow, np.asarray(pc.list_value_length(lists)), made)
+    return of_sizes(arrow, sizes, made)
 
 
 def as_lists(array: pa.Array) -> pa.Array:
@@ -207,28 +227,46 @@ def of_sizes(arrow: pa.DataType, sizes: Any, items: pa.Array) -> pa.Array:
 # -- unions -------------------------------------------------------------------------------
 
 
-def _union(array: pa.Array, node: inlined.Union, place: str) -> pa.Array:
+def _union(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -> pa.Array:
     others, arrow = node.others, arrow_type(node)
     if len(others) == 1:
-        return _conform(array, others[0], place)
+        return _conform(array, others[0], place, row_of)
     if not others:
         raise _misfit(array, node, place)
-    if types.is_struct(array.type) and [one.name for one in array.type] == [
-        one.name for one in arrow
-    ]:
-        members = [
-            _conform(array.field(i), member, _below(place, f"member{i}"), nullable=True)
-            for i, member in enumerate(others)
-        ]
-        return pa.StructArray.from_arrays(members, fields=list(arrow))
+    if _has_members(array.type, arrow):
+        return _members(array, node, place, row_of)
     same = [i for i, member in enumerate(others) if arrow_type(member).equals(array.type)]
     for number in same or range(len(others)):
         try:
-            values = _conform(array, others[number], place)
+            values = _conform(array, others[number], place, row_of)
         except SchemaMismatchError:
             continue
         return as_member(values, number, arrow)
     raise _misfit(array, node, place)
+
+
+def _has_members(given: pa.DataType, arrow: pa.StructType) -> bool:
+    """Is it a union's struct of its members?"""
+    return types.is_struct(given) and [one.name for one in given] == [one.name for one in arrow]
+
+
+def _members(array: pa.Array, node: inlined.Union, place: str, row_of: _RowOf) -> pa.Array:
+    members = [
+        _conform(array.field(i), member, _below(place, f"member{i}"), row_of, nullable=True)
+        for i, member in enumerate(node.others)
+    ]
+    counts = np.sum([np.asarray(member.is_valid()) for member in members], axis=0)
+    wrong = (counts > 1) | (counts < (0 if inlined.is_nullable(node) else 1))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        found = [f"member{i}" for i, member in enumerate(members) if member[at].is_valid]
+        raise SchemaMismatchError(
+            f"{_column(place)} has {' and '.join(found) or 'no member'} set in row {row_of(at)}; "
+            f"of a union it is one of {', '.join(one.name for one in array.type)}"
+            f"{', or none for null' if inlined.is_nullable(node) else ''}."
+        )
+    mask = pa.array(counts == 0) if len(array) and not counts.min() else None
+    return pa.StructArray.from_arrays(members, fields=list(arrow_type(node)), mask=mask)
 
 
 def as_member(values: pa.Array, number: int, arrow: pa.StructType) -> pa.Array:
@@ -261,6 +299,41 @@ def _cast(array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str) -
     except pa.ArrowException as error:
         raise _misfit(array, node, place, str(error)) from error
     return made
+
+
+def _checked(
+    array: pa.Array, node: inlined.Primitive | inlined.Enum, place: str, row_of: _RowOf
+) -> pa.Array:
+    """A column of the schema's type with values that a datum can hold."""
+    if isinstance(node, inlined.Enum):
+        known = np.asarray(pc.is_in(array, pa.array(node.symbols, pa.string())))
+        if not known.all():
+            at = int(np.argmin(known))
+            raise SchemaMismatchError(
+                f"{_column(place)} is {shown(array[at].as_py())} in row {row_of(at)}, which is "
+                f"none of the symbols {', '.join(node.symbols)}."
+            )
+    elif node.logical == "duration":
+        parts = np.stack([np.asarray(array.field(i)) for i in range(3)])
+        fit = ((parts >= 0) & (parts < 1 << 32)).all(axis=0)
+        if not fit.all():
+            at = int(np.argmin(fit))
+            raise SchemaMismatchError(
+                f"{_column(place)} is {array[at]} in row {row_of(at)}; the parts of a duration are "
+                f"from 0 to {(1 << 32) - 1}."
+            )
+    elif (node.logical or "").endswith("-millis"):
+        return _whole_millis(array)
+    return array
+
+
+def _whole_millis(array: pa.Array) -> pa.Array:
+    """Times in microseconds with what a schema in milliseconds does not hold cut off."""
+    numbers = np.asarray(array.view(pa.int64()))
+    finer = numbers % 1000
+    if not finer.any():
+        return array
+    return pa.Array.from_buffers(array.type, len(array), [None, pa.py_buffer(numbers - finer)])
 
 
 def _same_clock(target: pa.DataType, source: pa.DataType) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.conform import as_lists, conform
@@ -34,9 +33,8 @@ class Encoder:
     def encode(self, columns: Any) -> pa.Array:
         """A datum for each row of ``columns``, which are what ``conform`` takes.
 
-        Microseconds of a time whose schema has milliseconds are cut off. Raises
-        SchemaMismatchError for what the schema does not take, RecordBatchTooLargeError for more
-        than a column holds.
+        Raises SchemaMismatchError for what the schema does not take, RecordBatchTooLargeError for
+        more than a column holds.
         """
         array = conform(columns, self._node)
         parts = []
@@ -100,13 +98,6 @@ def _write_members(array: pa.Array, node: inlined.Union, rows: Rows, out: Pieces
     if array.null_count:
         valid = np.asarray(array.is_valid())
         held = [flags & valid for flags in held]
-    count = np.sum(held, axis=0)
-    if count.size and (count.max() > 1 or (node.null_index is None and count.min() < 1)):
-        row = int(np.argmax((count > 1) | (count < 1)))
-        raise SchemaMismatchError(
-            f"The union {inlined.named(node.place)} needs one of its members, of which "
-            f"{int(count[row])} are set where it is {array[row]}."
-        )
     indices = np.full(len(array), -1 if node.null_index is None else node.null_index)
     for flags, member in zip(held, others, strict=True):
         indices[flags] = node.members.index(member)
@@ -148,12 +139,6 @@ def _write_items(lists: pa.Array, items: inlined.Node, rows: Rows, out: Pieces) 
 
 def _write_enum(array: pa.Array, node: inlined.Enum, rows: Rows, out: Pieces) -> None:
     indices = pc.index_in(array, pa.array(node.symbols, pa.string()))
-    if indices.null_count:
-        row = int(np.argmax(np.asarray(indices.is_null())))
-        raise SchemaMismatchError(
-            f"{inlined.named(node.place)} is {array[row].as_py()!r}, which is none of the symbols "
-            f"{', '.join(node.symbols)}."
-        )
     out.varints(np.asarray(indices).astype(np.int64), rows)
 
 
@@ -171,7 +156,7 @@ def _write_leaf(array: pa.Array, node: inlined.Primitive, rows: Rows, out: Piece
     elif node.logical == "decimal":
         _write_decimals(array, node, rows, out)
     elif node.logical == "duration":
-        out.fixed(_durations(array, node), rows)
+        out.fixed(_durations(array), rows)
     elif kind == "fixed":
         out.fixed(_matrix(array, node.size), rows)
     else:
@@ -195,14 +180,8 @@ def _matrix(array: pa.Array, width: int) -> Bytes:
     return raw[array.offset * width :][: len(array) * width].reshape(len(array), width)
 
 
-def _durations(array: pa.Array, node: inlined.Primitive) -> Bytes:
+def _durations(array: pa.Array) -> Bytes:
     parts = np.stack([np.asarray(array.field(i)) for i in range(3)], axis=1)
-    if parts.size and (parts.min() < 0 or parts.max() >= 1 << 32):
-        row = int(np.argmax(((parts < 0) | (parts >= 1 << 32)).any(axis=1)))
-        raise SchemaMismatchError(
-            f"{inlined.named(node.place)} is {array[row]}; the parts of a duration are from 0 to "
-            f"{(1 << 32) - 1}."
-        )
     return parts.astype(np.dtype("<u4")).view(np.uint8).reshape(len(parts), 12)
 
 

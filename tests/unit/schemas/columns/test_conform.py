@@ -127,6 +127,60 @@ def test_what_is_lost_or_guessed_is_refused(array: pa.Array, schema: Any, text: 
         conform(array, schema)
 
 
+UNION = ["int", "string"]
+OPTIONAL = ["string", "null", "int"]
+NONE_SET = {"member0": None, "member1": None}
+INT_SET = {"member0": 1, "member1": None}
+BOTH_SET = {"member0": 1, "member1": "a"}
+ENUM = {"type": "enum", "name": "e", "symbols": ["A"]}
+DURATION = {"type": "fixed", "name": "f", "size": 12, "logicalType": "duration"}
+DAY = {"months": 0, "days": 1, "millis": 0}
+ITEMS = record(("a", {"type": "array", "items": {"type": "map", "values": UNION}}))
+
+
+def test_a_union_is_the_struct_of_its_members() -> None:
+    members = pa.struct([("member0", pa.large_string()), ("member1", pa.int8())])
+    rows = [{"member0": "a"}, {"member1": 1}, {}, None]
+    made = conform(pa.array(rows, members), OPTIONAL)
+    made.validate(full=True)
+    assert made.type.equals(arrow_type(OPTIONAL))
+    assert made.to_pylist() == [
+        {"member0": "a", "member1": None},
+        {"member0": None, "member1": 1},
+        None,
+        None,
+    ]
+
+
+NO_DATUMS: list[tuple[Any, list[Any], str]] = [
+    (ENUM, ["A", "B"], "The column is 'B' in row 1, which is none of the symbols A"),
+    (DURATION, [DAY, {**DAY, "days": -1}], "in row 1; the parts of a duration are from 0"),
+    (UNION, [INT_SET, NONE_SET], "has no member set in row 1; of a union it is one of member0, "),
+    (UNION, [INT_SET, BOTH_SET], "The column has member0 and member1 set in row 1; of a union"),
+    (["null", *UNION], [None, BOTH_SET], "set in row 1; .*, member1, or none for null"),
+    (UNION, [INT_SET, None], "The column has 1 nulls, .* in row 1"),
+    (
+        ITEMS,
+        [{"a": []}, {"a": [[], [("k", INT_SET)]]}, {"a": [[("k", INT_SET), ("l", NONE_SET)]]}],
+        r"The column a\[\]\{\} has no member set in row 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "rows", "text"), NO_DATUMS)
+def test_values_that_no_datum_holds_are_refused_with_their_row(
+    schema: Any, rows: list[Any], text: str
+) -> None:
+    with pytest.raises(SchemaMismatchError, match=text):
+        conform(pa.array(rows, arrow_type(schema)), schema)
+
+
+def test_what_is_finer_than_the_milliseconds_of_a_schema_is_cut_off() -> None:
+    schema = {"type": "long", "logicalType": "timestamp-millis"}
+    made = conform(pa.array([-1, 1_999, 2_000], pa.timestamp("us", tz="UTC")), schema)
+    assert made.view(pa.int64()).to_pylist() == [-1_000, 1_000, 2_000]
+
+
 SCHEMA = {
     "type": "record",
     "name": "flight",
