@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
+from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,6 +19,7 @@ from spark_logbus.cli.until_now import Wanted, spans, until_now
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, ConsumerRecord, FetchedBatch, TopicDescription
     from spark_logbus.model import OffsetSpec, TopicPartition
+    from spark_logbus.schemas.columns.inlined import Node
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PATIENCE_MS: Final = 4_000  # with a broker that is away, before the others' records are read
@@ -81,6 +83,9 @@ def consume(
     from spark_logbus.client import Admin, ClientConfig
     from spark_logbus.client.fetch.records import records_of
 
+    def shown(batch: FetchedBatch) -> Iterable[ConsumerRecord]:
+        return _with_json(records_of(batch), batch.value_schema)
+
     reader: Iterator[Iterable[ConsumerRecord]]
     show = _show(record_format, json_lines=json_lines, metadata=metadata)
     spec = _start(start)
@@ -100,7 +105,7 @@ def consume(
                 if follow
                 else chain.from_iterable(until_now(cluster, admin, each) for each in wanted)
             )
-            reader = map(records_of, batches)
+            reader = map(shown, batches)
         try:
             _print(reader, limit, show)
         except KeyboardInterrupt:
@@ -178,13 +183,35 @@ def _shared(
         while True:
             records = consumer.poll(1.0, max_records=1)
             if records:
-                yield records
+                schema = consumer.value_schema(records[0].topic)
+                yield list(_with_json(records, None if schema is None else _parsed(schema)))
             elif not follow and consumer.assignment:
                 if consumer.assignment != assigned:
                     assigned = consumer.assignment
                     ends = admin.list_offsets(dict.fromkeys(assigned, Latest()))
                 if all(consumer.position(each) >= (end or 0) for each, end in ends.items()):
                     return
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema: str) -> Node:
+    from spark_logbus.schemas.columns.inlined import parse
+
+    return parse(schema)
+
+
+def _with_json(records: Iterable[ConsumerRecord], schema: Node | None) -> Iterable[ConsumerRecord]:
+    """With values of a schema as JSON has them."""
+    if schema is None:
+        return records
+    import msgspec
+
+    from spark_logbus.schemas.columns.json_values import json_of_value
+
+    return (
+        msgspec.structs.replace(record, value=json_of_value(schema, record.value))
+        for record in records
+    )
 
 
 def _any_of(patterns: list[str]) -> str:

@@ -1,4 +1,5 @@
-"""How records are printed: as values, by a format string, as JSON. Pure.
+"""How records are printed: as values, by a format string, as JSON. Pure. Values of topics with a
+schema are what ``json.dumps`` takes by then.
 
 Format strings are kcat's: ``%t-%p@%o: %k=%s\\n``. Bytes go out as they are.
 """
@@ -7,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from collections.abc import Callable
-from datetime import date, time
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_logbus.errors import InvalidRequestError
@@ -90,7 +89,7 @@ def as_json(record: ConsumerRecord) -> bytes:
         "offset": record.offset,
         "timestamp_us": record.timestamp_us,
         "key": _text(record.key),
-        "value": _plain(record.value),
+        "value": _text(record.value) if record.value.__class__ is bytes else record.value,
     }
     if record.headers:
         line["headers"] = [[name, _text(data)] for name, data in record.headers]
@@ -99,29 +98,11 @@ def as_json(record: ConsumerRecord) -> bytes:
 
 def value_text(value: Any) -> bytes | None:
     """Bytes as they are, and what a schema describes as JSON."""
-    return value if value is None or value.__class__ is bytes else _json(_plain(value))
+    return value if value is None or value.__class__ is bytes else _json(value)
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it, with texts for what it has no type for."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, bytes):
-        return _text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _NO_NUMBERS[str(value)]
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.isoformat() if isinstance(value, date | time) else str(value)
-
-
-_NO_NUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _text(data: bytes | None) -> str | dict[str, str] | None:

@@ -265,6 +265,14 @@ class Consumer:
             batches += self.poll_arrow(_ITERATION_POLL_S)
         return table_of(batches, self._reading.value_type())
 
+    def value_schema(self, topic: str) -> str | None:
+        """The schema that the values of ``topic`` are read under, as JSON text with all that it
+        refers to; None for a topic of plain bytes.
+
+        Raises InvalidRequestError for a topic of which no partition is assigned, and as ``poll``.
+        """
+        return self._reading.value_schema(topic)
+
     def to_pandas(self) -> pd.DataFrame:
         """Likewise as a DataFrame."""
         return self.to_arrow().to_pandas()

@@ -152,6 +152,16 @@ class Reading:
             starts, specs = self._places.starts(missing)
             self._go_to({**starts, **self._places.resolve_some(specs)})
 
+    def value_schema(self, topic: str) -> str | None:
+        """That of a topic of which a partition is read; None for plain bytes."""
+        own = next((each for each in self.partitions if each.topic == topic), None)
+        if own is None:
+            raise InvalidRequestError(
+                f"No partition of {topic!r} is assigned to this consumer; assign one first."
+            )
+        values = self._values.reader(topic, self.find_position(own).topic_id)
+        return None if values is None else values.schema_text
+
     def value_type(self) -> pa.DataType:
         """The type of the values of all that is read; binary for plain bytes.
 

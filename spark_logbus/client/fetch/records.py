@@ -18,7 +18,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     need not look at it.
 
     ``value`` is bytes or None; of a topic with a schema what the schema describes: a record as a
-    dict, of a union the value that is there. ``timestamp_us`` is the append time where ``timestamp_type`` says so, else the producer's.
+    dict, of a union the value that is there. ``timestamp_us`` is the append time where
+    ``timestamp_type`` says so, else the producer's.
     """
 
     topic: str

@@ -101,6 +101,11 @@ class ValueReader:
         #: Their type.
         self.arrow_type = arrow_type(self.schema)
 
+    @property
+    def schema_text(self) -> str:
+        """The reader's schema as JSON, with all that it refers to."""
+        return self._schemas.reader
+
     @cached_property
     def choice(self) -> ColumnChoice | None:
         """What a fetch is to ask for; None: everything."""

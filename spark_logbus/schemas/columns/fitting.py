@@ -245,6 +245,8 @@ def member_of(node: inlined.Union, value: Any) -> Member:
 
 def _named(node: inlined.Union, value: Any) -> Member | None:
     """The member whose name ``value`` has; None if it has none."""
+    if value.__class__ is Member:
+        return value
     if isinstance(value, tuple) and len(value) == 2:
         for number, member in enumerate(node.others):
             if member_name(member) == value[0]:

@@ -1,23 +1,37 @@
-"""Values of a schema out of JSON, as people and other tools write them.
+"""Values of a schema out of JSON, as people and other tools write them, and as JSON.
 
 Numbers, texts, objects and arrays stand for themselves, objects for maps and records. What JSON has
 no type for is text: moments, dates and times in ISO 8601, decimals, UUIDs; or the number that Avro
-stores. Bytes are text, or ``{"base64": "..."}`` where they are no UTF-8. A value of a union is
-written as what it is.
+stores. Bytes are text, or ``{"base64": "..."}`` where they are no UTF-8.
+
+A value of a union is written as what it is. If that would be read as another member's, it is
+written with the name of its own, as JSON of Avro's has it: ``{"string": "2026-01-31"}``.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
+import re
+import uuid
 from collections.abc import Callable
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
-from spark_logbus.schemas.columns.fitting import misfit
+from spark_logbus.schemas.columns.fitting import (
+    Member,
+    keeps,
+    member_name,
+    member_of,
+    misfit,
+    takes,
+)
+
+# -- out of JSON --------------------------------------------------------------------------
 
 
 def value_of_json(node: inlined.Node, given: Any) -> Any:
@@ -26,7 +40,10 @@ def value_of_json(node: inlined.Node, given: Any) -> Any:
     if given is None:
         return None
     if isinstance(node, inlined.Union):
-        return _of_union(node, given)
+        if len(node.others) == 1:
+            return value_of_json(node.others[0], given)
+        found = _named_member(node, given) or _first_member(node, given)
+        return given if found is None else found
     if isinstance(node, inlined.Record) and isinstance(given, dict):
         nodes = {one.name: one.node for one in node.fields}
         return {
@@ -40,31 +57,36 @@ def value_of_json(node: inlined.Node, given: Any) -> Any:
     return _leaf(node, given) if isinstance(node, inlined.Primitive) else given
 
 
-def _of_union(node: inlined.Union, given: Any) -> Any:
-    """As the first member to which it can be made; the checks choose among several."""
-    others = node.others
-    if len(others) == 1:
-        return value_of_json(others[0], given)
-    if isinstance(given, str) and any(_is_text(other) for other in others):
-        return given
-    for other in others:
+def _named_member(node: inlined.Union, given: Any) -> Member | None:
+    """The member whose name is the only key."""
+    if isinstance(given, dict) and len(given) == 1:
+        [(name, inner)] = given.items()
+        for number, other in enumerate(node.others):
+            if member_name(other) == name:
+                return Member(number, value_of_json(other, inner))
+    return None
+
+
+def _first_member(node: inlined.Union, given: Any) -> Member | None:
+    """The first that keeps it as it stands, or else the first that takes what it stands for."""
+    first = None
+    for number, other in enumerate(node.others):
         try:
             made = value_of_json(other, given)
         except SchemaMismatchError:
             continue
-        if made is not given and made != given:
-            return made
-    return given
-
-
-def _is_text(node: inlined.Node) -> bool:
-    return isinstance(node, inlined.Primitive) and node.kind == "string"
+        if made == given and keeps(other, made):
+            return Member(number, made)
+        if first is None and takes(other, made):
+            first = Member(number, made)
+    return first
 
 
 def _leaf(node: inlined.Primitive, given: Any) -> Any:
     logical = node.logical or ""
-    if node.kind in ("bytes", "fixed") and logical not in ("decimal", "duration", "uuid"):
-        return _bytes(node, given)
+    if node.kind in ("bytes", "fixed") and logical in ("", "uuid"):
+        is_text_of_id = logical and isinstance(given, str)
+        return _parsed(node, given, uuid.UUID) if is_text_of_id else _bytes(node, given)
     if logical == "decimal" and isinstance(given, str | int | float) and given is not True:
         return _parsed(node, str(given), Decimal)
     if node.kind in ("float", "double") and given in _NO_NUMBERS:
@@ -72,7 +94,7 @@ def _leaf(node: inlined.Primitive, given: Any) -> Any:
     if isinstance(given, str):
         for ending, parse in _PARSED:
             if logical.startswith(ending):
-                return _parsed(node, given, parse)
+                return _parsed(node, given, _moment_ns if logical.endswith("-nanos") else parse)
     return given
 
 
@@ -83,6 +105,17 @@ _PARSED: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
     ("date", date.fromisoformat),
     ("time", time.fromisoformat),
 )
+_NANOS = re.compile(r"(?<=\.\d{6})\d{1,3}")
+
+
+def _moment_ns(text: str) -> Any:
+    """A moment; the number of nanoseconds if it has any, which Python's have not."""
+    moment = datetime.fromisoformat(_NANOS.sub("", text, count=1))
+    finer = _NANOS.search(text)
+    if finer is None:
+        return moment
+    since = moment.replace(tzinfo=moment.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1) * 1000 + int(finer[0].ljust(3, "0"))
 
 
 def _parsed(node: inlined.Primitive, text: str, parse: Callable[[str], Any]) -> Any:
@@ -104,3 +137,54 @@ def _bytes(node: inlined.Primitive, given: Any) -> Any:
         except UnicodeEncodeError as error:
             raise misfit(node, given) from error
     return given
+
+
+# -- as JSON ------------------------------------------------------------------------------
+
+
+def json_of_value(node: inlined.Node, value: Any) -> Any:
+    """What ``json.dumps`` takes for ``value``, which is one of ``rows_of``; of it ``value_of_json``
+    makes the same."""
+    if value is None:
+        return None
+    if isinstance(node, inlined.Union):
+        return _json_of_member(node, value)
+    if isinstance(node, inlined.Record):
+        return {one.name: json_of_value(one.node, value[one.name]) for one in node.fields}
+    if isinstance(node, inlined.Map):
+        return {key: json_of_value(node.values, each) for key, each in value.items()}
+    if isinstance(node, inlined.Array):
+        return [json_of_value(node.items, each) for each in value]
+    return _json_of_leaf(node, value)
+
+
+def _json_of_member(node: inlined.Union, value: Any) -> Any:
+    if len(node.others) == 1:
+        return json_of_value(node.others[0], value)
+    number, own = member_of(node, value)
+    member = node.others[number]
+    plain = json_of_value(member, own)
+    read = None if _named_member(node, plain) else _first_member(node, plain)
+    return plain if read is not None and read.number == number else {member_name(member): plain}
+
+
+def _json_of_leaf(node: inlined.Primitive | inlined.Enum, value: Any) -> Any:
+    if isinstance(value, bytes):
+        is_id = isinstance(node, inlined.Primitive) and node.logical == "uuid"
+        return str(uuid.UUID(bytes=value)) if is_id else _json_of_bytes(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _json_of_bytes(data: bytes) -> str | dict[str, str]:
+    """Text where it is UTF-8, else ``{"base64": ...}``."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

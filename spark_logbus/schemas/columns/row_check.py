@@ -241,7 +241,7 @@ def _union(node: inlined.Union) -> _Compiled:
     def take_member(value: Any) -> Any:
         if value is None and nullable:
             return None
-        chosen = value if value.__class__ is Member else member_of(node, value)
+        chosen = member_of(node, value)
         return Member(chosen.number, members[chosen.number].take(chosen.value))
 
     def size_of(chosen: Any) -> int:

@@ -187,8 +187,8 @@ def _union(values: list[Any], rows: Any, node: inlined.Union) -> pa.Array:
 
 
 def _chosen(node: inlined.Union, value: Any, row: int) -> Member | None:
-    if value is None or value.__class__ is Member:
-        return value
+    if value is None:
+        return None
     try:
         return member_of(node, value)
     except SchemaMismatchError as error:
