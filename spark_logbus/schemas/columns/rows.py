@@ -8,6 +8,7 @@ value becomes a column of a member that keeps it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns import inlined
@@ -334,9 +336,12 @@ def _rows(column: pa.Array, node: inlined.Node) -> list[Any]:
         bounds = pairwise(column.offsets.to_pylist())
         return _where_valid(column, (dict(pairs[a:b]) for a, b in bounds))
     try:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
         return [_leaf_row(each, node) for each in column]
+    if types.is_timestamp(column.type) and any(value != value for value in values):  # NaT
+        return [_leaf_row(each, node) for each in column]
+    return values
 
 
 def _where_valid(column: pa.Array, made: Iterable[Any]) -> list[Any]:
@@ -360,11 +365,12 @@ def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
 
 
 def _leaf_row(scalar: pa.Scalar, node: inlined.Primitive | inlined.Enum) -> Any:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):
-        is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
-        return scalar.value // 1000 if is_millis else scalar.value
+    with suppress(ValueError, OverflowError):
+        value = scalar.as_py()
+        if value == value:
+            return value
+    is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
+    return scalar.value // 1000 if is_millis else scalar.value
 
 
 # -- errors -------------------------------------------------------------------------------

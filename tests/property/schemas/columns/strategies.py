@@ -214,6 +214,22 @@ def for_avro(node: Node, value: Any) -> Any:
     return value
 
 
+def for_python(node: Node, value: Any) -> Any:
+    """What producers take."""
+    if isinstance(node, Union):
+        member = node.members[value.index]
+        own = for_python(member, value.value)
+        return None if is_null(member) else (member_name(member), own)
+    if isinstance(node, Record):
+        return {one.name: for_python(one.node, value[one.name]) for one in node.fields}
+    if isinstance(node, Array):
+        return [for_python(node.items, item) for item in value]
+    if isinstance(node, Map):
+        return {key: for_python(node.values, item) for key, item in value.items()}
+    plain = isinstance(node, Primitive) and node.logical in ("decimal", "duration")
+    return for_arrow(node, value) if plain else value
+
+
 def for_arrow(node: Node, value: Any) -> Any:
     if isinstance(node, Union):
         member = node.members[value.index]
@@ -254,6 +270,8 @@ class Case:
     datums: pa.Array
     plain: Any
     """The schema that fastavro reads the datums by."""
+    named: list[Any]
+    """The rows as values of Python, with members of unions by their names."""
 
 
 @st.composite
@@ -269,4 +287,5 @@ def cases(draw: st.DrawFn, *, max_rows: int = 6) -> Case:
         pa.array([for_arrow(node, value) for value in drawn], arrow_type(node)),
         pa.array([datum(plain, row) for row in rows], pa.binary()),
         plain,
+        [for_python(node, value) for value in drawn],
     )
