@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
 
@@ -48,6 +49,62 @@ def flight(number: int) -> dict[str, Any]:
 
 def flights(first: int, count: int) -> list[dict[str, Any]]:
     return [flight(number) for number in range(first, first + count)]
+
+
+_LABEL: Final = {"type": "enum", "name": "shop.Label", "symbols": ["NEW", "USED"]}
+_DAY: Final = {"type": "int", "logicalType": "date"}
+_AT: Final = {"type": "long", "logicalType": "timestamp-micros"}
+_NAMED: Final = {"name": "name", "type": "string"}
+
+#: Unions of all kinds, and types that JSON and Python have none for.
+UNIONS: Final = json.dumps(
+    {
+        "type": "record",
+        "name": "Unions",
+        "fields": [
+            {"name": "number", "type": "int"},
+            {"name": "some", "type": ["null", "int", "long", "string", "bytes"], "default": None},
+            {"name": "ratio", "type": ["float", "double"]},
+            {"name": "at", "type": ["string", _DAY, _AT]},
+            {
+                "name": "who",
+                "type": [
+                    {"type": "record", "name": "shop.Firm", "fields": [_NAMED]},
+                    {"type": "record", "name": "shop.Person", "fields": [
+                        _NAMED, {"name": "born", "type": ["null", _DAY], "default": None}]},
+                    "null",
+                ],
+            },
+            {"name": "label", "type": _LABEL},
+            {"name": "code", "type": {"type": "fixed", "name": "shop.Code", "size": 2}},
+            {"name": "lasts", "type": {
+                "type": "fixed", "name": "shop.Time", "size": 12, "logicalType": "duration"}},
+            {"name": "tags", "type": {
+                "type": "array", "items": ["null", "shop.Label", "boolean", "shop.Code"]}},
+            {"name": "more", "type": {
+                "type": "map", "values": ["long", {"type": "array", "items": [_DAY, "string"]}]}},
+        ],
+    }
+)  # fmt: skip
+_MOMENT: Final = datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=UTC)
+
+
+def union_rows() -> list[dict[str, Any]]:
+    """Values of ``UNIONS`` as consumers have them."""
+    day = _MOMENT.date()
+    plain: dict[str, Any] = {
+        "some": None, "ratio": 0.5, "at": "2026-01-31", "who": None, "label": "NEW",
+        "code": b"\xff\x00", "lasts": {"months": 1, "days": 2, "millis": 3}, "tags": [], "more": {},
+    }  # fmt: skip
+    changes: list[dict[str, Any]] = [
+        {},
+        {"some": 5, "ratio": 0.1, "at": day, "who": {"name": "a", "born": None}},
+        {"some": 1 << 40, "at": _MOMENT, "who": {"name": "b"}, "code": b"ab"},
+        {"some": "text", "tags": [None, "USED", True, b"xy"], "who": {"name": "c", "born": day}},
+        {"some": b"\xff", "more": {"a": -1, "b": ["2026-01-31", day], "c": []}},
+        {"some": b"text", "label": "USED"},
+    ]
+    return [{"number": number, **plain, **change} for number, change in enumerate(changes)]
 
 
 def typed_record_batch(

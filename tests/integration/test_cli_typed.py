@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.typed import FLIGHT, flights
+from spark_logbus.client import Cluster, Consumer, Producer
+from spark_logbus.schemas.columns.rows import columns_of
+from tests.builders.typed import FLIGHT, UNIONS, flights, union_rows
 from tests.servers.command import Command
 from tests.servers.spark import Logbus
 
@@ -75,6 +77,30 @@ def test_what_consume_prints_as_json_can_be_published(
     assert command("produce", target, "--json", stdin=printed.encode()).code == 0
     again = command("consume", target, "--json").out.replace(target, source)
     assert again == printed
+
+
+def test_unions_that_consume_prints_as_json_can_be_published(
+    command: Command, logbus: Logbus, encoding: str
+) -> None:
+    source, target = (created(logbus, encoding, UNIONS) for _ in range(2))
+    with Cluster.from_zookeeper(logbus.zookeeper) as cluster, Producer(cluster) as producer:
+        producer.send_many(source, union_rows())
+    printed = command("consume", source).out
+    first, second, third, fourth, fifth, last = (json.loads(x) for x in printed.splitlines())
+    assert (first["some"], first["at"], second["at"]) == (
+        None, "2026-01-31", {"int": "2026-01-31"})  # fmt: skip
+    assert (third["code"], first["code"]) == ("ab", {"base64": "/wA="})
+    assert first["lasts"] == {"months": 1, "days": 2, "millis": 3}
+    assert fourth["tags"] == [None, "USED", True, "xy"]
+    assert (fourth["some"], fifth["some"]) == ("text", {"base64": "/w=="})
+    assert last["some"] == {"bytes": "text"}
+    assert command("produce", target, stdin=printed.encode()).code == 0
+    assert command("consume", target).out == printed
+    assert command("consume", target, "--group", target).out == printed
+    with Cluster.from_zookeeper(logbus.zookeeper) as cluster, Consumer(cluster) as consumer:
+        consumer.assign_topics(target)
+        assert consumer.to_arrow().column("value").to_pylist() == columns_of(
+            union_rows(), UNIONS).to_pylist()  # fmt: skip
 
 
 @pytest.mark.parametrize("few", [True, False])

@@ -12,9 +12,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_logbus.client import Cluster, Consumer, Producer
+from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.zookeeper import Session
-from tests.builders.typed import flights
+from tests.builders.typed import UNIONS, flights, union_rows
 from tests.helpers import wait_until
 from tests.integration.test_spark_typed import dicts, read, topic_of
 from tests.servers.spark import Logbus
@@ -87,6 +89,37 @@ def test_a_struct_comes_with_key_and_time(
     assert [bytes(each["key"]) for each in seen] == [b"k", b"gone"]
     assert [each["value"] for each in seen] == [row, None]
     assert seen[0]["timestamp"].astimezone(dt.UTC) == at
+
+
+@pytest.mark.parametrize("flatten", ["true", "false"])
+def test_unions_are_read_and_written_on(
+    spark: SparkSession, logbus: Logbus, encoding: str, flatten: str
+) -> None:
+    source, target = (topic_of(logbus, encoding, schema=UNIONS) for _ in range(2))
+    with Cluster.from_zookeeper(logbus.zookeeper) as cluster:
+        with Producer(cluster) as producer:
+            producer.send_many(source, union_rows())
+        write(read(spark, logbus, source, flatten=flatten), logbus, target)
+        with Consumer(cluster) as consumer:
+            consumer.assign_topics(source)
+            expected = consumer.to_arrow().column("value")
+            consumer.assign_topics(target)
+            written = consumer.to_arrow().column("value")
+    assert written.equals(expected)
+    assert written.to_pylist() == columns_of(union_rows(), UNIONS).to_pylist()
+
+
+def test_two_members_of_a_union_are_refused_with_their_row(
+    spark: SparkSession, logbus: Logbus, encoding: str
+) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "u", "type": ["int", "string"]}]}
+    topic = topic_of(logbus, encoding, schema=json.dumps(schema))
+    frame = spark.createDataFrame([((1, "a"),)], "u struct<member0:int,member1:string>")
+    with pytest.raises(PySparkException, match="u has member0 and member1 set in row 0"):
+        write(frame, logbus, topic)
+    other = spark.createDataFrame([((1, 2),)], "u struct<member0:int,member1:int>")
+    with pytest.raises(PySparkException, match=r"u\.member1 is int32, which does not become"):
+        write(other, logbus, topic)
 
 
 def test_all_types_come_back(spark: SparkSession, logbus: Logbus, encoding: str) -> None:

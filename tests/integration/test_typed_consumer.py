@@ -32,7 +32,7 @@ from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.schemas.registry import SchemaAdministration, SchemaRegistry
-from tests.builders.typed import FLIGHT, flight, flights
+from tests.builders.typed import FLIGHT, UNIONS, flight, flights, union_rows
 from tests.helpers import wait_until
 from tests.servers.zookeeper import session
 
@@ -74,10 +74,10 @@ def topic(cluster: Cluster, encoding: str) -> str:
     return created(cluster, encoding)
 
 
-def created(cluster: Cluster, encoding: str, *, partitions: int = 1) -> str:
+def created(cluster: Cluster, encoding: str, *, partitions: int = 1, schema: str = FLIGHT) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     Admin(cluster).create_topic(
-        name, partitions=partitions, value_schema=FLIGHT, value_encoding=encoding
+        name, partitions=partitions, value_schema=schema, value_encoding=encoding
     )
     return name
 
@@ -104,6 +104,31 @@ def test_records_have_dicts_for_values(cluster: Cluster, topic: str) -> None:
         assert [record.offset for record in found] == list(range(100))
         publish(cluster, topic, flights(100, 1))
         assert next(consumer).value == flight(100)
+
+
+def test_unions_are_sent_on_as_records_and_as_tables(cluster: Cluster, encoding: str) -> None:
+    source, records_topic, table_topic = (
+        created(cluster, encoding, schema=UNIONS) for _ in range(3)
+    )
+    rows = union_rows()
+    with Producer(cluster) as producer, Consumer(cluster) as consumer:
+        for row in rows:
+            producer.send(source, row, key=b"k")
+        producer.flush()
+        consumer.assign_topics(source)
+        found = records(consumer, len(rows))
+        assert [record.value for record in found] == rows
+        producer.send_many(records_topic, [record.value for record in found])
+        consumer.seek(TopicPartition(source, 0), 0)
+        table = consumer.to_arrow()
+        producer.send_arrow(table_topic, table.select(["key", "value"]))
+        producer.flush()
+        assert consumer.value_schema(source) is not None
+        for topic in (records_topic, table_topic):
+            consumer.assign_topics(topic)
+            assert [record.value for record in records(consumer, len(rows))] == rows
+            consumer.seek(TopicPartition(topic, 0), 0)
+            assert consumer.to_arrow().column("value").equals(table.column("value"))
 
 
 def test_tables_have_structs_for_values(cluster: Cluster, topic: str) -> None:
