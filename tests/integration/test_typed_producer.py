@@ -37,7 +37,7 @@ from spark_logbus.model import Acks, OffsetRange, TopicPartition
 from spark_logbus.schemas.columns.confluent import with_confluent_id
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
-from tests.builders.typed import FLIGHT, flight, flights
+from tests.builders.typed import FLIGHT, UNIONS, flight, flights, union_rows
 
 ORDER = json.dumps(
     {
@@ -271,7 +271,8 @@ def test_interceptors_see_columns_of_rows(cluster: Cluster) -> None:
 
 
 def test_a_partitioner_sees_the_row(cluster: Cluster) -> None:
-    topic = created(cluster, "columns", schema=FLIGHT)
+    topic = created(cluster, "columns", schema=UNIONS)
+    row = union_rows()[1]
     seen: list[Any] = []
 
     def rule(topic: str, key: bytes | None, value: Any, partitions: int) -> int:
@@ -279,8 +280,8 @@ def test_a_partitioner_sees_the_row(cluster: Cluster) -> None:
         return 0
 
     with Producer(cluster, replace(LINGERING, acks=Acks.WRITTEN), partitioner=rule) as producer:
-        producer.send(topic, flight(3))
-    assert seen == [flight(3)]
+        producer.send(topic, row)
+    assert seen == [row]
 
 
 def test_the_same_with_asyncio(cluster: Cluster, topic: str) -> None:

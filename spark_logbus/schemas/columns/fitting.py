@@ -160,6 +160,12 @@ def _all_parts(
 
 
 def _leaf_takes(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
+    if (
+        isinstance(value, datetime)
+        and isinstance(node, inlined.Primitive)
+        and (node.logical == "date")
+    ):
+        return False  # the time would be lost
     return _column_of(node, value) is not None
 
 
@@ -172,8 +178,11 @@ def _leaf_keeps(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
         back = None if column is None else column[0].as_py()
     except (ValueError, OverflowError):
         return False
-    is_nan = back != back and value != value
-    return back is not None and isinstance(value, type(back)) and (is_nan or bool(back == value))
+    if back is None or not isinstance(value, type(back)):
+        return False
+    if isinstance(back, Decimal):
+        return bool(back.as_tuple() == value.as_tuple())  # 1.50 is equal to 1.5
+    return bool(back == value) or (back != back and value != value)
 
 
 def _column_of(node: inlined.Primitive | inlined.Enum, value: Any) -> pa.Array | None:

@@ -75,7 +75,7 @@ def _first_member(node: inlined.Union, given: Any) -> Member | None:
             made = value_of_json(other, given)
         except SchemaMismatchError:
             continue
-        if made == given and keeps(other, made):
+        if keeps(other, given):
             return Member(number, made)
         if first is None and takes(other, made):
             first = Member(number, made)

@@ -13,7 +13,8 @@ import pytest
 
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.schemas.columns.row_check import RowCheck
+from spark_logbus.schemas.columns.rows import columns_of, rows_of
 
 ITEM = {
     "type": "record",
@@ -98,6 +99,101 @@ VALUES = [
 @pytest.mark.parametrize(("schema", "value", "expected"), VALUES)
 def test_values_of_every_type(schema: Any, value: Any, expected: Any) -> None:
     assert columns_of([value], schema).to_pylist() == [expected]
+
+
+FLOATS = ["null", "float", "double"]
+WHOLE = ["int", "long", "double"]
+DAY = {"type": "int", "logicalType": "date"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MOMENTS = [DAY, MILLIS]
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+CENTS = {"type": "fixed", "name": "cents", "size": 4, "logicalType": "decimal", "precision": 4,
+         "scale": 2}  # fmt: skip
+MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
+SHORT = {"type": "record", "name": "shop.Short", "fields": [
+    {"name": "a", "type": "int"}, {"name": "b", "type": "int", "default": 1}]}  # fmt: skip
+LONG = {"type": "record", "name": "shop.Long", "fields": [{"name": "a", "type": "long"}]}
+RECORDS = [SHORT, LONG, {"type": "map", "values": "string"}]
+LISTS = [{"type": "array", "items": "int"}, {"type": "map", "values": ["int", "string"]}, "string"]
+TWO_NAMES = ["string", {"type": "enum", "name": "shop.E", "symbols": ["x"]}]
+
+
+@dataclass
+class Short:
+    a: int
+    b: int
+
+
+MEMBERS = [
+    (FLOATS, 0.5, 0),
+    (FLOATS, 0.1, 1),
+    (FLOATS, float("nan"), 0),
+    (FLOATS, np.float64(0.1), 1),
+    (FLOATS, 1, 0),
+    (WHOLE, 5, 0),
+    (WHOLE, 1 << 40, 1),
+    (["int", "double"], 1 << 40, 1),
+    (WHOLE, np.int64(1 << 40), 1),
+    (WHOLE, 5.0, 2),
+    (MOMENTS, NOON, 1),
+    (MOMENTS, NOON.date(), 0),
+    (MOMENTS, NOON.replace(tzinfo=None), 1),
+    ([DAY, LOCAL], NOON.replace(tzinfo=None), 1),
+    ([CENTS, MILLS], Decimal("1.50"), 0),
+    ([CENTS, MILLS], Decimal("1.500"), 1),
+    ([CENTS, MILLS], Decimal("1234.5"), 1),
+    (RECORDS, {"a": 1, "b": 2}, 0),
+    (RECORDS, {"a": 1}, 1),
+    (RECORDS, Short(1, 2), 0),
+    (RECORDS, {"a": "1"}, 2),
+    (RECORDS, {"-type": "shop.Short", "a": 1}, 0),
+    (RECORDS, ("shop.Short", {"a": 1}), 0),
+    (LISTS, [1], 0),
+    (LISTS, (1, 2), 0),
+    (LISTS, ("string", "a"), 2),
+    (LISTS, ("map", {"k": ("string", "a")}), 1),
+    (["bytes", {"type": "string", "logicalType": "uuid"}], ID, 1),
+    (TWO_NAMES, "x", 0),
+    (TWO_NAMES, ("shop.E", "x"), 1),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "number"), MEMBERS)
+def test_a_value_goes_to_the_first_member_that_keeps_it_or_the_one_it_names(
+    schema: Any, value: Any, number: int
+) -> None:
+    for taken in (value, RowCheck(schema).take(value)):
+        [row] = columns_of([taken], schema).to_pylist()
+        assert [name for name, one in row.items() if one is not None] == [f"member{number}"]
+
+
+def test_the_name_of_a_record_may_stand_beside_its_fields() -> None:
+    row = {"-type": "shop.Long", "a": 5}
+    assert columns_of([row, RowCheck(LONG).take(row)], LONG).to_pylist() == [{"a": 5}] * 2
+    for check in (RowCheck(LONG).take, lambda given: columns_of([given], LONG)):
+        with pytest.raises(SchemaMismatchError, match="has '-type', which the schema has not"):
+            check({**row, "-type": "shop.Short"})
+
+
+def test_a_default_is_of_the_first_member_that_it_fits_with_all_its_parts() -> None:
+    fields = [{"name": "a", "type": [SHORT, "int", LONG], "default": {"a": 1 << 40}},
+              {"name": "d", "type": [DAY, "long"], "default": 5},
+              {"name": "c", "type": {**MILLS, "precision": 38},
+               "default": (10**37 + 1).to_bytes(16, "big").decode("latin-1")}]  # fmt: skip
+    [row] = columns_of([{}], {"type": "record", "name": "r", "fields": fields}).to_pylist()
+    assert row["a"] == {"member0": None, "member1": None, "member2": {"a": 1 << 40}}
+    assert row["d"] == {"member0": date(1970, 1, 6), "member1": None}
+    assert row["c"] == Decimal(f"{10**34}.001")
+
+
+def test_what_python_has_no_value_for_is_the_number_that_is_stored() -> None:
+    schema = {"type": "array", "items": ["null", DAY, MILLIS]}
+    numbers = [5, -(1 << 31), None, 1 << 52]
+    nested = [[("int", numbers[0]), ("int", numbers[1]), None, ("long", numbers[3])]]
+    rows = rows_of(columns_of(nested, schema), schema)
+    assert rows == [[date(1970, 1, 6), *numbers[1:]]]
+    nanos = {"type": "long", "logicalType": "timestamp-nanos"}
+    assert rows_of(columns_of([-(1 << 63)], nanos), nanos) == [-(1 << 63)]
 
 
 def order(**more: Any) -> dict[str, Any]:
