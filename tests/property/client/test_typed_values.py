@@ -35,7 +35,7 @@ from tests.builders.avro import without_logical
 from tests.builders.typed import T0, cut
 from tests.property.examples import examples
 from tests.property.schemas.columns.evolved import evolved_record, has_decimal_beside_text, read
-from tests.property.schemas.columns.strategies import DATA, TEXT, Case, cases
+from tests.property.schemas.columns.strategies import DATA, TEXT, Case, cases, roots
 
 DEFAULT = settings(deadline=None, max_examples=examples(150))
 TP = TopicPartition("t", 3)
@@ -43,7 +43,8 @@ FIRST_OFFSET = 1_000
 SCHEMA_ID = 7
 RECORD_COLUMNS = ("timestamp", "key", "headers")
 COMPRESSIONS = st.sampled_from(Compression)
-FILLED = cases(max_rows=5).filter(lambda case: len(case.datums) > 0)
+RECORDS = cases(max_rows=5).filter(lambda case: len(case.datums) > 0)
+FILLED = cases(max_rows=5, of=roots()).filter(lambda case: len(case.datums) > 0)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Records:
 
 
 @st.composite
-def sent(draw: st.DrawFn) -> Records:
-    case = draw(FILLED)
+def sent(draw: st.DrawFn, of: st.SearchStrategy[Case] = FILLED) -> Records:
+    case = draw(of)
     count = len(case.datums)
 
     def of_each(strategy: st.SearchStrategy[Any]) -> list[Any]:
@@ -156,7 +157,7 @@ def columns(batches: list[Any], name: str, count: int) -> pa.Array:
 
 
 @DEFAULT
-@given(sent(), st.data())
+@given(sent(RECORDS), st.data())
 def test_values_are_read_as_fastavro_resolves_them(records: Records, data: st.DataObject) -> None:
     case = records.case
     reader = data.draw(evolved_record(case.schema, itertools.count()))

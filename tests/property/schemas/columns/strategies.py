@@ -101,6 +101,15 @@ def records(draw: st.DrawFn, names: Iterator[str], depth: int) -> Any:
     return {"type": "record", "name": next(names), "fields": fields}
 
 
+@st.composite
+def roots(draw: st.DrawFn) -> Any:
+    """Any schema, but of null; records most often."""
+    if draw(st.integers(0, 3)):
+        return draw(schemas())
+    found = types((f"N{number}" for number in itertools.count()), 2)
+    return draw(found.filter(lambda schema: schema != "null" and "null" not in schema))
+
+
 def types(names: Iterator[str], depth: int) -> st.SearchStrategy[Any]:
     kinds = [*PLAIN, *LOGICAL, "enum", "fixed", "decimal", "fixed-decimal", "duration"]
     if depth > 0:
@@ -275,8 +284,8 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, max_rows: int = 6) -> Case:
-    schema = draw(schemas())
+def cases(draw: st.DrawFn, *, max_rows: int = 6, of: st.SearchStrategy[Any] | None = None) -> Case:
+    schema = draw(schemas() if of is None else of)
     node = parse(schema)
     drawn = draw(st.lists(values(node), max_size=max_rows))
     drawn = drawn * draw(st.sampled_from([1, 1, 30]))  # more than are scanned one by one
