@@ -49,6 +49,11 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+_BOUNDS: Final = {"int": 1 << 31, "long": 1 << 63}
+#: Of which all values are kept.
+_KEPT: Final = {"boolean": bool, "double": float, "bytes": bytes}
+
+
 def fits(node: inlined.Node, value: Any) -> bool:
     """Is ``value`` of a type that ``node`` takes? Its parts are looked at when they are taken."""
     if isinstance(node, inlined.Enum):
@@ -170,6 +175,21 @@ def _leaf_takes(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
 
 
 def _leaf_keeps(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
+    known = None if isinstance(node, inlined.Enum) or node.logical else _plain_keeps(node, value)
+    return _gives_back(node, value) if known is None else known
+
+
+def _plain_keeps(node: inlined.Primitive, value: Any) -> bool | None:
+    """The same for most values, without Arrow, which takes longer; None: it has to be asked."""
+    kind = value.__class__
+    if kind is float and node.kind == "float" and abs(value) < LARGEST_FLOAT:
+        return bool(float(np.float32(value)) == value)
+    if kind is int and node.kind in _BOUNDS:
+        return bool(-_BOUNDS[node.kind] <= value < _BOUNDS[node.kind])
+    return True if kind is _KEPT.get(node.kind) else None
+
+
+def _gives_back(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
     is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
     if is_millis and getattr(value, "microsecond", 0) % 1000:
         return False  # it is cut off

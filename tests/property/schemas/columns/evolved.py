@@ -91,7 +91,7 @@ def evolved_record(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
 def has_decimal_beside_text(schema: Any) -> bool:
     """Of a union: fastavro has decimals as bytes here, which it would read as text."""
     if isinstance(schema, list):
-        has_text = any(member in ("string", "bytes") for member in schema)
+        has_text = any(member in ("string", "bytes") or "uuid" in str(member) for member in schema)
         return (has_text and "decimal" in str(schema)) or any(map(has_decimal_beside_text, schema))
     if isinstance(schema, dict):
         return any(map(has_decimal_beside_text, schema.values()))
