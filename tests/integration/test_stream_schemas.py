@@ -125,7 +125,8 @@ class Run:
                 for partition in planned.partitions
                 for batch in read_partition(partition, self._columns, fail_on_data_loss=True)
             ]
-        rows = pa.Table.from_batches(batches, self._columns.arrow_schema()).to_pylist()
+        table = pa.Table.from_batches(batches, self._columns.arrow_schema())
+        rows: list[dict[str, Any]] = table.to_pylist()
         query.at = json.loads(json.dumps(end))
         query.rows += rows
         return rows
