@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 from spark_logbus.client.producer.acknowledgements import Acknowledgement, AppendedRange
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.record.arrow import canonical
+
+logger = logging.getLogger(__name__)
 
 
 class AsRecords(Protocol):
@@ -24,8 +27,8 @@ class ProducerInterceptor:
     Whole record batches, as Arrow columns (``value``, ``timestamp`` in µs UTC, and ``key`` and
     ``headers`` where there are any), so that a million records cost some hundred calls. In a topic
     with a schema ``value`` is what the topic holds: a struct of columns, or datums. Override what
-    is wanted. Both methods run in the producer's threads or in a caller's, hold them up, and
-    must be thread-safe.
+    is wanted. The methods run in the producer's threads or in a caller's, hold them up, and must
+    be thread-safe.
     """
 
     def before_append(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -48,6 +51,9 @@ class ProducerInterceptor:
         Records that failed by a timeout or a lost connection may be there all the same. An error
         is logged, and nothing else.
         """
+
+    def close(self) -> None:
+        """The producer has ended: the fate of all its records is known. An error is logged."""
 
 
 class Interceptors:
@@ -92,6 +98,15 @@ class Interceptors:
         """Tell the interceptors once the records' fate is known."""
         for each in self._interceptors:
             acknowledgement.when_done(_Told(each, acknowledgement, topic, records))
+
+    def close(self) -> None:
+        """Tell the interceptors that there is no more to come."""
+        for each in self._interceptors:
+            try:
+                each.close()
+            except Exception:
+                # Not the producer's fault, whose records are where they are.
+                logger.exception("The interceptor %s failed to close.", type(each).__name__)
 
 
 class _Told:

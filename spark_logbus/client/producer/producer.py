@@ -412,7 +412,8 @@ class Producer:
             if not self._sender.stopped:
                 self.flush(timeout_s)
         finally:
-            self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1)
+            if self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1):
+                self._interceptors.close()
 
     def __enter__(self) -> Producer:
         return self

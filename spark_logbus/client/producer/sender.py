@@ -78,11 +78,13 @@ class Sender:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> None:
-        """End the thread; what is not acknowledged by then fails with ProducerClosedError."""
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread; what is not acknowledged by then fails with ProducerClosedError. False if
+        it has not ended within ``timeout_s``."""
         self._stopping = True
         self._poller.wake()
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     # -- the loop -------------------------------------------------------------------------
 

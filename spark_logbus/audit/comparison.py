@@ -1,0 +1,295 @@
+"""Compares, window by window, what was counted with what is there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.ledger import RunRecord, State
+from spark_logbus.audit.topic import TopicCounts
+from spark_logbus.audit.verdicts import FINDINGS, Expected, Finding, Verdict, judge
+
+_NOTHING: Final = Tally()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The windows that are judged: those that begin at ``since_us`` or later and have ended by
+    ``until_us``. ``now_us`` decides who is dead."""
+
+    since_us: int
+    until_us: int
+    now_us: int
+    window_us: int
+    clock_skew_us: int = 0
+    """By so much may the clocks of counters differ from the one here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A place into which the records of the topic were copied, as it was read."""
+
+    name: str
+    counts: TopicCounts
+    not_yet: Mapping[int, Tally] = field(default_factory=dict)
+    """Records of the topic that are not due there yet."""
+
+    notes: tuple[str, ...] = ()
+    """What was found there that is no matter of windows: offsets that are missing or doubled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one counter has counted of a window, and the state of its worst run."""
+
+    counter: str
+    records: int
+    in_doubt: int
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """A window in one of the places into which it was copied."""
+
+    name: str
+    records: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowResult:
+    """All about one window."""
+
+    start_us: int
+    counted: Tally
+    in_doubt: int
+    found: Tally
+    verdict: Verdict
+    counters: tuple[Share, ...]
+    copies: tuple[CopyResult, ...]
+    awaits_report: bool
+    """The verdict will be known when a counter that lives has reported once more."""
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [self.verdict, *(copy.verdict for copy in self.copies)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditResult:
+    """The outcome of an audit."""
+
+    topic: str
+    window_us: int
+    windows: tuple[WindowResult, ...]
+    runs: tuple[RunRecord, ...]
+    now_us: int
+    notes: tuple[str, ...] = ()
+    """Findings beside those of windows, one sentence each."""
+
+    @property
+    def findings(self) -> int:
+        """Windows with something to look at, in the topic or a copy, and the notes."""
+        return len(self.notes) + sum(
+            any(verdict.finding in FINDINGS for verdict in window.verdicts)
+            for window in self.windows
+        )
+
+    @property
+    def not_yet_known(self) -> int:
+        return sum(
+            any(verdict.finding is Finding.NOT_YET for verdict in window.verdicts)
+            for window in self.windows
+        )
+
+    @property
+    def awaits_report(self) -> bool:
+        return any(window.awaits_report for window in self.windows)
+
+    @property
+    def dead(self) -> list[RunRecord]:
+        """Runs that ended without a word."""
+        return [run for run in self.runs if run.state(self.now_us) is State.DEAD]
+
+
+def compare(
+    topic: str,
+    runs: Sequence[RunRecord],
+    found: TopicCounts,
+    span: Span,
+    *,
+    copies: Sequence[Copy] = (),
+) -> AuditResult:
+    """``runs`` have their counts in the windows of ``span``, as ``ledger.in_windows`` gives them."""
+    concerned = [run for run in runs if run.concerns(topic)]
+    starts = {start for run in concerned for of, start in run.windows if of == topic}
+    starts |= found.tallies.keys()
+    starts |= {start for copy in copies for start in copy.counts.tallies}
+    for run in concerned:
+        if run.state(span.now_us) is State.DEAD:
+            starts |= _clock_windows(run, span)
+    results = [
+        _judged(topic, start, concerned, found, span, copies)
+        for start in sorted(starts)
+        if span.since_us <= start and start + span.window_us <= span.until_us
+    ]
+    return AuditResult(
+        topic=topic,
+        window_us=span.window_us,
+        windows=tuple(results),
+        runs=tuple(concerned),
+        now_us=span.now_us,
+        notes=tuple(note for copy in copies for note in copy.notes),
+    )
+
+
+def _clock_windows(run: RunRecord, span: Span) -> set[int]:
+    """The windows in which a run has died, by the clock."""
+    first = max(run.through_us, span.since_us) // span.window_us
+    last = min(run.through_us + run.silence_us, span.until_us) // span.window_us
+    return {number * span.window_us for number in range(first, last + 1)}
+
+
+def _judged(
+    topic: str,
+    start: int,
+    runs: Sequence[RunRecord],
+    found: TopicCounts,
+    span: Span,
+    copies: Sequence[Copy],
+) -> WindowResult:
+    appending = [run for run in runs if run.tier.appends]
+    there = found.tallies.get(start, _NOTHING)
+    expected = _expected(topic, start, appending, span, read_at_us=found.read_at_us)
+    expired = found.expired_before_us is not None and start < found.expired_before_us
+    if expired:
+        verdict = Verdict(Finding.EXPIRED)
+        reference = expected
+    else:
+        verdict = judge(expected, there, start_us=start, window_us=span.window_us)
+        reference = Expected(counted=there, reported=True)
+    results = [
+        *(_judged_copy(copy, start, reference, span) for copy in copies),
+        *_reported_copies(topic, start, runs, reference, found, span),
+    ]
+    return WindowResult(
+        start_us=start,
+        counted=expected.counted,
+        in_doubt=expected.in_doubt.records,
+        found=there,
+        verdict=verdict,
+        counters=tuple(_shares(topic, start, appending, span)),
+        copies=tuple(results),
+        awaits_report=verdict.finding is Finding.NOT_YET and expected.behind,
+    )
+
+
+def _expected(
+    topic: str, start: int, runs: Sequence[RunRecord], span: Span, *, read_at_us: int
+) -> Expected:
+    counted = in_doubt = _NOTHING
+    reported = changing = pending = behind = gap = False
+    end = start + span.window_us
+    for run in runs:
+        window = run.windows.get((topic, start))
+        if window is not None:
+            counted += window.tally
+            in_doubt += window.in_doubt
+            reported = True
+            changing |= window.changed_us > read_at_us - span.clock_skew_us
+        match run.state(span.now_us):
+            case State.LIVE:
+                pending |= run.through_us < end
+                behind |= run.through_us < read_at_us + span.clock_skew_us
+            case State.DEAD:
+                gap |= run.left_open(topic, start_us=start, end_us=end)
+            case State.CLOSED:
+                pass
+    return Expected(
+        counted=counted,
+        in_doubt=in_doubt,
+        reported=reported,
+        changing=changing,
+        pending=pending,
+        behind=behind,
+        gap=gap,
+    )
+
+
+def _judged_copy(copy: Copy, start: int, reference: Expected, span: Span) -> CopyResult:
+    due = reference.counted - copy.not_yet.get(start, _NOTHING)
+    there = copy.counts.tallies.get(start, _NOTHING)
+    expected = replace(reference, counted=due)
+    verdict = judge(expected, there, start_us=start, window_us=span.window_us)
+    if verdict.finding is Finding.COMPLETE and copy.not_yet.get(start, _NOTHING):
+        verdict = Verdict(Finding.NOT_YET, copy.not_yet[start].records)
+    return CopyResult(copy.name, there.records, verdict)
+
+
+def _reported_copies(
+    topic: str,
+    start: int,
+    runs: Iterable[RunRecord],
+    reference: Expected,
+    found: TopicCounts,
+    span: Span,
+) -> Iterable[CopyResult]:
+    """Of mirrors, loads and consumers, by what they have reported, from their first window on."""
+    by_name: dict[tuple[str, str], list[RunRecord]] = {}
+    for run in runs:
+        if not run.tier.appends and topic in run.topics:
+            by_name.setdefault((run.tier.value, run.counter), []).append(run)
+    for (tier, counter), own in sorted(by_name.items()):
+        first = min((at for run in own for of, at in run.windows if of == topic), default=None)
+        if first is None or start < first:
+            continue
+        counts = _expected(topic, start, own, span, read_at_us=found.read_at_us)
+        verdict = judge(
+            replace(reference, changing=reference.changing or counts.changing),
+            counts.counted,
+            start_us=start,
+            window_us=span.window_us,
+        )
+        if verdict.finding is Finding.MISSING:
+            verdict = _of_fewer(verdict, own, counts, start + span.window_us, span)
+        yield CopyResult(f"{tier} {counter}", counts.counted.records, verdict)
+
+
+def _of_fewer(
+    verdict: Verdict, own: Sequence[RunRecord], counts: Expected, end_us: int, span: Span
+) -> Verdict:
+    """A place that has fewer may get the others yet, or have got them before it died."""
+    if counts.gap:
+        return Verdict(Finding.GAP, verdict.records)
+    lives = any(run.state(span.now_us) is State.LIVE for run in own)
+    if lives or max(run.through_us for run in own) < end_us:
+        return Verdict(Finding.NOT_YET, verdict.records)
+    return verdict
+
+
+_WORST: Final = (State.CLOSED, State.LIVE, State.DEAD)
+
+
+def _shares(topic: str, start: int, runs: Sequence[RunRecord], span: Span) -> Iterable[Share]:
+    """Of the counters that have counted something of the window, or may have."""
+    shares: dict[str, Share] = {}
+    end = start + span.window_us
+    for run in runs:
+        state = run.state(span.now_us)
+        window = run.windows.get((topic, start))
+        open_here = state is State.DEAD and run.left_open(topic, start_us=start, end_us=end)
+        if window is None and not open_here:
+            continue
+        if state is State.DEAD and not open_here:
+            state = State.CLOSED  # of this window all is known
+        before = shares.get(run.counter, Share(run.counter, 0, 0, State.CLOSED))
+        shares[run.counter] = Share(
+            run.counter,
+            before.records + (window.tally.records if window else 0),
+            before.in_doubt + (window.in_doubt.records if window else 0),
+            max(before.state, state, key=_WORST.index),
+        )
+    return shares.values()

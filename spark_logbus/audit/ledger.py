@@ -1,0 +1,139 @@
+"""Folds reports into what each run of each counter has counted. Pure.
+
+Counts are cumulative, so of each window the report with the highest sequence counts, whatever the
+order in which reports come and however often. A run *reports until*
+the latest time that one of its reports is complete through. It has *closed* if one of them was its
+last; it *lives* if its next report is not overdue; else it is *dead*, and nobody knows what it
+counted after that.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.report import Report, Tier
+
+DEAD_AFTER_INTERVALS: Final = 3
+"""A report may be late by one failed append and one pause of a machine; not by three."""
+
+
+class State(enum.Enum):
+    """What becomes of the counts of a run."""
+
+    #: All that it has counted is known.
+    CLOSED = "closed"
+    #: More will be known soon.
+    LIVE = "live"
+    #: What it counted last will never be known.
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a run has counted of one window, and how far it had reported when that last changed."""
+
+    tally: Tally
+    in_doubt: Tally
+    changed_us: int
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run of a counter, as far as its reports say."""
+
+    tier: Tier
+    counter: str
+    run: str
+    interval_us: int
+    through_us: int
+    closed: bool = False
+    topics: set[str] = field(default_factory=set)
+    windows: dict[tuple[str, int], Counted] = field(default_factory=dict)
+    window_lengths: set[int] = field(default_factory=set)
+
+    def state(self, now_us: int) -> State:
+        if self.closed:
+            return State.CLOSED
+        return State.DEAD if now_us - self.through_us > self.silence_us else State.LIVE
+
+    @property
+    def silence_us(self) -> int:
+        """A run that lives says something within this."""
+        return DEAD_AFTER_INTERVALS * self.interval_us
+
+    def concerns(self, topic: str) -> bool:
+        """True if it may have counted records of ``topic``. One that died before it met any may
+        have met this one."""
+        return topic in self.topics or not (self.topics or self.closed)
+
+    def left_open(self, topic: str, *, start_us: int, end_us: int) -> bool:
+        """True for a window of which a run that died may have counted more than it reported.
+
+        That is the window in which it died, by the clock; and any that it was still counting
+        records of, as one does whose records are older than the clock.
+        """
+        died_in = start_us < self.through_us + self.silence_us and self.through_us < end_us
+        counted = self.windows.get((topic, start_us))
+        return died_in or (
+            counted is not None and counted.changed_us > self.through_us - self.silence_us
+        )
+
+
+def fold(reports: Iterable[Report]) -> list[RunRecord]:
+    """The runs, by tier, counter and run."""
+    runs: dict[tuple[Tier, str, str], RunRecord] = {}
+    for report in reports:
+        key = report.tier, report.counter, report.run
+        record = runs.get(key)
+        if record is None:
+            record = runs[key] = RunRecord(
+                report.tier, report.counter, report.run, report.interval_us,
+                report.complete_through_us,
+            )  # fmt: skip
+        _take(record, report)
+    return [runs[key] for key in sorted(runs, key=lambda key: (key[0].value, *key[1:]))]
+
+
+def _take(record: RunRecord, report: Report) -> None:
+    record.through_us = max(record.through_us, report.complete_through_us)
+    record.interval_us = max(record.interval_us, report.interval_us)
+    record.closed = record.closed or report.last
+    if report.topic is None:
+        return
+    record.topics.add(report.topic)
+    if report.window_start_us is None:
+        return
+    record.window_lengths.add(report.window_us)
+    window = report.topic, report.window_start_us
+    known = record.windows.get(window)
+    if known is None or known.sequence < report.sequence:
+        record.windows[window] = Counted(
+            report.counted, report.in_doubt, report.complete_through_us, report.sequence
+        )
+
+
+def in_windows(record: RunRecord, topic: str, *, window_us: int) -> RunRecord:
+    """The run with its counts of ``topic`` alone, in windows of ``window_us``, a multiple of its
+    own."""
+    gathered: defaultdict[int, list[tuple[int, Counted]]] = defaultdict(list)
+    for (of, start), counted in record.windows.items():
+        if of == topic:
+            gathered[start // window_us * window_us].append((start, counted))
+    windows = {}
+    for wide, parts in gathered.items():
+        tally = in_doubt = Tally()
+        for start, counted in parts:
+            tally += counted.tally.moved(start - wide)
+            in_doubt += counted.in_doubt.moved(start - wide)
+        changed_us = max(counted.changed_us for _, counted in parts)
+        windows[topic, wide] = Counted(tally, in_doubt, changed_us)
+    return RunRecord(
+        record.tier, record.counter, record.run, record.interval_us, record.through_us,
+        record.closed, record.topics, windows, record.window_lengths,
+    )  # fmt: skip

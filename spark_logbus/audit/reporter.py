@@ -1,0 +1,304 @@
+"""Publishes what a counter has counted, beside whatever it is that counts.
+
+A thread drafts reports of what has changed every interval, and publishes them with a producer of
+its own. It waits for one draft's acknowledgement before it makes the next: so what a report says is
+complete has arrived. What failed is in the next one, because counts are cumulative. The counting
+program only adds numbers; it waits for the thread twice, each time for a bounded while, in order
+that its life is known before its records are: when it begins, and when it meets a topic.
+
+Memory is bounded by the number of windows. A run that has many is ended, and another one begins;
+while that cannot be told, because the audit topic is away, a full run is given up and never ended:
+whoever compares sees a counter that died there, which is what is known of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+
+from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
+from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
+from spark_logbus.audit.run import Draft, Identity, Run
+from spark_logbus.client import Cluster, Producer, ProducerConfig
+from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.model import check_name
+
+logger = logging.getLogger(__name__)
+
+_DAY_MS: Final = 86_400_000
+_BUFFER_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """The settings of who counts."""
+
+    #: Where reports go.
+    topic: str = AUDIT_TOPIC
+    #: Length of a window of event time; the same in all that count one topic, or a part of it.
+    window_ms: int = DEFAULT_WINDOW_MS
+    #: What has changed is published so often. Who is silent for three times as long is dead.
+    interval_ms: int = 60_000
+    #: Of the audit topic, if it is to be created: as long as one may want to look back.
+    retention_ms: int = 30 * _DAY_MS
+    #: Waited for so long when the counter begins, meets a topic, or ends; then it goes on without.
+    wait_ms: int = 2_000
+    #: Windows in memory, over all topics; some 300 bytes each.
+    max_windows: int = 20_000
+
+    def __post_init__(self) -> None:
+        check_name("topic", self.topic)
+        for name in ("window_ms", "interval_ms", "retention_ms", "max_windows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it has to be 1 or more.")
+        if self.wait_ms < 0:
+            raise ConfigError(f"wait_ms is {self.wait_ms}; use 0 to wait for nothing.")
+
+
+def default_counter() -> str:
+    """The name of a counter that was given none: the machine, and the process."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+class AuditReporter:
+    """Counts records of topics, and publishes the counts. Thread-safe.
+
+    Never raises once it is made: what cannot be published is logged, once until it can be again,
+    and published later. ``cluster`` is shared, and has to know ZooKeeper, where the audit topic's
+    schema is. Close it, or leave its ``with`` block, when no more is counted: else it counts as
+    dead, and what it may have counted last as not known.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        tier: Tier,
+        counter: str | None = None,
+        config: AuditConfig | None = None,
+        topics: Sequence[str] = (),
+    ) -> None:
+        """``counter`` is its name in the audit, the same from one start to the next. ``topics``
+        are those that it is known to count; others are met as they come."""
+        self._cluster = cluster
+        self._config = config or AuditConfig()
+        self._tier = tier
+        self._counter = counter or default_counter()
+        self._run = self._new_run(topics)
+        self._ending: Run | None = None  # a full one, whose last report has not arrived
+        self._producer: Producer | None = None
+        self._told = False  # of a failure, in the log
+        self._closing = False
+        self._due = threading.Event()
+        self._round = threading.Condition()  # guards the two numbers
+        self._rounds_asked = 1
+        self._rounds_done = 0
+        self._thread = threading.Thread(target=self._work, name="logbus-audit", daemon=True)
+        self._thread.start()
+        self._await_round(1)
+
+    # -- counting -------------------------------------------------------------------------
+
+    def count(self, topic: str, timestamps: pa.Array) -> None:
+        """Records of ``topic`` with these times: an Arrow column of timestamps in µs."""
+        self.count_windows(topic, tally_times(timestamps, window_us=self.window_us))
+
+    def doubt(self, topic: str, timestamps: pa.Array) -> None:
+        """Records that may be there or not."""
+        tallies = tally_times(timestamps, window_us=self.window_us)
+        self.count_windows(topic, tallies, in_doubt=True)
+
+    def count_windows(self, topic: str, tallies: Tallies, *, in_doubt: bool = False) -> None:
+        """Records that were counted already, by windows of ``window_us``."""
+        if topic == self._config.topic:  # or each report would make for another one
+            return
+        while not (run := self._run).add(topic, tallies, in_doubt=in_doubt):
+            if run is self._run:
+                return  # closed: nobody promises anything of what comes now
+        if run.windows > self._config.max_windows:
+            self._begin_anew()
+
+    def open_topic(self, topic: str) -> None:
+        """Say that records of ``topic`` are about to be counted, and wait a moment for that to
+        arrive. Who dies then is known to have lived."""
+        if topic == self._config.topic or topic in self._run.topics:
+            return
+        self._run.open_topic(topic)
+        if not self._told:
+            self._await_round(self._ask_round())
+
+    @property
+    def window_us(self) -> int:
+        return self._config.window_ms * 1_000
+
+    def _new_run(self, topics: Sequence[str] | frozenset[str]) -> Run:
+        run = Run(
+            Identity(
+                tier=self._tier,
+                counter=self._counter,
+                run=uuid.uuid4().hex,
+                interval_us=self._config.interval_ms * 1_000,
+                window_us=self.window_us,
+            )
+        )
+        for topic in topics:
+            run.open_topic(topic)
+        return run
+
+    def _begin_anew(self) -> None:
+        with self._round:
+            full = self._run
+            if full.windows <= self._config.max_windows:
+                return  # another thread was faster
+            self._run = self._new_run(full.topics)
+            if self._ending is None:
+                self._ending = full
+            else:
+                logger.error(
+                    "%s has counted records of more than %d windows while nothing could be "
+                    "published to %s; the audit will show a gap.",
+                    self._counter, self._config.max_windows, self._config.topic,
+                )  # fmt: skip
+        self._ask_round()
+
+    # -- publishing -----------------------------------------------------------------------
+
+    def _ask_round(self) -> int:
+        """A number that a round has which begins after this."""
+        with self._round:
+            self._rounds_asked += 1
+            asked = self._rounds_asked
+        self._due.set()
+        return asked
+
+    def _await_round(self, number: int) -> None:
+        with self._round:
+            self._round.wait_for(lambda: self._rounds_done >= number, self._config.wait_ms / 1_000)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._due.clear()
+                with self._round:
+                    number = self._rounds_asked
+                closing = self._closing
+                self._publish_all(closing=closing)
+                with self._round:
+                    self._rounds_done = number
+                    self._round.notify_all()
+                if closing:
+                    return
+                self._due.wait(self._config.interval_ms / 1_000)
+        finally:
+            if self._producer is not None:
+                self._producer.close(0.0 if self._told else None)
+
+    def _publish_all(self, *, closing: bool) -> None:
+        try:
+            if self._ending is not None:
+                self._publish(self._ending, last=True)
+                self._ending = None
+            self._publish(self._run, last=closing)
+        except LogbusError as error:
+            if not self._told:
+                logger.warning(
+                    "The counts of %s cannot be published to %s; that is tried again every %d s, "
+                    "and what is counted goes on. %s",
+                    self._counter, self._config.topic, self._config.interval_ms // 1_000, error,
+                )  # fmt: skip
+            self._told = True
+        else:
+            if self._told:
+                logger.warning("The counts of %s are published again.", self._counter)
+            self._told = False
+
+    def _publish(self, run: Run, *, last: bool) -> None:
+        draft = run.draft(now_us=self._cluster.clock.now_us(), last=last)
+        try:
+            self._append(draft)
+        except LogbusError:
+            run.put_back(draft)
+            raise
+
+    def _append(self, draft: Draft) -> None:
+        if self._producer is None:
+            self._producer = opened_producer(self._cluster, self._config)
+        append_reports(self._producer, self._config, draft.reports)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Publish the rest, and that it is all. Waits for at most ``wait_ms`` for that to arrive;
+        a counter that could not say so will look like one that died."""
+        self._closing = True
+        self._await_round(self._ask_round())
+        self._thread.join(self._config.wait_ms / 1_000)
+
+    def __enter__(self) -> AuditReporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def opened_producer(cluster: Cluster, config: AuditConfig) -> Producer:
+    """A producer of reports, of little memory and patience: what fails is reported anew."""
+    open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
+    patience_ms = min(30_000, max(1_000, config.interval_ms))
+    return Producer(
+        cluster,
+        ProducerConfig(
+            linger_ms=0,
+            buffer_bytes=_BUFFER_BYTES,
+            max_block_ms=patience_ms,
+            delivery_timeout_ms=patience_ms,
+        ),
+    )
+
+
+def append_reports(producer: Producer, config: AuditConfig, reports: Sequence[Report]) -> None:
+    """Append them as one record batch and wait for it. Raises what the producer does."""
+    futures = producer.send_many(config.topic, [as_row(report) for report in reports])
+    for future in futures:
+        future.result()
+
+
+def report_once(
+    cluster: Cluster,
+    identity: Identity,
+    tallies: Mapping[str, Tallies],
+    *,
+    complete_through_us: int,
+    config: AuditConfig | None = None,
+) -> None:
+    """Publish the counts, by topic, of a run that is over: a commit. A repetition does no harm.
+
+    Never raises: what was committed stays, whether or not it could be reported.
+    """
+    config = config or AuditConfig(window_ms=identity.window_us // 1_000)
+    run = Run(identity)
+    for topic, windows in tallies.items():
+        run.add(topic, windows)
+    try:
+        with opened_producer(cluster, config) as producer:
+            draft = run.draft(now_us=complete_through_us, last=True)
+            append_reports(producer, config, draft.reports)
+    except LogbusError as error:
+        logger.warning(
+            "The counts of %s, run %s, could not be published to %s: %s",
+            identity.counter, identity.run, config.topic, error,
+        )  # fmt: skip

@@ -1,0 +1,123 @@
+"""One run of a counter: what it has counted, and which of that it has published. No I/O."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from spark_logbus.audit.counts import Tallies, Tally
+from spark_logbus.audit.report import Report, Tier
+
+_NOTHING = Tally()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What all reports of a run have in common."""
+
+    tier: Tier
+    counter: str
+    run: str
+    interval_us: int
+    window_us: int
+
+
+@dataclass(slots=True)
+class _Window:
+    counted: Tally = _NOTHING
+    in_doubt: Tally = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Reports that are to be published together, and what they take off the list of changes."""
+
+    reports: list[Report]
+    changed: frozenset[tuple[str, int]] = field(default_factory=frozenset)
+
+
+class Run:
+    """Counts, and drafts reports of what has changed. Thread-safe."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._lock = threading.Lock()
+        self._windows: dict[tuple[str, int], _Window] = {}
+        self._changed: set[tuple[str, int]] = set()
+        self._topics: set[str] = set()
+        self._sequence = 0
+        self._ended = False
+
+    @property
+    def windows(self) -> int:
+        """How many are in memory."""
+        return len(self._windows)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._topics)
+
+    def open_topic(self, topic: str) -> None:
+        """Name ``topic`` in all reports from now on."""
+        with self._lock:
+            self._topics.add(topic)
+
+    def add(self, topic: str, tallies: Tallies, *, in_doubt: bool = False) -> bool:
+        """Count them. False, and nothing is counted, if the run has drafted its last report."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._topics.add(topic)
+            for start, tally in tallies.items():
+                key = topic, start
+                window = self._windows.get(key)
+                if window is None:
+                    window = self._windows[key] = _Window()
+                if in_doubt:
+                    window.in_doubt += tally
+                else:
+                    window.counted += tally
+                self._changed.add(key)
+            return True
+
+    def draft(self, *, now_us: int, last: bool = False) -> Draft:
+        """What is new since the last draft, or that there is nothing. ``now_us`` was read before:
+        all that was counted by then is in it."""
+        with self._lock:
+            self._ended = self._ended or last
+            changed = frozenset(self._changed)
+            self._changed.clear()
+            self._sequence += 1
+            silent = self._topics.difference(topic for topic, _ in changed)
+            places: list[tuple[str | None, int | None]] = [
+                *((topic, None) for topic in sorted(silent)),
+                *sorted(changed),
+            ]
+            return Draft(
+                [self._report(place, now_us, last) for place in places or [(None, None)]], changed
+            )
+
+    def _report(self, place: tuple[str | None, int | None], now_us: int, last: bool) -> Report:
+        topic, start = place
+        window = _Window()
+        if topic is not None and start is not None:
+            window = self._windows[topic, start]
+        return Report(
+            tier=self.identity.tier,
+            counter=self.identity.counter,
+            run=self.identity.run,
+            sequence=self._sequence,
+            complete_through_us=now_us,
+            interval_us=self.identity.interval_us,
+            last=last,
+            topic=topic,
+            window_start_us=start,
+            window_us=self.identity.window_us,
+            counted=window.counted,
+            in_doubt=window.in_doubt,
+        )
+
+    def put_back(self, draft: Draft) -> None:
+        """Its reports may not have come to the topic: the next draft has them as well."""
+        with self._lock:
+            self._changed |= draft.changed

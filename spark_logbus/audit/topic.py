@@ -1,0 +1,187 @@
+"""Counts the records that are in a topic, and reads the reports of the audit topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_logbus.audit.counts import Tally, add, tally_times
+from spark_logbus.audit.report import MOMENTS, Report, from_rows
+from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
+from spark_logbus.client.value_schemas import find_value_schemas, opened_registry
+from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.model import AtTimestamp, OffsetRange, TopicPartition
+from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
+from spark_logbus.record.plain import scalar
+from spark_logbus.selection import Topics
+from spark_logbus.topic_schemas import VALUE_ENCODING
+
+_TIMESTAMP: Final = "timestamp"
+# Of one look at a partition: few enough that their times stay in the processor's cache.
+_ROWS: Final = 1 << 18
+_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """What is in a topic, or another place, by window."""
+
+    read_at_us: int
+    """All that was acknowledged by then has been counted."""
+
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    beyond: dict[int, Tally] = field(default_factory=dict)
+    """Of these, the ones that stand at or after the offsets that were asked about."""
+
+    expired_before_us: int | None = None
+    """Windows that begin before this may have lost records to retention."""
+
+    @property
+    def records(self) -> int:
+        return sum(tally.records for tally in self.tallies.values())
+
+
+def snapshot_of(cluster: Cluster, topic: str) -> Snapshot:
+    """The topic's offsets now. InvalidRequestError for one that cannot be audited."""
+    snapshot = take_snapshot(Admin(cluster), Topics((topic,)), missing_ok=False)
+    policy = snapshot.configs[topic].get("cleanup.policy", "")
+    if "compact" in policy:
+        raise InvalidRequestError(
+            f"Topic {topic} is compacted (cleanup.policy is {policy}): records of a key disappear "
+            "when a later one comes, so that what is there cannot be compared with what was sent. "
+            "Audit the topic that it is made from."
+        )
+    return snapshot
+
+
+def count_topic(
+    cluster: Cluster,
+    topic: str,
+    *,
+    window_us: int,
+    since_us: int,
+    beyond: Mapping[int, int] | None = None,
+) -> TopicCounts:
+    """The records of ``topic`` with a time of ``since_us`` or later, up to the present ends.
+
+    Reads the records' times and, of a topic of columns, nothing else. ``beyond`` are offsets by
+    partition: what stands there and later is counted apart as well. Raises what ``RangeReader``
+    does, InvalidRequestError, UnknownTopicError and BrokerUnavailableError.
+    """
+    counts = TopicCounts(cluster.clock.now_us())
+    snapshot = snapshot_of(cluster, topic)
+    values = _only_times(cluster, topic, snapshot.configs[topic])
+    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
+    for topic_partition, span in snapshot.spans.items():
+        counts.expired_before_us = _later(
+            counts.expired_before_us, _expired_before_us(cluster, topic_partition, span, values)
+        )
+        start = starts[topic_partition]
+        if start is None:
+            continue
+        wanted = OffsetRange(topic_partition, span.clamp(start), max(span.clamp(start), span.end))
+        split = None if beyond is None else beyond.get(topic_partition.partition, 0)
+        with RangeReader(cluster, wanted, values=values) as reader:
+            while columns := reader.next_columns(
+                {_TIMESTAMP}, enough_rows=_ROWS, enough_bytes=_BYTES
+            ):
+                times = columns.columns[_TIMESTAMP]
+                add(counts.tallies, tally_times(times, window_us=window_us))
+                if split is not None:
+                    late = times.slice(_rows_before(columns, split))
+                    add(counts.beyond, tally_times(late, window_us=window_us))
+    counts.tallies = {
+        start: tally for start, tally in counts.tallies.items() if start + window_us > since_us
+    }
+    return counts
+
+
+def _rows_before(columns: FetchedColumns, offset: int) -> int:
+    """How many of the records stand before ``offset``."""
+    if columns.offsets is None:
+        return min(max(0, offset - columns.base_offset), columns.rows)
+    return int(pc.sum(pc.less(columns.offsets, scalar(offset, pa.int64()))).as_py())
+
+
+def _expired_before_us(
+    cluster: Cluster, topic_partition: TopicPartition, span: Span, values: Any
+) -> int | None:
+    """When the first record that is left was appended, if there were others before it.
+
+    What is gone was appended before, and has times before that unless they are of the future.
+    """
+    if not span.start:
+        return None
+    if span.start == span.end:
+        return cluster.clock.now_us()
+    first = OffsetRange(topic_partition, span.start, span.start + 1)
+    with RangeReader(cluster, first, fetch_bytes=1, in_flight=1, values=values) as reader:
+        fetched = next(reader, None)
+    return None if fetched is None else fetched.header.append_time_us
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((at for at in (one, other) if at is not None), default=None)
+
+
+def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
+    """A reader that decodes no value of a topic with a schema, and fetches none of columns."""
+    if VALUE_ENCODING not in config:
+        return None
+    # Imported here: it brings Avro, which most topics need none of.
+    from spark_logbus.client.fetch.values import ValueReader
+
+    with opened_registry(cluster, client_name="audit") as registry:
+        schemas = find_value_schemas(registry, topic, config)
+    assert schemas is not None, "a topic with an encoding has a schema"
+    return ValueReader(schemas, fields=(), columns=(_TIMESTAMP,))
+
+
+def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: int) -> list[Report]:
+    """What was reported of ``topic``, or of none yet, from ``since_us`` on (by the clock).
+
+    Raises UnknownTopicError, if nobody has ever reported anything.
+    """
+    try:
+        snapshot = take_snapshot(Admin(cluster), Topics((audit_topic,)), missing_ok=False)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(
+            f"The cluster has no topic {audit_topic}, so nothing has ever been counted: give "
+            "producers an AuditInterceptor, or Spark's sink the option audit."
+        ) from error
+    with opened_registry(cluster, client_name="audit") as registry:
+        schemas = find_value_schemas(registry, audit_topic, snapshot.configs[audit_topic])
+    if schemas is None:
+        raise InvalidRequestError(
+            f"The topic {audit_topic} holds no reports: its values have no schema. Name another "
+            "audit topic, or delete this one, and counters make it anew."
+        )
+    from spark_logbus.client.fetch.values import ValueReader
+
+    values = ValueReader(schemas, columns=(_TIMESTAMP,))
+    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
+    reports: list[Report] = []
+    for topic_partition, span in snapshot.spans.items():
+        start = starts[topic_partition]
+        if start is None or start >= span.end:
+            continue
+        wanted = OffsetRange(topic_partition, span.clamp(start), span.end)
+        with RangeReader(cluster, wanted, values=values) as reader:
+            while columns := reader.next_columns({"value"}, enough_rows=_ROWS, enough_bytes=_BYTES):
+                reports.extend(_reports(columns.columns["value"], topic))
+    return reports
+
+
+def _reports(values: pa.StructArray, topic: str) -> list[Report]:
+    """Those of ``topic`` and of none, of an arrow batch of reports."""
+    rows = pa.RecordBatch.from_struct_array(values)
+    of = rows.column("topic")
+    rows = rows.filter(pc.or_(pc.is_null(of), pc.fill_null(pc.equal(of, topic), False)))
+    for name in MOMENTS:
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, rows.column(at).view(pa.int64()))
+    return from_rows(rows.to_pylist())

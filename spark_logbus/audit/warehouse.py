@@ -1,0 +1,170 @@
+"""Counts the rows of a warehouse's topic on this machine, and looks for offsets that are there
+twice or not at all. Needs no Spark: three columns are read, of all files.
+
+A load's commit file says which offsets are in. Of a topic that is not compacted each of them has a
+row, so the warehouse itself shows which record is missing and which is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_logbus.audit.auditing import Place, not_loaded
+from spark_logbus.audit.comparison import Copy
+from spark_logbus.audit.counts import tally_times
+from spark_logbus.audit.topic import TopicCounts
+from spark_logbus.client import Cluster
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.times import show_moment
+
+_SHOWN: Final = 10  # offsets that are named of one partition
+
+OffsetSpan = tuple[int, int]
+"""``[start, end)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What the commit files of a warehouse say: offsets that are in, by partition."""
+
+    spans: dict[int, list[OffsetSpan]] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_commits(cls, commits: Sequence[str]) -> Loads:
+        """Of commit files in their order. InvalidRequestError for what is none."""
+        spans: dict[int, list[OffsetSpan]] = {}
+        ends: dict[int, int] = {}
+        for text in commits:
+            try:
+                commit = json.loads(text)
+                ends |= {int(partition): end for partition, end in commit["ends"].items()}
+                for each in commit["ranges"]:
+                    spans.setdefault(each["partition"], []).append((each["start"], each["end"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise InvalidRequestError(
+                    f"A commit file of the warehouse cannot be read ({error!r}): {text[:80]!r}."
+                ) from error
+        return cls(spans, ends)
+
+
+def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
+    """The warehouse under ``directory``, as ``--warehouse`` of a load names it.
+    InvalidRequestError if no load was ever committed there."""
+    path = directory / topic
+    commits = sorted((path / "_logbus" / "loads").glob("*.json"))
+    if not commits:
+        raise InvalidRequestError(
+            f"{path} is no warehouse of {topic}: no load has been committed there. Name the "
+            "directory that was given to load_warehouse.py as --warehouse."
+        )
+    loads = Loads.from_commits([commit.read_text() for commit in commits])
+
+    def read(window_us: int, since_us: int) -> Copy:
+        rows = _rows(path)
+        partitions, offsets = (_numbers(rows.column(name)) for name in ("partition", "offset"))
+        times = rows.column("timestamp").combine_chunks().cast(pa.timestamp("us", "UTC"))
+        beyond = not_loaded(cluster, topic, loads.ends, window_us=window_us, since_us=since_us)
+        counts = TopicCounts(
+            beyond.read_at_us,
+            {
+                start: tally
+                for start, tally in tally_times(times, window_us=window_us).items()
+                if start >= since_us
+            },
+        )
+        return Copy(
+            name=f"warehouse {directory}",
+            counts=counts,
+            not_yet=beyond.beyond,
+            notes=tuple(offset_notes(topic, partitions, offsets, _numbers(times), loads)),
+        )
+
+    return Place(str(directory), read)
+
+
+def _rows(path: Path) -> pa.Table:
+    # Imported here: who audits no warehouse does without.
+    import pyarrow.parquet as pq
+
+    columns = ["partition", "offset", "timestamp"]
+    files = sorted(path.glob("date=*/*.parquet"))
+    tables = [pq.ParquetFile(file).read(columns=columns) for file in files]
+    if not tables:
+        return pa.table(
+            {
+                "partition": pa.nulls(0, pa.int32()),
+                "offset": pa.nulls(0, pa.int64()),
+                "timestamp": pa.nulls(0, pa.timestamp("us", "UTC")),
+            }
+        )
+    return pa.concat_tables(tables)
+
+
+def _numbers(column: Any) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = np.asarray(column.cast(pa.int64()))
+    return numbers
+
+
+def offset_notes(
+    topic: str,
+    partitions: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+    loads: Loads,
+) -> list[str]:
+    """A sentence for each partition with offsets that are missing, and with some that are there
+    twice."""
+    notes = []
+    for partition in sorted(loads.spans):
+        own = np.flatnonzero(partitions == partition)
+        own = own[np.argsort(offsets[own], kind="stable")]
+        there, at = offsets[own], times[own]
+        again = np.flatnonzero(there[1:] == there[:-1]) + 1
+        if len(again):
+            shown = ", ".join(
+                f"{int(there[row]):,} (of {show_moment(int(at[row]))})" for row in again[:_SHOWN]
+            )
+            notes.append(
+                f"{topic}-{partition}: {_offsets(len(again), 'is', 'are')} in the warehouse more "
+                f"than once: {shown}{_more(len(again))}."
+            )
+        missing = missing_offsets(there, loads.spans[partition])
+        count = sum(end - start for start, end in missing)
+        if count:
+            shown = ", ".join(
+                f"{start:,}" if end - start == 1 else f"{start:,} to {end - 1:,}"
+                for start, end in missing[:_SHOWN]
+            )
+            notes.append(
+                f"{topic}-{partition}: {_offsets(count, 'was', 'were')} loaded and not in the "
+                f"warehouse: {shown}{_more(len(missing))}."
+            )
+    return notes
+
+
+def missing_offsets(there: npt.NDArray[np.int64], spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
+    """The parts of ``spans`` of which none is ``there``, where offsets are sorted."""
+    found: list[OffsetSpan] = []
+    for start, end in sorted(spans):
+        inside = there[np.searchsorted(there, start) : np.searchsorted(there, end)]
+        edges = np.concatenate([[start - 1], inside, [end]])
+        gaps = np.flatnonzero(np.diff(edges) > 1)
+        found.extend((int(edges[row]) + 1, int(edges[row + 1])) for row in gaps)
+    return found
+
+
+def _offsets(count: int, one: str, many: str) -> str:
+    return f"1 offset {one}" if count == 1 else f"{count:,} offsets {many}"
+
+
+def _more(count: int) -> str:
+    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
