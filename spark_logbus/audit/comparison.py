@@ -123,7 +123,7 @@ def compare(
     *,
     copies: Sequence[Copy] = (),
 ) -> AuditResult:
-    """``runs`` have their counts in the windows of ``span``, as ``ledger.in_windows`` gives them."""
+    """``runs`` are in the windows of ``span``, as ``ledger.in_windows`` makes them."""
     concerned = [run for run in runs if run.concerns(topic)]
     starts = {start for run in concerned for of, start in run.windows if of == topic}
     starts |= found.tallies.keys()

@@ -2,8 +2,8 @@
 
 A window is ``[start, start + length)`` of record timestamps, in µs since 1970; starts are multiples
 of the length. Of each window two numbers are kept: how many records there are, and the sum of their
-times within it. Both add up in any order, and cost nothing beside the records themselves. The
-sum is what a number alone cannot see: one record that is missing beside one that is there twice. And
+times within it. Both add up in any order, and cost nothing beside the records themselves. The sum
+shows what a number alone does not: one record that is missing beside one that is there twice. And
 where one record is missing, the difference of the sums is its time.
 """
 

@@ -41,6 +41,7 @@ VERBS: Final[dict[str, Verb]] = {
     "schemas": Verb("List, show, register, check, compare and delete schemas.", is_group=True),
     "produce": Verb("Publish one record for each line."),
     "consume": Verb("Print the records of topics."),
+    "audit": Verb("Compare what was counted of a topic with what is there."),
     "bench": Verb("Send records, read them back, and tell the rates."),
     "dump": Verb("Show what stands in the files of a broker.", is_group=True),
     "verify": Verb("Check every checksum, offset and index of a data directory."),

@@ -1,0 +1,209 @@
+"""Reports folded, and the comparison of windows that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_logbus.audit.comparison import AuditResult, Copy, Span, compare
+from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.ledger import State, fold, in_windows
+from spark_logbus.audit.report import Report, Tier, as_row, from_row
+from spark_logbus.audit.topic import TopicCounts
+from spark_logbus.audit.verdicts import Finding
+
+S = 1_000_000
+WINDOW = 600 * S
+INTERVAL = 60 * S
+FIVE = Tally(5, 50)
+TEN = Tally(10, 1_000)
+
+
+def report(run: str = "r1", **fields: Any) -> Report:
+    """Of the window from 0 to 600 s, counted at its end, unless ``fields`` say otherwise."""
+    given: dict[str, Any] = {
+        "tier": Tier.PRODUCER, "counter": f"of {run}", "run": run, "sequence": 1,
+        "complete_through_us": WINDOW, "interval_us": INTERVAL, "topic": "t", "window_us": WINDOW,
+        "window_start_us": 0, "counted": TEN,
+    }  # fmt: skip
+    return Report(**(given | fields))
+
+
+def compared(
+    reports: list[Report], found: dict[int, Tally], *, now_us: int, **fields: Any
+) -> AuditResult:
+    read_at_us = fields.pop("read_at_us", now_us)
+    copies = fields.pop("copies", ())
+    span = Span(since_us=0, until_us=now_us, now_us=now_us, window_us=WINDOW)
+    counts = TopicCounts(read_at_us, found, **fields)
+    return compare("t", fold(reports), counts, span, copies=copies)
+
+
+def findings(result: AuditResult) -> dict[int, Finding]:
+    return {window.start_us: window.verdict.finding for window in result.windows}
+
+
+# -- runs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "silent_for", "state"),
+    [
+        (True, 10**12, State.CLOSED),
+        (False, INTERVAL, State.LIVE),
+        (False, 3 * INTERVAL, State.LIVE),
+        (False, 3 * INTERVAL + 1, State.DEAD),
+    ],
+)
+def test_who_is_silent_for_three_intervals_is_dead(
+    last: bool, silent_for: int, state: State
+) -> None:
+    (run,) = fold([report(last=last)])
+    assert run.state(WINDOW + silent_for) is state
+
+
+def test_the_last_report_of_a_window_counts() -> None:
+    (run,) = fold([report(sequence=2, counted=TEN), report(sequence=1, counted=FIVE)])
+    assert run.windows["t", 0].tally == TEN
+    assert run.through_us == WINDOW
+
+
+def test_a_row_of_the_audit_topic_is_the_report() -> None:
+    full = report(in_doubt=FIVE, last=True)
+    assert from_row(as_row(full)) == full
+    assert from_row(as_row(full) | {"tier": "of a later release"}) is None
+
+
+def test_windows_are_put_together_for_a_coarser_comparison() -> None:
+    parts = [report(), report(window_start_us=WINDOW, counted=FIVE)]
+    (run,) = (in_windows(one, "t", window_us=2 * WINDOW) for one in fold(parts))
+    assert run.windows["t", 0].tally == Tally(15, 1_050 + 5 * WINDOW)
+
+
+# -- windows ------------------------------------------------------------------------------
+
+
+def test_producers_of_a_window_are_added_up() -> None:
+    both = [report("a", last=True), report("b", counted=FIVE, last=True)]
+    result = compared(both, {0: Tally(15, 1_050)}, now_us=2 * WINDOW)
+    assert findings(result) == {0: Finding.COMPLETE}
+    assert [(one.counter, one.records) for one in result.windows[0].counters] == [
+        ("of a", 10), ("of b", 5)
+    ]  # fmt: skip
+    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, [])
+
+
+def test_a_producer_that_died_leaves_a_gap_where_it_died() -> None:
+    half = WINDOW + 100 * S
+    reports = [
+        report("a", complete_through_us=half),
+        report("a", sequence=2, complete_through_us=half, window_start_us=WINDOW, counted=FIVE),
+        report("b", window_start_us=2 * WINDOW, complete_through_us=3 * WINDOW, last=True),
+    ]
+    found = {0: TEN, WINDOW: FIVE, 2 * WINDOW: TEN}
+    result = compared(reports, found, now_us=3 * WINDOW)
+    assert findings(result)[WINDOW] is Finding.GAP
+    assert findings(result)[2 * WINDOW] is Finding.COMPLETE
+    assert [run.counter for run in result.dead] == ["of a"]
+
+
+def test_a_producer_that_only_said_hello_leaves_a_gap() -> None:
+    born = report(topic=None, window_start_us=None, counted=Tally(), complete_through_us=10 * S)
+    result = compared([born], {}, now_us=2 * WINDOW)
+    assert findings(result) == {0: Finding.GAP}
+    opened = replace(born, topic="t")
+    assert findings(compared([opened], {0: TEN}, now_us=2 * WINDOW)) == {0: Finding.GAP}
+    of_another = replace(born, topic="u")
+    assert findings(compared([of_another], {}, now_us=2 * WINDOW)) == {}
+    ended = replace(born, last=True)
+    assert findings(compared([ended], {}, now_us=2 * WINDOW)) == {}
+
+
+def test_a_dead_producer_of_old_records_leaves_their_window_open() -> None:
+    late = report(complete_through_us=100 * WINDOW)  # still counting records of the first window
+    result = compared([late], {0: TEN}, now_us=102 * WINDOW)
+    assert findings(result)[0] is Finding.GAP
+
+
+def test_a_window_is_not_known_before_all_who_live_have_reported_it() -> None:
+    early = report(complete_through_us=WINDOW - 1)
+    assert findings(compared([early], {0: TEN}, now_us=WINDOW)) == {0: Finding.NOT_YET}
+    assert findings(compared([report()], {0: TEN}, now_us=WINDOW)) == {0: Finding.COMPLETE}
+
+
+def test_more_than_was_counted_waits_for_the_next_report() -> None:
+    more = {0: Tally(11, 1_040)}
+    waiting = compared([report()], more, now_us=WINDOW + S)
+    assert findings(waiting) == {0: Finding.NOT_YET}
+    assert waiting.awaits_report
+    again = report(sequence=2, complete_through_us=WINDOW + 2 * S)
+    decided = compared([again], more, now_us=WINDOW + 3 * S, read_at_us=WINDOW + S)
+    assert findings(decided) == {0: Finding.TOO_MANY}
+    assert not decided.awaits_report
+
+
+def test_what_was_counted_after_the_reading_is_not_missed() -> None:
+    later = report(complete_through_us=WINDOW + 2 * S)
+    result = compared([later], {0: FIVE}, now_us=WINDOW + 3 * S, read_at_us=WINDOW + S)
+    assert findings(result) == {0: Finding.NOT_YET}
+
+
+def test_windows_that_retention_reached_are_not_compared() -> None:
+    result = compared([report(last=True)], {}, now_us=2 * WINDOW, expired_before_us=1)
+    assert findings(result) == {0: Finding.EXPIRED}
+    assert result.findings == 0
+
+
+# -- copies -------------------------------------------------------------------------------
+
+
+def copied(tier: Tier, tally: Tally, **fields: Any) -> Report:
+    return report(f"{tier.value} run", tier=tier, counter="x", counted=tally, **fields)
+
+
+@pytest.mark.parametrize("tier", [Tier.LOAD, Tier.MIRROR, Tier.CONSUMER])
+@pytest.mark.parametrize(
+    ("tally", "fields", "finding"),
+    [
+        (TEN, {"last": True}, Finding.COMPLETE),
+        (FIVE, {"last": True}, Finding.MISSING),
+        (FIVE, {"last": True, "complete_through_us": WINDOW - 1}, Finding.NOT_YET),
+        (FIVE, {}, Finding.NOT_YET),  # lives
+        (FIVE, {"interval_us": 1}, Finding.GAP),  # died
+        (Tally(11, 1_040), {"last": True}, Finding.TOO_MANY),
+    ],
+)
+def test_copies_are_compared_with_the_topic(
+    tier: Tier, tally: Tally, fields: dict[str, Any], finding: Finding
+) -> None:
+    reports = [report(last=True), copied(tier, tally, **fields)]
+    result = compared(reports, {0: TEN}, now_us=WINDOW + S)
+    (window,) = result.windows
+    assert window.verdict.finding is Finding.COMPLETE  # of the topic
+    assert [copy.verdict.finding for copy in window.copies] == [finding]
+
+
+@pytest.mark.parametrize(
+    ("there", "not_yet", "finding"),
+    [
+        (TEN, Tally(), Finding.COMPLETE),
+        (FIVE, Tally(5, 950), Finding.NOT_YET),
+        (Tally(4, 40), Tally(5, 950), Finding.MISSING),
+        (Tally(6, 60), Tally(5, 950), Finding.TOO_MANY),
+    ],
+)
+@pytest.mark.parametrize("expired", [None, 1])
+def test_a_place_that_was_read_lacks_only_what_is_not_due(
+    there: Tally, not_yet: Tally, finding: Finding, expired: int | None
+) -> None:
+    place = Copy(name="w", counts=TopicCounts(0, {0: there}), not_yet={0: not_yet})
+    result = compared(
+        [report(last=True)],
+        {0: TEN} if expired is None else {0: not_yet},
+        now_us=2 * WINDOW,
+        copies=[place],
+        expired_before_us=expired,
+    )
+    assert result.windows[0].copies[0].verdict.finding is finding
