@@ -74,6 +74,16 @@ class WindowResult:
     """The verdict will be known when a counter that lives has reported once more."""
 
     @property
+    def is_of_something(self) -> bool:
+        """False where no record was counted or found, and none may have been."""
+        return bool(
+            self.counted
+            or self.found
+            or self.in_doubt
+            or any(verdict.finding is not Finding.COMPLETE for verdict in self.verdicts)
+        )
+
+    @property
     def verdicts(self) -> list[Verdict]:
         return [self.verdict, *(copy.verdict for copy in self.copies)]
 
@@ -139,7 +149,7 @@ def compare(
     return AuditResult(
         topic=topic,
         window_us=span.window_us,
-        windows=tuple(results),
+        windows=tuple(window for window in results if window.is_of_something),
         runs=tuple(concerned),
         now_us=span.now_us,
         notes=tuple(note for copy in copies for note in copy.notes),
@@ -191,7 +201,7 @@ def _expected(
     topic: str, start: int, runs: Sequence[RunRecord], span: Span, *, read_at_us: int
 ) -> Expected:
     counted = in_doubt = _NOTHING
-    reported = changing = pending = behind = gap = False
+    reported = changing = pending = behind = gap = unplaced = False
     end = start + span.window_us
     for run in runs:
         window = run.windows.get((topic, start))
@@ -206,6 +216,7 @@ def _expected(
                 behind |= run.through_us < read_at_us + span.clock_skew_us
             case State.DEAD:
                 gap |= run.left_open(topic, start_us=start, end_us=end)
+                unplaced |= not run.has_counted(topic)
             case State.CLOSED:
                 pass
     return Expected(
@@ -216,6 +227,7 @@ def _expected(
         pending=pending,
         behind=behind,
         gap=gap,
+        unplaced=unplaced,
     )
 
 

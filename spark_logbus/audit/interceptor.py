@@ -36,12 +36,12 @@ class AuditInterceptor(ProducerInterceptor):
         self._reporter = AuditReporter(
             cluster, tier=Tier.PRODUCER, counter=counter, config=config, topics=topics
         )
-        self._met = set(topics)
+        self._met: set[str] = set()
 
     def before_append(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
         if topic not in self._met:
             self._met.add(topic)
-            self._reporter.open_topic(topic)
+            self._reporter.open_topic(topic, records.column(_TIMESTAMP))
         return records
 
     def after_append(

@@ -72,6 +72,10 @@ class RunRecord:
         have met this one."""
         return topic in self.topics or not (self.topics or self.closed)
 
+    def has_counted(self, topic: str) -> bool:
+        """True if it has named a window of ``topic``; else its records may be of any time."""
+        return any(of == topic for of, _ in self.windows)
+
     def left_open(self, topic: str, *, start_us: int, end_us: int) -> bool:
         """True for a window of which a run that died may have counted more than it reported.
 

@@ -127,12 +127,12 @@ class AuditReporter:
         if run.windows > self._config.max_windows:
             self._begin_anew()
 
-    def open_topic(self, topic: str) -> None:
-        """Say that records of ``topic`` are about to be counted, and wait a moment for that to
-        arrive. Who dies then is known to have lived."""
-        if topic == self._config.topic or topic in self._run.topics:
+    def open_topic(self, topic: str, timestamps: pa.Array) -> None:
+        """Say that records of ``topic`` with these times are about to be counted, and wait a moment
+        for that to arrive. Who dies then is known to have lived."""
+        if topic == self._config.topic:
             return
-        self._run.open_topic(topic)
+        self._run.open_topic(topic, tally_times(timestamps, window_us=self.window_us))
         if not self._told:
             self._await_round(self._ask_round())
 

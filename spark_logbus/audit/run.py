@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spark_logbus.audit.counts import Tallies, Tally
@@ -57,10 +58,14 @@ class Run:
     def topics(self) -> frozenset[str]:
         return frozenset(self._topics)
 
-    def open_topic(self, topic: str) -> None:
-        """Name ``topic`` in all reports from now on."""
+    def open_topic(self, topic: str, starts: Iterable[int] = ()) -> None:
+        """Name ``topic`` in all reports from now on, and in the next one the windows that begin at
+        ``starts``, of which nothing is counted yet."""
         with self._lock:
             self._topics.add(topic)
+            for start in starts:
+                self._windows.setdefault((topic, start), _Window())
+                self._changed.add((topic, start))
 
     def add(self, topic: str, tallies: Tallies, *, in_doubt: bool = False) -> bool:
         """Count them. False, and nothing is counted, if the run has drafted its last report."""

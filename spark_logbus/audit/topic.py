@@ -142,7 +142,8 @@ def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
 
 
 def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: int) -> list[Report]:
-    """What was reported of ``topic``, or of none yet, from ``since_us`` on (by the clock).
+    """What was reported of ``topic`` from ``since_us`` on (by the clock), and by those who have met
+    no topic at all.
 
     Raises UnknownTopicError, if nobody has ever reported anything.
     """
@@ -165,6 +166,7 @@ def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: in
     values = ValueReader(schemas, columns=(_TIMESTAMP,))
     starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
     reports: list[Report] = []
+    placed: set[str] = set()  # runs that have met a topic
     for topic_partition, span in snapshot.spans.items():
         start = starts[topic_partition]
         if start is None or start >= span.end:
@@ -172,13 +174,18 @@ def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: in
         wanted = OffsetRange(topic_partition, span.clamp(start), span.end)
         with RangeReader(cluster, wanted, values=values) as reader:
             while columns := reader.next_columns({"value"}, enough_rows=_ROWS, enough_bytes=_BYTES):
-                reports.extend(_reports(columns.columns["value"], topic))
-    return reports
+                rows = pa.RecordBatch.from_struct_array(columns.columns["value"])
+                placed.update(pc.unique(rows.column("run").filter(_met(rows))).to_pylist())
+                reports.extend(_reports(rows, topic))
+    return [one for one in reports if one.topic is not None or one.run not in placed]
 
 
-def _reports(values: pa.StructArray, topic: str) -> list[Report]:
+def _met(rows: pa.RecordBatch) -> pa.Array:
+    return pc.is_valid(rows.column("topic"))
+
+
+def _reports(rows: pa.RecordBatch, topic: str) -> list[Report]:
     """Those of ``topic`` and of none, of an arrow batch of reports."""
-    rows = pa.RecordBatch.from_struct_array(values)
     of = rows.column("topic")
     rows = rows.filter(pc.or_(pc.is_null(of), pc.fill_null(pc.equal(of, topic), False)))
     for name in MOMENTS:

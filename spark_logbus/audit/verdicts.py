@@ -80,6 +80,9 @@ class Expected:
     gap: bool = False
     """One has died that may have counted more of it."""
 
+    unplaced: bool = False
+    """One has died that has never said of which time its records were."""
+
 
 def judge(expected: Expected, found: Tally, *, start_us: int, window_us: int) -> Verdict:
     """Of the window in which ``found`` is there."""
@@ -96,7 +99,7 @@ def judge(expected: Expected, found: Tally, *, start_us: int, window_us: int) ->
 
 def _of_enough(expected: Expected, more: Tally, at_us: int | None) -> Verdict:
     """All that was acknowledged is there, and ``more``."""
-    if expected.gap:
+    if expected.gap or (expected.unplaced and more):
         return Verdict(Finding.GAP, more.records)
     if expected.pending or (expected.behind and more):
         return Verdict(Finding.NOT_YET)

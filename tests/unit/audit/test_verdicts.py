@@ -49,9 +49,7 @@ def test_what_is_there_is_compared_with_what_was_counted(
         (Tally(10, 999), Finding.EXCHANGED, 0),
     ],
 )
-def test_records_in_doubt_may_be_there_or_not(
-    found: Tally, finding: Finding, records: int
-) -> None:
+def test_records_in_doubt_may_be_there_or_not(found: Tally, finding: Finding, records: int) -> None:
     got = verdict(found, counted=TEN, in_doubt=Tally(3, 90))
     assert (got.finding, got.records) == (finding, records)
 
@@ -64,6 +62,10 @@ def test_records_in_doubt_may_be_there_or_not(
         ("gap", Tally(15, 1_500), Finding.GAP),
         ("gap", Tally(9, 900), Finding.MISSING),
         ("gap", Tally(10, 999), Finding.EXCHANGED),
+        # One that died and has never said of which time its records were.
+        ("unplaced", TEN, Finding.COMPLETE),
+        ("unplaced", Tally(15, 1_500), Finding.GAP),
+        ("unplaced", Tally(9, 900), Finding.MISSING),
         # One that lives and has not yet reported all of the window.
         ("pending", TEN, Finding.NOT_YET),
         ("pending", Tally(11, 1_040), Finding.NOT_YET),
@@ -89,6 +91,6 @@ def test_what_is_not_known_is_never_called_complete(
     ("expected", "finding"),
     [({}, Finding.UNCOUNTED), ({"gap": True}, Finding.GAP), ({"pending": True}, Finding.NOT_YET)],
 )
-def test_records_that_nobody_counted_are_told(expected: dict[str, bool], finding: Finding) -> None:
+def test_records_that_nobody_counted_are_told(expected: dict[str, Any], finding: Finding) -> None:
     got = judge(Expected(**expected), TEN, start_us=WINDOW, window_us=WINDOW)
     assert got.finding is finding

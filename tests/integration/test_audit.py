@@ -1,0 +1,364 @@
+"""The audit with real brokers: what is missing, there twice or not known among a million records is
+found, and nothing is said of the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_logbus.audit import (
+    AuditConfig,
+    AuditInterceptor,
+    AuditReporter,
+    AuditResult,
+    Finding,
+    Question,
+    Tier,
+    audit,
+)
+from spark_logbus.audit.auditing import mirror
+from spark_logbus.client import Admin, Cluster, Consumer, Producer, ProducerConfig
+from spark_logbus.errors import InvalidRequestError, UnknownTopicError
+from spark_logbus.local.cluster import EmbeddedCluster
+from tests.helpers import wait_until
+
+MINUTE = 60_000_000
+CONFIG = AuditConfig(window_ms=60_000, interval_ms=300)
+US = pa.timestamp("us", "UTC")
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(embedded: EmbeddedCluster) -> Iterator[Cluster]:
+    with Cluster.from_zookeeper(embedded.zookeeper) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    Admin(cluster).create_topic(name, partitions=3)
+    return name
+
+
+@pytest.fixture
+def hour(cluster: Cluster) -> tuple[int, int]:
+    """From and to: a time that has passed, of whole windows."""
+    end = cluster.clock.now_us() // MINUTE * MINUTE - 10 * MINUTE
+    return end - 60 * MINUTE, end
+
+
+def asked(cluster: Cluster, topic: str, hour: tuple[int, int]) -> AuditResult:
+    since_us, until_us = hour
+    question = Question(
+        topic=topic, since_us=since_us, until_us=until_us, window_us=MINUTE, clock_skew_s=0.0,
+        wait_s=20.0,
+    )  # fmt: skip
+    return audit(cluster, question)
+
+
+def after_a_death(cluster: Cluster, topic: str, hour: tuple[int, int]) -> AuditResult:
+    """The audit as soon as a counter is overdue."""
+    wait_until(
+        lambda: asked(cluster, topic, hour).dead, message="the killed producer to be overdue"
+    )
+    return asked(cluster, topic, hour)
+
+
+def findings(result: AuditResult) -> dict[int, tuple[Finding, int]]:
+    """Of windows that are not complete, by their start."""
+    return {
+        window.start_us: (window.verdict.finding, window.verdict.records)
+        for window in result.windows
+        if window.verdict.finding is not Finding.COMPLETE
+    }
+
+
+def has_counted(result: AuditResult, counter: str) -> bool:
+    return any(share.counter == counter for window in result.windows for share in window.counters)
+
+
+def times(hour: tuple[int, int], count: int) -> pa.Array:
+    return pa.array(np.linspace(*hour, count, endpoint=False).astype(np.int64), US)
+
+
+def send_spread(
+    cluster: Cluster, topic: str, hour: tuple[int, int], count: int, *, name: str
+) -> None:
+    """``count`` records over the hour, by an audited producer."""
+    values = pa.array([b"%07d" % number for number in range(1_000)])
+    audited = AuditInterceptor(cluster, name, config=CONFIG)
+    with Producer(cluster, interceptors=[audited]) as producer:
+        at = times(hour, count)
+        for start in range(0, count, 1_000):
+            producer.send_many(topic, values[: count - start], timestamps_us=at.slice(start, 1_000))
+
+
+@pytest.mark.long
+def test_three_faults_are_found_among_a_million_records_and_no_other(
+    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    """One record that was acknowledged and is gone, one that is there twice, one producer that
+    was killed."""
+    senders = [
+        threading.Thread(
+            target=send_spread, args=(cluster, topic, hour, 250_000), kwargs={"name": f"web-{one}"}
+        )
+        for one in range(4)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    well = asked(cluster, topic, hour)
+    assert (findings(well), well.findings, well.not_yet_known, well.dead) == ({}, 0, 0, [])
+    assert sum(window.found.records for window in well.windows) == 1_000_000
+
+    gone_at, doubled_at, killed_at = (hour[0] + minute * MINUTE + 4_711 for minute in (7, 20, 41))
+    lossy = AuditInterceptor(cluster, "lossy", config=CONFIG)
+    with Producer(cluster, interceptors=[lossy]) as producer:
+        kept = producer.send(topic, b"kept", timestamp_us=gone_at + 1).result(30)
+        # What a disk that lost an acknowledged record leaves: a count, and no record.
+        lossy.after_append(
+            topic,
+            pa.RecordBatch.from_pydict({"timestamp": pa.array([gone_at], US)}),
+            producer.send_many(topic, [b"also kept"], timestamps_us=[gone_at + 2])[0].result(30),
+            None,
+        )
+    assert kept.offset is not None
+    with Producer(cluster) as again:  # as a retry of somebody who cannot know
+        again.send(topic, b"kept", timestamp_us=doubled_at)
+    command = [
+        sys.executable, "-m", "tests.integration.audited_producer_program",
+        embedded.zookeeper, topic, str(killed_at),
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process:
+        wait_until(lambda: has_counted(asked(cluster, topic, hour), "killed"))
+        process.kill()
+    result = after_a_death(cluster, topic, hour)
+    told = findings(result)
+    assert {start: finding for start, (finding, _) in told.items()} == {
+        gone_at // MINUTE * MINUTE: Finding.MISSING,
+        doubled_at // MINUTE * MINUTE: Finding.TOO_MANY,
+        killed_at // MINUTE * MINUTE: Finding.GAP,
+    }
+    assert result.findings == 3
+    by_start = {window.start_us: window for window in result.windows}
+    gone = by_start[gone_at // MINUTE * MINUTE]
+    assert (gone.verdict.records, gone.verdict.at_us) == (1, gone_at)
+    assert "lossy" in {share.counter for share in gone.counters}
+    doubled = by_start[doubled_at // MINUTE * MINUTE].verdict
+    assert (doubled.records, doubled.at_us) == (1, doubled_at)
+    assert [run.counter for run in result.dead] == ["killed"]
+
+
+def test_a_producer_that_is_killed_before_its_first_report_leaves_a_gap(
+    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    command = [
+        sys.executable, "-m", "tests.integration.audited_producer_program",
+        embedded.zookeeper, topic, str(hour[0]),
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process, Consumer(cluster) as consumer:
+        consumer.assign_topics(topic)
+        assert wait_until(lambda: consumer.poll(0.1))  # its first records are there
+        process.kill()
+    result = after_a_death(cluster, topic, hour)
+    assert {start: finding for start, (finding, _) in findings(result).items()} == {
+        hour[0]: Finding.GAP
+    }
+
+
+def test_an_audit_is_silent_where_all_is_well(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    send_spread(cluster, topic, hour, 20_000, name="one")
+    send_spread(cluster, topic, hour, 20_000, name="another")
+    result = asked(cluster, topic, hour)
+    assert findings(result) == {}
+    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, [])
+    assert sum(window.found.records for window in result.windows) == 40_000
+
+
+def test_one_missing_and_one_twice_in_a_window_do_not_hide_each_other(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    send_spread(cluster, topic, hour, 600, name="one")
+    with (
+        AuditReporter(cluster, tier=Tier.PRODUCER, counter="lossy", config=CONFIG) as lossy,
+        Producer(cluster) as producer,
+    ):
+        lossy.count(topic, pa.array([hour[0] + 5], US))
+        producer.send(topic, b"twice", timestamp_us=hour[0] + 6)
+    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.EXCHANGED, 0)}
+
+
+def test_a_live_producer_is_waited_for_where_its_next_report_decides(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    audited = AuditInterceptor(cluster, "lives", config=CONFIG)
+    with Producer(cluster, interceptors=[audited]) as producer, Producer(cluster) as other:
+        producer.send(topic, b"once", timestamp_us=hour[0]).result(30)
+        other.send(topic, b"more", timestamp_us=hour[0] + 9).result(30)
+        assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
+
+
+def test_records_of_producers_that_count_nothing_are_told(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    with Producer(cluster) as producer:
+        producer.send(topic, b"x", timestamp_us=hour[0])
+    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.UNCOUNTED, 1)}
+
+
+def test_records_that_failed_are_in_doubt_and_found_not_to_be_there(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    audited = AuditInterceptor(cluster, "one", config=CONFIG)
+    with Producer(cluster, ProducerConfig(linger_ms=0), interceptors=[audited]) as producer:
+        producer.send(topic, b"x", timestamp_us=hour[0]).result(30)
+        Admin(cluster).delete_topic(topic)
+        assert producer.send(topic, b"late", timestamp_us=hour[0] + MINUTE).exception(60)
+    Admin(cluster).create_topic(topic, partitions=1)
+    with Producer(cluster) as restored:
+        restored.send(topic, b"x", timestamp_us=hour[0])
+    result = asked(cluster, topic, hour)
+    assert [(window.counted.records, window.in_doubt) for window in result.windows] == [
+        (1, 0), (0, 1)
+    ]  # fmt: skip
+    assert findings(result) == {}
+
+
+def test_a_mirror_that_lost_a_record_is_told(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    send_spread(cluster, topic, hour, 6_000, name="one")
+    copy = f"{topic}-copy"
+    Admin(cluster).create_topic(copy, partitions=1)
+    with Consumer(cluster) as consumer, Producer(cluster) as producer:
+        consumer.assign_topics(topic)
+        table = consumer.to_arrow().select(["value", "timestamp"]).combine_chunks()
+        producer.send_arrow(copy, table.slice(1))
+    lost_at = table.column("timestamp")[0].cast(pa.int64()).as_py()
+    question = Question(
+        topic=topic, since_us=hour[0], until_us=hour[1], clock_skew_s=0.0, wait_s=0.0
+    )
+    result = audit(cluster, question, places=[mirror(cluster, copy, name="there")])
+    assert findings(result) == {}
+    told = [
+        (window.start_us, one.name, one.verdict.finding, one.verdict.at_us)
+        for window in result.windows
+        for one in window.copies
+        if one.verdict.finding is not Finding.COMPLETE
+    ]
+    assert told == [(lost_at // MINUTE * MINUTE, "there", Finding.MISSING, lost_at)]
+
+
+def test_consumers_are_compared_by_what_they_say(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    send_spread(cluster, topic, hour, 600, name="one")
+    with (
+        AuditReporter(cluster, tier=Tier.CONSUMER, counter="billing", config=CONFIG) as consumed,
+        Consumer(cluster) as consumer,
+    ):
+        consumer.assign_topics(topic)
+        table = consumer.to_arrow()
+        consumed.count(topic, table.column("timestamp").slice(1).combine_chunks())
+    result = asked(cluster, topic, hour)
+    told = [one.verdict for window in result.windows for one in window.copies]
+    assert sum(one.finding is Finding.MISSING for one in told) == 1
+    assert sum(one.finding is Finding.COMPLETE for one in told) == len(told) - 1
+
+
+def test_topics_that_cannot_be_audited_are_refused_with_the_reason(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    Admin(cluster).create_topic(f"{topic}-c", partitions=1, config={"cleanup.policy": "compact"})
+    send_spread(cluster, topic, hour, 10, name="one")  # so that there is an audit topic
+    with pytest.raises(InvalidRequestError, match="compacted"):
+        asked(cluster, f"{topic}-c", hour)
+    with pytest.raises(UnknownTopicError, match="nowhere"):
+        asked(cluster, "nowhere", hour)
+    elsewhere = Question(topic=topic, since_us=hour[0], audit_topic="no-reports")
+    with pytest.raises(UnknownTopicError, match="no-reports"):
+        audit(cluster, elsewhere)
+
+
+def test_a_producer_goes_on_where_nothing_can_be_reported(
+    cluster: Cluster, topic: str, hour: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The audit topic is somebody else's: no report fits."""
+    config = AuditConfig(topic=f"{topic}-x", interval_ms=50, wait_ms=500)
+    Admin(cluster).create_topic(f"{topic}-x", partitions=1)
+    began = time.monotonic()
+    audited = AuditInterceptor(cluster, "one", config=config)
+    with Producer(cluster, interceptors=[audited]) as producer:
+        for number in range(50):
+            producer.send(topic, b"x", timestamp_us=hour[0] + number).result(30)
+    assert time.monotonic() - began < 30
+    told = [record for record in caplog.records if "cannot be published" in record.message]
+    assert len(told) == 1
+    with Consumer(cluster) as consumer:
+        consumer.assign_topics(topic)
+        assert consumer.to_arrow().num_rows == 50
+
+
+def test_the_audit_topic_is_never_audited(cluster: Cluster) -> None:
+    with AuditReporter(cluster, tier=Tier.PRODUCER, counter="self", config=CONFIG) as reporter:
+        reporter.count(CONFIG.topic, pa.array([0], US))
+        reporter.open_topic(CONFIG.topic, pa.array([0], US))
+        assert reporter._run.topics == frozenset()
+
+
+def test_a_counter_of_many_windows_begins_anew_and_loses_none(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    few = AuditConfig(window_ms=60_000, interval_ms=300, max_windows=4)
+    audited = AuditInterceptor(cluster, "narrow", config=few)
+    with Producer(cluster, interceptors=[audited]) as producer:
+        for at in times(hour, 120).cast(pa.int64()).to_pylist():
+            producer.send(topic, b"x", timestamp_us=at).result(30)
+    result = asked(cluster, topic, hour)
+    assert (findings(result), result.dead) == ({}, [])
+    assert sum(window.counted.records for window in result.windows) == 120
+    assert len(result.runs) > 10
+
+
+def test_the_command_says_what_is_wrong_with_its_exit_code(
+    embedded: EmbeddedCluster, cluster: Cluster, topic: str, hour: tuple[int, int], tmp_path: Path
+) -> None:
+    send_spread(cluster, topic, hour, 600, name="one")
+    command = [
+        sys.executable, "-m", "spark_logbus.cli", "audit", topic, "--since", "-2h", "--json",
+        "--zookeeper", embedded.zookeeper,
+    ]  # fmt: skip
+    well = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (well.returncode, well.stderr) == (0, "")
+    *windows, summary = [json.loads(line) for line in well.stdout.splitlines()]
+    assert {window["verdict"] for window in windows} == {"complete"}
+    assert (summary["counted"], summary["found"], summary["findings"]) == (600, 600, 0)
+    with Producer(cluster) as producer:
+        producer.send(topic, b"again", timestamp_us=hour[0])
+    command.remove("--json")
+    bad = subprocess.run([*command, "-q"], capture_output=True, text=True, timeout=60, check=False)
+    assert bad.returncode == 1
+    head, row, summed_up = bad.stdout.splitlines()
+    assert head.split()[:4] == ["WINDOW", "COUNTED", "IN-DOUBT", "FOUND"]
+    assert "too many: 1" in row
+    assert summed_up.endswith("601 found; 1 finding.")
