@@ -44,6 +44,11 @@ def parse_arguments(argv: list[str] | None = None) -> LoadConfig:
         help="go on after records that retention deleted before they were loaded, and over "
         "offsets without a record in a topic that is no longer compacted",
     )
+    parser.add_argument(
+        "--audit",
+        action="store_true",
+        help="publish how many records were loaded, for `logbus audit`",
+    )
     args = parser.parse_args(argv)
     check_name("topic", args.topic)
     if args.group:

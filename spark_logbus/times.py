@@ -47,6 +47,18 @@ def parse_moment_us(text: str) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
+def parse_past_us(text: str, *, now_us: int) -> int:
+    """A date or time, or how long ago: ``1d`` or ``-1d``. Raises ValueError."""
+    if re.match(r"\d{4}-\d\d-\d\d", text):
+        return parse_moment_us(text)
+    try:
+        return now_us - parse_duration_us(text.removeprefix("-"))
+    except ValueError as error:
+        raise ValueError(
+            f"expected a time such as 2026-01-31T12:00Z, or how long ago, such as 6h, got {text!r}"
+        ) from error
+
+
 def show_moment(us: int, *, timespec: str = "auto") -> str:
     """A moment for a message: ISO 8601 in UTC, or the number where no calendar reaches."""
     try:

@@ -28,8 +28,9 @@ import pyarrow as pa
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
 from spark_logbus.audit.run import Draft, Identity, Run
-from spark_logbus.client import Cluster, Producer, ProducerConfig
-from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig
+from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
+from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
 
 logger = logging.getLogger(__name__)
@@ -255,9 +256,13 @@ class AuditReporter:
         self.close()
 
 
-def opened_producer(cluster: Cluster, config: AuditConfig) -> Producer:
-    """A producer of reports, of little memory and patience: what fails is reported anew."""
-    open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
+def opened_producer(
+    cluster: Cluster, config: AuditConfig, schema: WriterSchema | None = None
+) -> Producer:
+    """A producer of reports, of little memory and patience: what fails is reported anew. With the
+    ``schema`` that ``prepare`` has found it needs no ZooKeeper."""
+    if schema is None:
+        open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
     patience_ms = min(30_000, max(1_000, config.interval_ms))
     return Producer(
         cluster,
@@ -267,6 +272,7 @@ def opened_producer(cluster: Cluster, config: AuditConfig) -> Producer:
             max_block_ms=patience_ms,
             delivery_timeout_ms=patience_ms,
         ),
+        schemas=None if schema is None else {config.topic: schema},
     )
 
 
@@ -277,28 +283,56 @@ def append_reports(producer: Producer, config: AuditConfig, reports: Sequence[Re
         future.result()
 
 
-def report_once(
+# -- commits ------------------------------------------------------------------------------
+
+
+def prepare(cluster: Cluster, config: AuditConfig) -> WriterSchema:
+    """Make sure of the audit topic, before there is something to report; its schema, for
+    ``report_commit``. Raises what ``Admin.create_topic`` and a look into ZooKeeper do."""
+    open_audit_topic(cluster, config.topic, retention_ms=config.retention_ms)
+    described = Admin(cluster).describe([config.topic], ends=False)[config.topic]
+    with opened_registry(cluster, client_name="audit") as registry:
+        schema = find_writer_schema(registry, described.config)
+    if schema is None:
+        raise InvalidRequestError(
+            f"The topic {config.topic} takes no reports: its values have no schema. Choose another "
+            "name for the audit topic, or delete this one, and it is made anew."
+        )
+    return schema
+
+
+def report_commit(
     cluster: Cluster,
-    identity: Identity,
-    tallies: Mapping[str, Tallies],
+    config: AuditConfig,
+    schema: WriterSchema,
     *,
+    tier: Tier,
+    counter: str,
+    run: str,
+    tallies: Mapping[str, Tallies],
     complete_through_us: int,
-    config: AuditConfig | None = None,
 ) -> None:
-    """Publish the counts, by topic, of a run that is over: a commit. A repetition does no harm.
+    """Publish the counts, by topic, of a run that is over: of a commit. To repeat it is harmless.
 
     Never raises: what was committed stays, whether or not it could be reported.
     """
-    config = config or AuditConfig(window_ms=identity.window_us // 1_000)
-    run = Run(identity)
+    identity = Identity(
+        tier=tier,
+        counter=counter,
+        run=run,
+        interval_us=config.interval_ms * 1_000,
+        window_us=config.window_ms * 1_000,
+    )
+    counted = Run(identity)
     for topic, windows in tallies.items():
-        run.add(topic, windows)
+        counted.add(topic, windows)
+    draft = counted.draft(now_us=complete_through_us, last=True)
     try:
-        with opened_producer(cluster, config) as producer:
-            draft = run.draft(now_us=complete_through_us, last=True)
+        with opened_producer(cluster, config, schema) as producer:
             append_reports(producer, config, draft.reports)
     except LogbusError as error:
         logger.warning(
-            "The counts of %s, run %s, could not be published to %s: %s",
-            identity.counter, identity.run, config.topic, error,
+            "The counts of %s, run %s, could not be published to %s; the audit will show its "
+            "records as counted by nobody. %s",
+            counter, run, config.topic, error,
         )  # fmt: skip

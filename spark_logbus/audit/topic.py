@@ -58,6 +58,58 @@ def snapshot_of(cluster: Cluster, topic: str) -> Snapshot:
     return snapshot
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountPlan:
+    """The records to count, by whatever engine."""
+
+    ranges: tuple[OffsetRange, ...]
+    read_at_us: int
+    expired_before_us: int | None
+    values: Any
+    """What decodes them, of a topic with a schema."""
+
+    def counts(self) -> TopicCounts:
+        """Of nothing yet."""
+        return TopicCounts(self.read_at_us, expired_before_us=self.expired_before_us)
+
+    def beyond(self, ends: Mapping[int, int]) -> list[OffsetRange]:
+        """What stands at or after ``ends``, by partition."""
+        return [
+            OffsetRange(
+                each.topic_partition,
+                min(max(each.start, ends.get(each.topic_partition.partition, 0)), each.end),
+                each.end,
+            )
+            for each in self.ranges
+        ]
+
+
+def plan_count(cluster: Cluster, topic: str, *, since_us: int) -> CountPlan:
+    """The present records of ``topic`` from the first one of ``since_us`` or later on.
+
+    Raises InvalidRequestError, UnknownTopicError and BrokerUnavailableError.
+    """
+    read_at_us = cluster.clock.now_us()
+    snapshot = snapshot_of(cluster, topic)
+    values = _only_times(cluster, topic, snapshot.configs[topic])
+    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
+    expired_before_us: int | None = None
+    ranges = []
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        expired_before_us = _later(
+            expired_before_us, _expired_before_us(cluster, topic_partition, span, values)
+        )
+        start = starts[topic_partition]
+        first = span.end if start is None else span.clamp(start)
+        ranges.append(OffsetRange(topic_partition, first, span.end))
+    return CountPlan(
+        ranges=tuple(ranges),
+        read_at_us=read_at_us,
+        expired_before_us=expired_before_us,
+        values=values,
+    )
+
+
 def count_topic(
     cluster: Cluster,
     topic: str,
@@ -69,23 +121,14 @@ def count_topic(
     """The records of ``topic`` with a time of ``since_us`` or later, up to the present ends.
 
     Reads the records' times and, of a topic of columns, nothing else. ``beyond`` are offsets by
-    partition: what stands there and later is counted apart as well. Raises what ``RangeReader``
-    does, InvalidRequestError, UnknownTopicError and BrokerUnavailableError.
+    partition: what stands there and later is counted apart as well. Raises what ``plan_count`` and
+    ``RangeReader`` do.
     """
-    counts = TopicCounts(cluster.clock.now_us())
-    snapshot = snapshot_of(cluster, topic)
-    values = _only_times(cluster, topic, snapshot.configs[topic])
-    starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
-    for topic_partition, span in snapshot.spans.items():
-        counts.expired_before_us = _later(
-            counts.expired_before_us, _expired_before_us(cluster, topic_partition, span, values)
-        )
-        start = starts[topic_partition]
-        if start is None:
-            continue
-        wanted = OffsetRange(topic_partition, span.clamp(start), max(span.clamp(start), span.end))
-        split = None if beyond is None else beyond.get(topic_partition.partition, 0)
-        with RangeReader(cluster, wanted, values=values) as reader:
+    plan = plan_count(cluster, topic, since_us=since_us)
+    counts = plan.counts()
+    for wanted in plan.ranges:
+        split = None if beyond is None else beyond.get(wanted.topic_partition.partition, 0)
+        with RangeReader(cluster, wanted, values=plan.values) as reader:
             while columns := reader.next_columns(
                 {_TIMESTAMP}, enough_rows=_ROWS, enough_bytes=_BYTES
             ):
@@ -94,9 +137,6 @@ def count_topic(
                 if split is not None:
                     late = times.slice(_rows_before(columns, split))
                     add(counts.beyond, tally_times(late, window_us=window_us))
-    counts.tallies = {
-        start: tally for start, tally in counts.tallies.items() if start + window_us > since_us
-    }
     return counts
 
 

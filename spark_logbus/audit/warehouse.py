@@ -23,9 +23,11 @@ from spark_logbus.audit.counts import tally_times
 from spark_logbus.audit.topic import TopicCounts
 from spark_logbus.client import Cluster
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import TopicPartition
 from spark_logbus.times import show_moment
 
-_SHOWN: Final = 10  # offsets that are named of one partition
+SHOWN: Final = 10
+"""So many offsets are named of one partition."""
 
 OffsetSpan = tuple[int, int]
 """``[start, end)``."""
@@ -121,34 +123,51 @@ def offset_notes(
     times: npt.NDArray[np.int64],
     loads: Loads,
 ) -> list[str]:
-    """A sentence for each partition with offsets that are missing, and with some that are there
-    twice."""
+    """A sentence for each partition with offsets that are there twice, and with some that are
+    missing."""
     notes = []
     for partition in sorted(loads.spans):
         own = np.flatnonzero(partitions == partition)
         own = own[np.argsort(offsets[own], kind="stable")]
         there, at = offsets[own], times[own]
         again = np.flatnonzero(there[1:] == there[:-1]) + 1
-        if len(again):
-            shown = ", ".join(
-                f"{int(there[row]):,} (of {show_moment(int(at[row]))})" for row in again[:_SHOWN]
-            )
-            notes.append(
-                f"{topic}-{partition}: {_offsets(len(again), 'is', 'are')} in the warehouse more "
-                f"than once: {shown}{_more(len(again))}."
-            )
+        twice = [(int(there[row]), int(at[row])) for row in again[:SHOWN]]
         missing = missing_offsets(there, loads.spans[partition])
-        count = sum(end - start for start, end in missing)
-        if count:
-            shown = ", ".join(
-                f"{start:,}" if end - start == 1 else f"{start:,} to {end - 1:,}"
-                for start, end in missing[:_SHOWN]
-            )
-            notes.append(
-                f"{topic}-{partition}: {_offsets(count, 'was', 'were')} loaded and not in the "
-                f"warehouse: {shown}{_more(len(missing))}."
-            )
+        topic_partition = TopicPartition(topic, partition)
+        notes += doubled_note(topic_partition, twice, count=len(again))
+        notes += missing_note(topic_partition, missing)
     return notes
+
+
+def doubled_note(
+    topic_partition: TopicPartition, some: Sequence[tuple[int, int]], *, count: int
+) -> list[str]:
+    """The sentence about ``count`` offsets that are there more than once, some of them with their
+    times; none where there is none."""
+    if not count:
+        return []
+    shown = ", ".join(f"{offset:,} (of {show_moment(at)})" for offset, at in some)
+    more = f" and {count - len(some):,} more" if count > len(some) else ""
+    return [
+        f"{topic_partition}: {_offsets(count, 'is', 'are')} in the warehouse more than once: "
+        f"{shown}{more}."
+    ]
+
+
+def missing_note(topic_partition: TopicPartition, missing: Sequence[OffsetSpan]) -> list[str]:
+    """Likewise about offsets that are not there."""
+    count = sum(end - start for start, end in missing)
+    if not count:
+        return []
+    shown = ", ".join(
+        f"{start:,}" if end - start == 1 else f"{start:,} to {end - 1:,}"
+        for start, end in missing[:SHOWN]
+    )
+    more = f" and more, in {len(missing):,} places" if len(missing) > SHOWN else ""
+    return [
+        f"{topic_partition}: {_offsets(count, 'was', 'were')} loaded and not in the warehouse: "
+        f"{shown}{more}."
+    ]
 
 
 def missing_offsets(there: npt.NDArray[np.int64], spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
@@ -164,7 +183,3 @@ def missing_offsets(there: npt.NDArray[np.int64], spans: Sequence[OffsetSpan]) -
 
 def _offsets(count: int, one: str, many: str) -> str:
     return f"1 offset {one}" if count == 1 else f"{count:,} offsets {many}"
-
-
-def _more(count: int) -> str:
-    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""

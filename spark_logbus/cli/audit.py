@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topic, ZooKeeper, connected
-from spark_logbus.cli.output import MOMENT, NUMBER, Column, Table, console, plural, print_json, utc
+from spark_logbus.cli.output import MOMENT, NUMBER, Column, Table, console, print_json
 
 if TYPE_CHECKING:
-    from spark_logbus.audit import AuditResult, WindowResult
+    from spark_logbus.audit import AuditResult
     from spark_logbus.audit.auditing import Place
     from spark_logbus.client import Cluster
-
-FINDINGS: Final = 1
-NOT_YET_KNOWN: Final = 3
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def audit(
@@ -29,9 +23,9 @@ def audit(
     since: Annotated[
         str,
         typer.Option(
-            "--since", "-s", help="From this time of records on: -1d, or 2026-01-31T12:00Z."
+            "--since", "-s", help="From this time of records on: 2026-01-31T12:00Z, or 6h, ago."
         ),
-    ] = "-1d",
+    ] = "1d",
     until: Annotated[
         str | None,
         typer.Option(
@@ -83,11 +77,12 @@ def audit(
 
     \b
     Example:
-      logbus audit orders --since -6h
+      logbus audit orders --since 6h
       logbus audit orders --since 2026-01-31 --until 2026-02-01 --warehouse /data/warehouse -q
     """
     from spark_logbus.audit import Question
     from spark_logbus.audit import audit as run_audit
+    from spark_logbus.audit.showing import as_objects, exit_code
 
     now_us = time.time_ns() // 1_000
     question = Question(
@@ -112,13 +107,6 @@ def audit(
         raise typer.Exit(code)
 
 
-def exit_code(result: AuditResult) -> int:
-    """For scripts: 0 only if all is known and well."""
-    if result.findings:
-        return FINDINGS
-    return NOT_YET_KNOWN if result.not_yet_known else 0
-
-
 def _places(
     stack: ExitStack,
     cluster: Cluster,
@@ -141,19 +129,12 @@ def _places(
 
 
 def _moment(text: str, option: str, now_us: int) -> int:
-    """``-1d`` before now, or a date or time."""
-    from spark_logbus.times import parse_duration_us, parse_moment_us
+    from spark_logbus.times import parse_past_us
 
     try:
-        if text.startswith("-"):
-            return now_us - parse_duration_us(text[1:])
-        if _DATE.match(text):
-            return parse_moment_us(text)
+        return parse_past_us(text, now_us=now_us)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}.") from error
-    raise typer.BadParameter(
-        f"{option} is {text!r}; use a time such as 2026-01-31T12:00Z, or how long ago, such as -1d."
-    )
 
 
 def _duration(text: str, option: str) -> int:
@@ -165,64 +146,8 @@ def _duration(text: str, option: str) -> int:
         raise typer.BadParameter(f"{option}: {error}.") from error
 
 
-# -- what is shown ------------------------------------------------------------------------
-
-
-def as_objects(result: AuditResult) -> list[dict[str, Any]]:
-    """An object for each window, and one that sums up."""
-    return [*(_window(window) for window in result.windows), _summary(result)]
-
-
-def _window(window: WindowResult) -> dict[str, Any]:
-    verdict = window.verdict
-    return {
-        "window_us": window.start_us,
-        "counted": window.counted.records,
-        "in_doubt": window.in_doubt,
-        "found": window.found.records,
-        "verdict": verdict.finding.value,
-        "records": verdict.records,
-        "at_us": verdict.at_us,
-        "counters": [
-            {
-                "counter": share.counter,
-                "records": share.records,
-                "in_doubt": share.in_doubt,
-                "state": share.state.value,
-            }
-            for share in window.counters
-        ],
-        "copies": [
-            {
-                "name": copy.name,
-                "found": copy.records,
-                "verdict": copy.verdict.finding.value,
-                "records": copy.verdict.records,
-                "at_us": copy.verdict.at_us,
-            }
-            for copy in window.copies
-        ],
-    }
-
-
-def _summary(result: AuditResult) -> dict[str, Any]:
-    return {
-        "topic": result.topic,
-        "windows": len(result.windows),
-        "counted": sum(window.counted.records for window in result.windows),
-        "found": sum(window.found.records for window in result.windows),
-        "findings": result.findings,
-        "not_yet_known": result.not_yet_known,
-        "dead": [
-            {"counter": run.counter, "run": run.run, "reported_until_us": run.through_us}
-            for run in result.dead
-        ],
-        "notes": list(result.notes),
-    }
-
-
 def _print(result: AuditResult, *, only_findings: bool) -> None:
-    from spark_logbus.audit import Finding
+    from spark_logbus.audit.showing import is_complete, row_of, sentences
 
     out = console()
     rows = Table(
@@ -236,52 +161,10 @@ def _print(result: AuditResult, *, only_findings: bool) -> None:
         Column("copies"),
     )
     for window in result.windows:
-        well = all(verdict.finding is Finding.COMPLETE for verdict in window.verdicts)
-        if well and only_findings:
-            continue
-        rows.add(
-            {
-                "window_us": window.start_us,
-                "counted": window.counted.records,
-                "in_doubt": window.in_doubt,
-                "found": window.found.records,
-                "verdict": str(window.verdict),
-                "time_us": window.verdict.at_us,
-                "counters": ", ".join(
-                    f"{share.counter} ({share.records:,}, {share.state.value})"
-                    for share in window.counters
-                ),
-                "copies": ", ".join(
-                    f"{copy.name} ({copy.records:,}, {copy.verdict})" for copy in window.copies
-                ),
-            },
-            styles=None if well else {"verdict": "bold red"},
-        )
+        complete = is_complete(window)
+        if not (complete and only_findings):
+            rows.add(row_of(window), styles=None if complete else {"verdict": "bold red"})
     if len(rows):
         out.print(rows)
     for line in sentences(result):
         out.print(line)
-
-
-def sentences(result: AuditResult) -> list[str]:
-    """What stands below the table: one sentence for each that died, and for all together."""
-    lines = [
-        f"{run.tier.value.capitalize()} {run.counter} has died: it reported until "
-        f"{utc(run.through_us)} and never said that it had ended."
-        for run in result.dead
-    ]
-    lines += result.notes
-    if not result.windows:
-        return [*lines, f"Of {result.topic} nothing was counted or found in that time."]
-    counted = sum(window.counted.records for window in result.windows)
-    found = sum(window.found.records for window in result.windows)
-    state = "all complete"
-    if result.findings:
-        state = plural(result.findings, "finding")
-    elif result.not_yet_known:
-        state = f"{plural(result.not_yet_known, 'window')} not yet known"
-    lines.append(
-        f"{plural(len(result.windows), 'window')} of {result.topic}: {counted:,} records counted, "
-        f"{found:,} found; {state}."
-    )
-    return lines

@@ -1,6 +1,7 @@
 """Offline loads: a topic's records into a warehouse, data and offsets committed together."""
 
 from spark_logbus.load.commits import Commit
+from spark_logbus.load.completeness import SparkCounts
 from spark_logbus.load.hadoop import WarehouseError
 from spark_logbus.load.load import LoadConfig, Loaded, run_load
 from spark_logbus.load.schema import IncompatibleSchemaError
@@ -11,6 +12,7 @@ __all__ = [
     "IncompatibleSchemaError",
     "LoadConfig",
     "Loaded",
+    "SparkCounts",
     "SupersededError",
     "Warehouse",
     "WarehouseError",

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import time
 import uuid
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_logbus.audit.counts import Tallies
+from spark_logbus.audit.report import Tier
+from spark_logbus.audit.reporter import AuditConfig, prepare, report_commit
 from spark_logbus.client import Admin, Bootstrap, Cluster
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
-from spark_logbus.errors import ConfigError, DataLossError
+from spark_logbus.errors import ConfigError, DataLossError, LogbusError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import translated
 from spark_logbus.load.reading import json_fields, parse_json, plan, read
 from spark_logbus.load.schema import merged
 from spark_logbus.load.tally import Observed, Tally, tally_of
 from spark_logbus.load.warehouse import Warehouse, without_date
+from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
 from spark_logbus.selection import Topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 from spark_logbus.zookeeper import Session
+
+logger = logging.getLogger(__name__)
+
+_AUDIT: Final = AuditConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class LoadConfig:
     group: str | None = None
     #: Keep of JSON values only the fields of ``json_schema``, and values that do not parse.
     drop_value: bool = False
+    #: Publish how many records the load has committed, by window of their time.
+    audit: bool = False
 
     def __post_init__(self) -> None:
         if self.drop_value and self.json_schema is None:
@@ -81,6 +93,7 @@ def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
     ):
         ownership = _acquire_topic(session, config)
         last = warehouse.recover()
+        began_us = time.time_ns() // 1_000
         source = _look_up(config)
         if source.has_schema and fields is not None:
             raise ConfigError(
@@ -89,12 +102,17 @@ def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
             )
         ranges = plan(source.snapshot, config.topic, last, allow_gaps=config.allow_gaps)
         commit = None
+        tallies: Tallies = {}
         if any(r.count for r in ranges):
             commit = _Staging(spark, config, fields, warehouse, source).stage(ranges, last)
+            if config.audit:
+                tallies = _staged_windows(spark, warehouse, commit)
             warehouse.prepare(commit)
             lock.check()
             warehouse.commit(commit)
             warehouse.publish(commit)
+            if config.audit:
+                _report(config, warehouse, commit, tallies, complete_through_us=began_us)
         newest = commit or last
         if config.group is not None and newest is not None:
             _tell_group(session, config, newest, group=config.group, ownership=ownership)
@@ -198,6 +216,39 @@ def _look(spark: SparkSession, path: str) -> tuple[Tally, tuple[str, ...]]:
     # Spark gives whole URLs; the last two parts are date=... and the file's name.
     files = ("/".join(url.rsplit("/", 2)[-2:]) for url in staged.inputFiles())
     return tally_of(staged), tuple(sorted(files))
+
+
+def _staged_windows(spark: SparkSession, warehouse: Warehouse, commit: Commit) -> Tallies:
+    """How many records are in the staged files, by window."""
+    path = warehouse.staging(commit.staging)
+    with translated(f"count what was staged in {path} by window"):
+        staged = spark.read.schema("timestamp timestamp").parquet(path)
+        return tallies_of(staged, window_us=_AUDIT.window_ms * 1_000)
+
+
+def _report(
+    config: LoadConfig,
+    warehouse: Warehouse,
+    commit: Commit,
+    tallies: Tallies,
+    *,
+    complete_through_us: int,
+) -> None:
+    """Tell the audit what was committed. What fails is a warning: the load is done."""
+    try:
+        with Cluster.from_zookeeper(config.zookeeper) as cluster:
+            report_commit(
+                cluster,
+                _AUDIT,
+                prepare(cluster, _AUDIT),
+                tier=Tier.LOAD,
+                counter=warehouse.path,
+                run=commit.staging,
+                tallies={config.topic: tallies},
+                complete_through_us=complete_through_us,
+            )
+    except LogbusError as error:
+        logger.warning("Load %d is committed, and could not be reported: %s", commit.number, error)
 
 
 def _acquire_topic(session: Session, config: LoadConfig) -> GroupOwnership | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
@@ -77,24 +77,30 @@ def read(
     the name of a column that a load adds.
     """
 
+    reader = spark.read if has_schema else spark.read.schema(COLUMNS)
+    frame = of_ranges(reader, ranges, zookeeper, topic).option("includeHeaders", "true").load()
+    if has_schema:
+        frame = _with_fields(frame.select(*_NAMES))
+    return frame.withColumn("date", F.expr(_UTC_DATE))
+
+
+def of_ranges(
+    reader: DataFrameReader, ranges: list[OffsetRange], zookeeper: str, topic: str
+) -> DataFrameReader:
+    """A reader of exactly the records of ``ranges``."""
+
     def positions(pick: str) -> str:
         return json.dumps(
             {topic: {str(r.topic_partition.partition): getattr(r, pick) for r in ranges}}
         )
 
-    reader = spark.read.format("logbus")
-    frame = (
-        (reader if has_schema else reader.schema(COLUMNS))
+    return (
+        reader.format("logbus")
         .option("zookeeper", zookeeper)
         .option("assign", json.dumps({topic: [r.topic_partition.partition for r in ranges]}))
         .option("startingOffsets", positions("start"))
         .option("endingOffsets", positions("end"))
-        .option("includeHeaders", "true")
-        .load()
     )
-    if has_schema:
-        frame = _with_fields(frame.select(*_NAMES))
-    return frame.withColumn("date", F.expr(_UTC_DATE))
 
 
 def _with_fields(frame: DataFrame) -> DataFrame:

@@ -63,6 +63,11 @@ class Warehouse:
         """The absolute path of a load's staging directory, which it writes to."""
         return self._directory.absolute(f"{_STAGING}/{name}")
 
+    def commit_texts(self) -> list[str]:
+        """The commit files of all loads, in their order."""
+        names = sorted(name for name in self._directory.names(_LOADS) if newest([name]))
+        return [self._directory.read(f"{_LOADS}/{name}") for name in names]
+
     def last_commit(self) -> Commit | None:
         name = newest(self._directory.names(_LOADS))
         if name is None:

@@ -6,9 +6,10 @@ import hashlib
 import logging
 import secrets
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -17,6 +18,9 @@ from spark_logbus.client import AtomicWrites, Cluster, Commit, StagedTask, Write
 from spark_logbus.errors import LogbusError
 from spark_logbus.record.stage_id import MAX_ATTEMPT, WRITE_BITS
 from spark_logbus.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    from spark_logbus.audit.counts import Tallies
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class StagedMessage(WriterCommitMessage):
 
     write: AtomicWrite
     staged: StagedTask
+    #: What it has staged by topic and window, if that is to be audited.
+    counts: Mapping[str, Tallies] = field(default_factory=dict)
 
 
 def batch_write(options: SinkOptions) -> AtomicWrite:

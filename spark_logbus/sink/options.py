@@ -13,7 +13,7 @@ from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 KNOWN: Final = (
     "zookeeper", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
-    "evolve",
+    "evolve", "audit",
 )  # fmt: skip
 
 MAX_APP_ID_LENGTH: Final = 150
@@ -64,6 +64,8 @@ class SinkOptions:
     compression: Compression = Compression.NONE
     #: Columns that the topic's schema does not have make a new version of it.
     evolve: bool = False
+    #: Publish how many records each commit has appended, by window of their time.
+    audit: bool = False
     #: Of a batch write that may be done again.
     transaction: Transaction | None = None
 
@@ -100,6 +102,7 @@ def parse_options(
         acks=acks,
         compression=Compression[compression.upper()],
         evolve=given.boolean("evolve", default=False),
+        audit=given.boolean("audit", default=False),
         transaction=_transaction(given, delivery, streaming=streaming),
     )
 

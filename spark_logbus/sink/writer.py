@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -41,6 +42,10 @@ from spark_logbus.sink.task import RECORD_BATCH_BYTES, Appended, TaskWriter
 from spark_logbus.spark.worker import driver_cluster, shared_cluster, task_of_worker
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
+if TYPE_CHECKING:
+    from spark_logbus.audit.counts import Tallies
+    from spark_logbus.sink.audit import TaskCounts
+
 logger = logging.getLogger(__name__)
 
 
@@ -49,6 +54,8 @@ class TaskAppends(WriterCommitMessage):
     """A task's report to the driver: what it appended to each partition. Picklable."""
 
     appended: Mapping[TopicPartition, Appended]
+    #: What it has appended by topic and window, if that is to be audited.
+    counts: Mapping[str, Tallies] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class WritePlan:
     bootstrap: Bootstrap
     #: Of the option's topic, if that has one.
     schema: WriterSchema | None = None
+    #: Of the audit topic, if the write is to be audited.
+    audit_schema: WriterSchema | None = None
 
 
 def plan_write(
@@ -93,7 +102,14 @@ def plan_write(
             )
         return WritePlan(parsed, columns, cluster.bootstrap)
 
-    return RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
+    plan = RetryPolicy().at_first_contact().retry("Looking up the topic", look_up)
+    if not parsed.audit:
+        return plan
+    # Imported here: most writes need none of it.
+    from spark_logbus.audit.reporter import prepare
+    from spark_logbus.sink.audit import CONFIG
+
+    return replace(plan, audit_schema=prepare(driver_cluster(parsed.zookeeper), CONFIG))
 
 
 def _require_topic(admin: Admin, topic: str) -> TopicDescription:
@@ -109,9 +125,12 @@ def _require_topic(admin: Admin, topic: str) -> TopicDescription:
 
 def append_task(plan: WritePlan, arrow_batches: Iterator[pa.RecordBatch]) -> TaskAppends:
     """Run one task of a write at least once."""
-    with task_of_worker(), _producer(plan, shared_cluster(plan.bootstrap)) as producer:
-        writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
-        return TaskAppends(writer.write(arrow_batches))
+    counts = _task_counts(plan)
+    with task_of_worker():
+        with _producer(plan, shared_cluster(plan.bootstrap), counts) as producer:
+            writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
+            appended = writer.write(arrow_batches)
+        return TaskAppends(appended, {} if counts is None else counts.counts)
 
 
 def stage_task(
@@ -120,19 +139,32 @@ def stage_task(
     """Run one task of an atomic write."""
     attempt = commits.attempt_number()
     cluster = shared_cluster(plan.bootstrap)
+    counts = _task_counts(plan)
     with task_of_worker():
         try:
-            with _producer(plan, cluster, stage_id(write.number, attempt)) as producer:
+            with _producer(plan, cluster, counts, stage_id(write.number, attempt)) as producer:
                 writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
                 written = writer.write(arrow_batches)
         except BaseException:
             commits.discard_attempt(cluster, write, attempt)
             raise
         records = {topic_partition: one.records for topic_partition, one in written.items()}
-        return StagedMessage(write, StagedTask(attempt, records, writer.size_bytes))
+        staged = StagedTask(attempt, records, writer.size_bytes)
+        return StagedMessage(write, staged, {} if counts is None else counts.counts)
 
 
-def _producer(plan: WritePlan, cluster: Cluster, stage_as: int | None = None) -> Producer:
+def _task_counts(plan: WritePlan) -> TaskCounts | None:
+    """What counts a task's records, if they are to be audited."""
+    if plan.audit_schema is None:
+        return None
+    from spark_logbus.sink.audit import TaskCounts
+
+    return TaskCounts()
+
+
+def _producer(
+    plan: WritePlan, cluster: Cluster, counts: TaskCounts | None, stage_as: int | None = None
+) -> Producer:
     config = ProducerConfig(
         acks=plan.options.acks,
         compression=plan.options.compression,
@@ -141,7 +173,37 @@ def _producer(plan: WritePlan, cluster: Cluster, stage_as: int | None = None) ->
     schemas = {}
     if plan.schema is not None and plan.options.topic is not None:
         schemas[plan.options.topic] = plan.schema
-    return Producer(cluster, config, stage_id=stage_as, schemas=schemas)
+    interceptors = [] if counts is None else [counts]
+    return Producer(cluster, config, stage_id=stage_as, schemas=schemas, interceptors=interceptors)
+
+
+def _commit_staged(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commit an atomic write, and report what it has appended."""
+    cluster = driver_cluster(plan.options.zookeeper)
+    outcome = commits.commit(cluster, messages)
+    if plan.audit_schema is None or outcome is None:
+        return
+    if not outcome.committed and "timestamp" not in plan.columns.record:
+        return  # what was committed before has its own times, which nobody here knows
+    from spark_logbus.sink.audit import report
+
+    staged = [message for message in messages if isinstance(message, StagedMessage)]
+    report(
+        cluster, plan.audit_schema, [message.counts for message in staged], staged[0].write.identity
+    )
+
+
+def _end_appended(
+    plan: WritePlan, what: str, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    """Log what a write at least once has appended, and report it."""
+    _log_appended(what, messages)
+    if plan.audit_schema is None:
+        return
+    from spark_logbus.sink.audit import report
+
+    counts = [message.counts for message in messages if isinstance(message, TaskAppends)]
+    report(driver_cluster(plan.options.zookeeper), plan.audit_schema, counts, None)
 
 
 class LogbusBatchWriter(DataSourceArrowWriter):
@@ -159,9 +221,9 @@ class LogbusBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._write is not None:
-            commits.commit(driver_cluster(self._plan.options.zookeeper), messages)
+            _commit_staged(self._plan, messages)
         else:
-            _log_appended("The write", messages)
+            _end_appended(self._plan, "The write", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._write is not None:
@@ -185,9 +247,9 @@ class LogbusStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._exactly_once:
-            commits.commit(driver_cluster(self._plan.options.zookeeper), messages)
+            _commit_staged(self._plan, messages)
         else:
-            _log_appended(f"Micro-batch {batchId}", messages)
+            _end_appended(self._plan, f"Micro-batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if not self._exactly_once:

@@ -18,9 +18,9 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_everything() -> None:
     more = ["--zookeeper", "zk:1/x", "--group", "g", "--json-schema", "a int", "--allow-gaps"]
-    assert parse_arguments([*REQUIRED, *more, "--drop-value"]) == LoadConfig(
+    assert parse_arguments([*REQUIRED, *more, "--drop-value", "--audit"]) == LoadConfig(
         "clicks", "/data", "zk:1/x", json_schema="a int", allow_gaps=True, group="g",
-        drop_value=True,
+        drop_value=True, audit=True,
     )  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""The outcome of an audit as objects, rows, sentences and an exit code."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from spark_logbus.audit.comparison import AuditResult, WindowResult
+from spark_logbus.audit.verdicts import Finding
+from spark_logbus.times import show_moment
+
+_FINDINGS: Final = 1
+_NOT_YET_KNOWN: Final = 3
+
+
+def exit_code(result: AuditResult) -> int:
+    """For scripts: 0 only if all is known and well."""
+    if result.findings:
+        return _FINDINGS
+    return _NOT_YET_KNOWN if result.not_yet_known else 0
+
+
+def as_objects(result: AuditResult) -> list[dict[str, Any]]:
+    """An object for each window, and one that sums up."""
+    return [*(_window(window) for window in result.windows), _summary(result)]
+
+
+def _window(window: WindowResult) -> dict[str, Any]:
+    verdict = window.verdict
+    return {
+        "window_us": window.start_us,
+        "counted": window.counted.records,
+        "in_doubt": window.in_doubt,
+        "found": window.found.records,
+        "verdict": verdict.finding.value,
+        "records": verdict.records,
+        "at_us": verdict.at_us,
+        "counters": [
+            {
+                "counter": share.counter,
+                "records": share.records,
+                "in_doubt": share.in_doubt,
+                "state": share.state.value,
+            }
+            for share in window.counters
+        ],
+        "copies": [
+            {
+                "name": copy.name,
+                "found": copy.records,
+                "verdict": copy.verdict.finding.value,
+                "records": copy.verdict.records,
+                "at_us": copy.verdict.at_us,
+            }
+            for copy in window.copies
+        ],
+    }
+
+
+def _summary(result: AuditResult) -> dict[str, Any]:
+    return {
+        "topic": result.topic,
+        "windows": len(result.windows),
+        "counted": sum(window.counted.records for window in result.windows),
+        "found": sum(window.found.records for window in result.windows),
+        "findings": result.findings,
+        "not_yet_known": result.not_yet_known,
+        "dead": [
+            {"counter": run.counter, "run": run.run, "reported_until_us": run.through_us}
+            for run in result.dead
+        ],
+        "notes": list(result.notes),
+    }
+
+
+def is_complete(window: WindowResult) -> bool:
+    """In the topic and in each copy."""
+    return all(verdict.finding is Finding.COMPLETE for verdict in window.verdicts)
+
+
+def row_of(window: WindowResult) -> dict[str, Any]:
+    """A row of a table for people."""
+    return {
+        "window_us": window.start_us,
+        "counted": window.counted.records,
+        "in_doubt": window.in_doubt,
+        "found": window.found.records,
+        "verdict": str(window.verdict),
+        "time_us": window.verdict.at_us,
+        "counters": ", ".join(
+            f"{share.counter} ({share.records:,}, {share.state.value})" for share in window.counters
+        ),
+        "copies": ", ".join(
+            f"{copy.name} ({copy.records:,}, {copy.verdict})" for copy in window.copies
+        ),
+    }
+
+
+def sentences(result: AuditResult) -> list[str]:
+    """What stands below the table: one sentence for each that died, and for all together."""
+    lines = [
+        f"{run.tier.value.capitalize()} {run.counter} has died: it reported until "
+        f"{show_moment(run.through_us, timespec='seconds')} and never said that it had ended."
+        for run in result.dead
+    ]
+    lines += result.notes
+    if not result.windows:
+        return [*lines, f"Of {result.topic} nothing was counted or found in that time."]
+    counted = sum(window.counted.records for window in result.windows)
+    found = sum(window.found.records for window in result.windows)
+    state = "all complete"
+    if result.findings:
+        state = _plural(result.findings, "finding")
+    elif result.not_yet_known:
+        state = f"{_plural(result.not_yet_known, 'window')} not yet known"
+    lines.append(
+        f"{_plural(len(result.windows), 'window')} of {result.topic}: {counted:,} records counted, "
+        f"{found:,} found; {state}."
+    )
+    return lines
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,123 @@
+"""What an audit counts, counted by Spark: topics and warehouses that one process would take long
+to read, and warehouses on any filesystem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from spark_logbus.audit.auditing import Place
+from spark_logbus.audit.comparison import Copy
+from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.topic import TopicCounts, plan_count
+from spark_logbus.audit.warehouse import SHOWN, Loads, OffsetSpan, doubled_note, missing_note
+from spark_logbus.client import Cluster
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.load.hadoop import translated
+from spark_logbus.load.reading import of_ranges
+from spark_logbus.load.warehouse import Warehouse
+from spark_logbus.load.windows import tallies_of
+from spark_logbus.model import OffsetRange, TopicPartition
+
+_ROWS = "partition int, offset bigint, timestamp timestamp"
+
+
+class SparkCounts:
+    """Counts one topic, and its warehouses, with a Spark session."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, zookeeper: str, topic: str) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._zookeeper = zookeeper
+        self._topic = topic
+
+    def count(self, window_us: int, since_us: int) -> TopicCounts:
+        """What is in the topic, from ``since_us`` on."""
+        plan = plan_count(self._cluster, self._topic, since_us=since_us)
+        counts = plan.counts()
+        counts.tallies = self._in_ranges(plan.ranges, window_us)
+        return counts
+
+    def _in_ranges(self, ranges: Sequence[OffsetRange], window_us: int) -> dict[int, Tally]:
+        if not any(each.count for each in ranges):
+            return {}
+        reader = of_ranges(self._spark.read, list(ranges), self._zookeeper, self._topic)
+        return tallies_of(reader.load().select("timestamp"), window_us=window_us)
+
+    def warehouse(self, root: str) -> Place:
+        """The warehouse under ``root``. InvalidRequestError if no load was ever committed there."""
+        warehouse = Warehouse(self._spark, root, self._topic)
+        texts = warehouse.commit_texts()
+        if not texts:
+            raise InvalidRequestError(
+                f"{warehouse.path} is no warehouse of {self._topic}: no load has been committed "
+                "there. Name the directory that was given to load_warehouse.py as --warehouse."
+            )
+        loads = Loads.from_commits(texts)
+
+        def read(window_us: int, since_us: int) -> Copy:
+            plan = plan_count(self._cluster, self._topic, since_us=since_us)
+            with translated(f"count the rows of {warehouse.path}"):
+                frame = self._spark.read.schema(_ROWS).parquet(warehouse.path)
+                tallies = tallies_of(frame, window_us=window_us)
+                notes = _offset_notes(frame, self._topic, loads)
+            return Copy(
+                name=f"warehouse {root}",
+                counts=TopicCounts(
+                    plan.read_at_us,
+                    {start: tally for start, tally in tallies.items() if start >= since_us},
+                ),
+                not_yet=self._in_ranges(plan.beyond(loads.ends), window_us),
+                notes=tuple(notes),
+            )
+
+        return Place(root, read)
+
+
+def _offset_notes(frame: DataFrame, topic: str, loads: Loads) -> list[str]:
+    """As ``audit.warehouse.offset_notes``. Looks for what is missing only where numbers differ."""
+    rows = (
+        frame.groupBy("partition", "offset")
+        .agg(F.count(F.lit(1)).alias("rows"), F.min(F.unix_micros("timestamp")).alias("at_us"))
+        .persist()
+    )
+    try:
+        known = {row["partition"]: row for row in _by_partition(rows).collect()}
+        notes = []
+        for partition, spans in sorted(loads.spans.items()):
+            topic_partition = TopicPartition(topic, partition)
+            own = rows.where(F.col("partition") == partition)
+            counts = known.get(partition)
+            if counts is not None and counts["again"]:
+                twice = own.where("rows > 1").orderBy("offset").limit(SHOWN).collect()
+                some = [(row["offset"], row["at_us"]) for row in twice]
+                notes += doubled_note(topic_partition, some, count=counts["again"])
+            if (counts["offsets"] if counts else 0) != sum(end - start for start, end in spans):
+                notes += missing_note(topic_partition, _missing(own, spans))
+        return notes
+    finally:
+        rows.unpersist()
+
+
+def _by_partition(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("partition").agg(
+        F.count(F.lit(1)).alias("offsets"), F.sum(F.col("rows") - 1).alias("again")
+    )
+
+
+def _missing(own: DataFrame, spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
+    """The parts of ``spans`` without a row: what lies between the offsets that follow each other,
+    and the spans' ends."""
+    found = []
+    in_order = Window.orderBy("offset")
+    for start, end in spans:
+        inside = own.where((F.col("offset") >= start) & (F.col("offset") < end)).select("offset")
+        edges = inside.union(own.sparkSession.range(start - 1, start).toDF("offset")).union(
+            own.sparkSession.range(end, end + 1).toDF("offset")
+        )
+        gaps = edges.select("offset", F.lead("offset").over(in_order).alias("next"))
+        wide = gaps.where(F.col("next") - F.col("offset") > 1).orderBy("offset").collect()
+        found += [(row["offset"] + 1, row["next"]) for row in wide]
+    return found
