@@ -19,6 +19,7 @@ BENCHMARKS = {
     "clients": "producers and consumers, against librdkafka's and Kafka's own in Java",
     "typed": "topics with a schema in Spark, against ready-made Arrow batches, JSON and Avro",
     "avro": "Avro datums to columns and back, against a loop of fastavro's",
+    "audit": "what counting costs a producer, and an audit",
     "record": "encode, verify and decode one record batch",
 }
 

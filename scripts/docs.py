@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spark_logbus.audit import AuditConfig
 from spark_logbus.broker import (
     BrokerConfig,
     CompactionConfig,
@@ -50,6 +51,7 @@ CLIENTS: dict[str, type[Any]] = {
     "client": ClientConfig,
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
+    "audit": AuditConfig,
 }
 # For conf/broker.toml: a table's head where it is not its docstring's first sentence, and values
 # of keys that are required or none by default.

@@ -102,11 +102,13 @@ class AuditResult:
 
     @property
     def findings(self) -> int:
-        """Windows with something to look at, in the topic or a copy, and the notes."""
-        return len(self.notes) + sum(
+        """Windows with something to look at, in the topic or a copy. Notes say more of these; they
+        count where they are of other windows only."""
+        windows = sum(
             any(verdict.finding in FINDINGS for verdict in window.verdicts)
             for window in self.windows
         )
+        return windows or len(self.notes)
 
     @property
     def not_yet_known(self) -> int:

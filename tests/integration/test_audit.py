@@ -319,6 +319,44 @@ def test_a_producer_goes_on_where_nothing_can_be_reported(
         assert consumer.to_arrow().num_rows == 50
 
 
+@pytest.mark.long
+def test_a_producer_outlives_the_broker_of_the_audit_topic(
+    tmp_path: Path, hour: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        EmbeddedCluster(tmp_path, brokers=2) as embedded,
+        Cluster.from_zookeeper(embedded.zookeeper) as cluster,
+    ):
+        admin = Admin(cluster)
+        admin.create_topic("orders", partitions=2)
+        audited = AuditInterceptor(cluster, "one", config=CONFIG)
+        with Producer(cluster, interceptors=[audited]) as producer:
+            producer.send("orders", b"before", timestamp_us=hour[0]).result(30)
+            home = admin.describe([CONFIG.topic])[CONFIG.topic].partitions[0].leader_id
+            (broker,) = (one for one in embedded.brokers if one.broker_id == home)
+            other = next(
+                number
+                for number, partition in admin.describe(["orders"])["orders"].partitions.items()
+                if partition.leader_id != home
+            )
+            broker.kill()
+            wait_until(
+                lambda: any("cannot be published" in record.message for record in caplog.records),
+                message="the warning that counts cannot be published",
+            )
+            for number in range(100):
+                at_us = hour[0] + number * MINUTE // 2
+                producer.send("orders", b"during", timestamp_us=at_us, partition=other).result(30)
+            broker.start()
+            wait_until(
+                lambda: any("are published again" in record.message for record in caplog.records),
+                message="the counts to be published again",
+            )
+        result = asked(cluster, "orders", hour)
+        assert (findings(result), result.dead) == ({}, [])
+        assert sum(window.counted.records for window in result.windows) == 101
+
+
 def test_the_audit_topic_is_never_audited(cluster: Cluster) -> None:
     with AuditReporter(cluster, tier=Tier.PRODUCER, counter="self", config=CONFIG) as reporter:
         reporter.count(CONFIG.topic, pa.array([0], US))

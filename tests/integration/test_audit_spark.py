@@ -146,6 +146,8 @@ def test_an_audit_of_a_warehouse_names_the_offsets(
     (file,) = (tmp_path / topic).glob("date=*/*.parquet")
     table = pq.ParquetFile(file).read().sort_by("offset")
     kept = [number for number in range(COUNT) if number != gone]
+    at = table.schema.get_field_index("timestamp")
+    table = table.set_column(at, "timestamp", table.column(at).cast(US))  # as Spark has them
     pq.write_table(table.take([*kept, doubled]), file)
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     found = asked(logbus, topic, local_warehouse(logbus.cluster, topic, tmp_path))
@@ -162,7 +164,7 @@ def test_an_audit_of_a_warehouse_names_the_offsets(
     shown = capsys.readouterr().out
     assert twice in shown
     assert missing in shown
-    assert "4 findings" in shown
+    assert "2 findings" in shown
 
 
 @pytest.mark.long
