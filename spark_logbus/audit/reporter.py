@@ -18,7 +18,7 @@ import os
 import platform
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -28,10 +28,11 @@ import pyarrow as pa
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
 from spark_logbus.audit.run import Draft, Identity, Run
-from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig
+from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig
 from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
+from spark_logbus.record.plain import integers
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,14 @@ class AuditReporter:
     def count(self, topic: str, timestamps: pa.Array) -> None:
         """Records of ``topic`` with these times: an Arrow column of timestamps in µs."""
         self.count_windows(topic, tally_times(timestamps, window_us=self.window_us))
+
+    def count_records(self, records: Iterable[ConsumerRecord]) -> None:
+        """Records as a consumer hands them out one by one."""
+        times: dict[str, list[int]] = {}
+        for record in records:
+            times.setdefault(record.topic, []).append(record.timestamp_us)
+        for topic, of_topic in times.items():
+            self.count(topic, integers(of_topic, pa.int64()))
 
     def doubt(self, topic: str, timestamps: pa.Array) -> None:
         """Records that may be there or not."""

@@ -286,6 +286,47 @@ def test_consumers_are_compared_by_what_they_say(
     assert sum(one.finding is Finding.COMPLETE for one in told) == len(told) - 1
 
 
+def test_records_of_a_consumer_are_counted_one_by_one_too(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    send_spread(cluster, topic, hour, 600, name="one")
+    with (
+        AuditReporter(cluster, tier=Tier.CONSUMER, counter="billing", config=CONFIG) as consumed,
+        Consumer(cluster) as consumer,
+    ):
+        consumer.assign_topics(topic)
+        left = 600
+        while left:
+            records = consumer.poll(5.0)
+            consumed.count_records(records)
+            left -= len(records)
+    verdicts = [
+        one.verdict.finding
+        for window in asked(cluster, topic, hour).windows
+        for one in window.copies
+    ]
+    assert set(verdicts) == {Finding.COMPLETE}
+
+
+@pytest.mark.parametrize("encoding", ["columns", "avro"])
+def test_topics_with_a_schema_are_counted_by_their_times(
+    cluster: Cluster, topic: str, hour: tuple[int, int], encoding: str
+) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "number", "type": "long"}]}
+    typed = f"{topic}-typed"
+    Admin(cluster).create_topic(typed, partitions=2, value_schema=schema, value_encoding=encoding)
+    audited = AuditInterceptor(cluster, "typed", config=CONFIG)
+    rows = [{"number": number} for number in range(12_000)]
+    with Producer(cluster, interceptors=[audited]) as producer:
+        producer.send_many(typed, rows, timestamps_us=times(hour, 12_000))
+        producer.send(typed, rows[0], timestamp_us=hour[0] + 3)
+    result = asked(cluster, typed, hour)
+    assert (findings(result), sum(one.found.records for one in result.windows)) == ({}, 12_001)
+    with Producer(cluster) as again:
+        again.send(typed, rows[0], timestamp_us=hour[0] + 3)
+    assert findings(asked(cluster, typed, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
+
+
 def test_topics_that_cannot_be_audited_are_refused_with_the_reason(
     cluster: Cluster, topic: str, hour: tuple[int, int]
 ) -> None:
