@@ -14,13 +14,16 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 from rich.table import Table
 
-from bench.harness import cluster, console
-from spark_logbus.audit import AuditInterceptor, Question, audit
+from bench.harness import best_us, cluster, console
+from spark_logbus.audit import AuditInterceptor, Question, Tier, audit
+from spark_logbus.audit.counts import tally_times
+from spark_logbus.audit.run import Identity, Run
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, ProducerInterceptor
 from spark_logbus.model import Acks
 
 _CONFIG = ProducerConfig(acks=Acks.WRITTEN)
 _PIECE = 10_000  # records of one call that takes many
+_WINDOW_US = 600_000_000
 
 Send = Callable[[Producer, int], object]
 Interceptors = Sequence[ProducerInterceptor]
@@ -67,6 +70,7 @@ def main() -> None:
             )
         console.print(table)
         _audit(client)
+    _counting()
 
 
 def _round(client: Cluster, interceptors: Interceptors, send: Send, calls: int) -> float:
@@ -82,10 +86,33 @@ def _round(client: Cluster, interceptors: Interceptors, send: Send, calls: int) 
         return time.process_time() - started
 
 
+def _counting() -> None:
+    """The work for each record batch that was acknowledged, by itself."""
+    identity = Identity(
+        tier=Tier.PRODUCER, counter="bench", run="one", interval_us=60_000_000, window_us=_WINDOW_US
+    )
+    run = Run(identity)
+    now_us = time.time_ns() // 1_000 // _WINDOW_US * _WINDOW_US
+    table = Table("records of a record batch", "µs", "ns a record", title="Counting, by itself")
+    for column in table.columns:
+        column.justify = "right"
+    for records in (1, 100, 10_000, 1_000_000):
+        times = pa.array(range(now_us, now_us + records), pa.timestamp("us", "UTC"))
+
+        def count(times: pa.Array = times) -> None:
+            run.add("t", tally_times(times, window_us=_WINDOW_US))
+
+        took = best_us(count)
+        table.add_row(f"{records:,}", f"{took:,.1f}", f"{took * 1e3 / records:,.1f}")
+    console.print(table)
+
+
 def _audit(client: Cluster) -> None:
     now_us = client.clock.now_us()
     started, cpu_started = time.perf_counter(), time.process_time()
-    question = Question(topic="t", since_us=now_us - 86_400_000_000, until_us=now_us, wait_s=0)
+    question = Question(
+        topic="t", since_us=now_us - 86_400_000_000, until_us=now_us + 2 * _WINDOW_US, wait_s=0
+    )
     result = audit(client, question)
     found = sum(window.found.records for window in result.windows)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started

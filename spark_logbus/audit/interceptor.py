@@ -40,8 +40,8 @@ class AuditInterceptor(ProducerInterceptor):
 
     def before_append(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
         if topic not in self._met:
-            self._met.add(topic)
             self._reporter.open_topic(topic, records.column(_TIMESTAMP))
+            self._met.add(topic)  # after it: another thread that meets it waits as well
         return records
 
     def after_append(

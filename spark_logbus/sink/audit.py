@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 
 from spark_logbus.audit.counts import Tallies, Tally, add, tally_times
 from spark_logbus.audit.report import Tier
-from spark_logbus.audit.reporter import AuditConfig, report_commit
+from spark_logbus.audit.reporter import AuditConfig, prepare, report_commit
 from spark_logbus.client import AppendedRange, Cluster, ProducerInterceptor, WriteIdentity
 from spark_logbus.client.value_schemas import WriterSchema
 from spark_logbus.errors import LogbusError
+from spark_logbus.spark.worker import driver_cluster
 
 CONFIG = AuditConfig()
 
@@ -42,6 +44,13 @@ class TaskCounts(ProducerInterceptor):
         if appended is not None:  # called by one thread, the producer's
             tallies = tally_times(records.column("timestamp"), window_us=CONFIG.window_ms * 1_000)
             add(self.counts.setdefault(topic, {}), tallies)
+
+
+@lru_cache(maxsize=8)
+def schema_of_reports(zookeeper: str) -> WriterSchema:
+    """Of the audit topic, which is made if need be. A stream's micro-batches are planned one by
+    one, and go on with what the first of this process has found."""
+    return prepare(driver_cluster(zookeeper), CONFIG)
 
 
 def report(

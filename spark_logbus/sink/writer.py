@@ -106,10 +106,9 @@ def plan_write(
     if not parsed.audit:
         return plan
     # Imported here: most writes need none of it.
-    from spark_logbus.audit.reporter import prepare
-    from spark_logbus.sink.audit import CONFIG
+    from spark_logbus.sink.audit import schema_of_reports
 
-    return replace(plan, audit_schema=prepare(driver_cluster(parsed.zookeeper), CONFIG))
+    return replace(plan, audit_schema=schema_of_reports(parsed.zookeeper))
 
 
 def _require_topic(admin: Admin, topic: str) -> TopicDescription:

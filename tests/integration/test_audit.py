@@ -30,6 +30,7 @@ from spark_logbus.audit.auditing import mirror
 from spark_logbus.client import Admin, Cluster, Consumer, Producer, ProducerConfig
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.model import Earliest, TopicPartition
 from tests.helpers import wait_until
 
 MINUTE = 60_000_000
@@ -325,6 +326,29 @@ def test_topics_with_a_schema_are_counted_by_their_times(
     with Producer(cluster) as again:
         again.send(typed, rows[0], timestamp_us=hour[0] + 3)
     assert findings(asked(cluster, typed, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
+
+
+@pytest.mark.long
+def test_windows_that_retention_has_reached_are_not_called_missing(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    small = f"{topic}-small"
+    place = TopicPartition(small, 0)
+    Admin(cluster).create_topic(small, partitions=1, config={"segment.bytes": 2_048})
+    audited = AuditInterceptor(cluster, "one", config=CONFIG)
+    with Producer(cluster, interceptors=[audited]) as producer:
+        for number in range(40):
+            at_us = hour[0] + number * MINUTE
+            producer.send(small, b"x" * 500, timestamp_us=at_us, partition=0).result(30)
+    Admin(cluster).alter_topic(small, put={"retention.bytes": "4096"})
+    wait_until(
+        lambda: Admin(cluster).list_offsets({place: Earliest()})[place],
+        deadline_s=90,
+        message="retention",
+    )
+    result = asked(cluster, small, hour)
+    assert {finding for finding, _ in findings(result).values()} == {Finding.EXPIRED}
+    assert (result.findings, result.not_yet_known) == (0, 0)
 
 
 def test_topics_that_cannot_be_audited_are_refused_with_the_reason(
