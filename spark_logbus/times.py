@@ -49,9 +49,9 @@ def parse_moment_us(text: str) -> int:
 
 def parse_past_us(text: str, *, now_us: int) -> int:
     """A date or time, or how long ago: ``1d`` or ``-1d``. Raises ValueError."""
-    if re.match(r"\d{4}-\d\d-\d\d", text):
-        return parse_moment_us(text)
     try:
+        if re.match(r"\d{4}-\d\d-\d\d", text):
+            return parse_moment_us(text)
         return now_us - parse_duration_us(text.removeprefix("-"))
     except ValueError as error:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_logbus.times import parse_duration_us, parse_moment_us, show_moment
+from spark_logbus.times import parse_duration_us, parse_moment_us, parse_past_us, show_moment
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,17 @@ def test_moments_that_are_none(text: str) -> None:
 def test_moments_are_shown_as_they_are_written() -> None:
     assert show_moment(1_769_860_800_000_000) == "2026-01-31T12:00:00+00:00"
     assert show_moment((1 << 63) - 1) == f"{(1 << 63) - 1} µs after 1970"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1m", 40_000_000), ("-1m", 40_000_000), ("1970-01-01T00:00:07Z", 7_000_000)],
+)
+def test_times_in_the_past(text: str, expected: int) -> None:
+    assert parse_past_us(text, now_us=100_000_000) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-", "yesterday", "1970-13-01", "5"])
+def test_what_is_no_time_in_the_past(text: str) -> None:
+    with pytest.raises(ValueError, match=text or "expected"):
+        parse_past_us(text, now_us=0)
