@@ -96,7 +96,9 @@ class AuditResult:
     window_us: int
     windows: tuple[WindowResult, ...]
     runs: tuple[RunRecord, ...]
-    now_us: int
+    dead: tuple[RunRecord, ...] = ()
+    """Those that ended without a word, in one of these windows or while they counted it."""
+
     notes: tuple[str, ...] = ()
     """Findings beside those of windows, one sentence each."""
 
@@ -120,11 +122,6 @@ class AuditResult:
     @property
     def awaits_report(self) -> bool:
         return any(window.awaits_report for window in self.windows)
-
-    @property
-    def dead(self) -> list[RunRecord]:
-        """Runs that ended without a word."""
-        return [run for run in self.runs if run.state(self.now_us) is State.DEAD]
 
 
 def compare(
@@ -153,8 +150,15 @@ def compare(
         window_us=span.window_us,
         windows=tuple(window for window in results if window.is_of_something),
         runs=tuple(concerned),
-        now_us=span.now_us,
+        dead=tuple(run for run in concerned if _died_in(topic, run, results, span)),
         notes=tuple(note for copy in copies for note in copy.notes),
+    )
+
+
+def _died_in(topic: str, run: RunRecord, results: Sequence[WindowResult], span: Span) -> bool:
+    return run.state(span.now_us) is State.DEAD and any(
+        run.left_open(topic, start_us=one.start_us, end_us=one.start_us + span.window_us)
+        for one in results
     )
 
 

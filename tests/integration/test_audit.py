@@ -127,7 +127,7 @@ def test_three_faults_are_found_among_a_million_records_and_no_other(
     for sender in senders:
         sender.join()
     well = asked(cluster, topic, hour)
-    assert (findings(well), well.findings, well.not_yet_known, well.dead) == ({}, 0, 0, [])
+    assert (findings(well), well.findings, well.not_yet_known, well.dead) == ({}, 0, 0, ())
     assert sum(window.found.records for window in well.windows) == 1_000_000
 
     gone_at, doubled_at, killed_at = (hour[0] + minute * MINUTE + 4_711 for minute in (7, 20, 41))
@@ -192,7 +192,7 @@ def test_an_audit_is_silent_where_all_is_well(
     send_spread(cluster, topic, hour, 20_000, name="another")
     result = asked(cluster, topic, hour)
     assert findings(result) == {}
-    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, [])
+    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, ())
     assert sum(window.found.records for window in result.windows) == 40_000
 
 
@@ -418,7 +418,7 @@ def test_a_producer_outlives_the_broker_of_the_audit_topic(
                 message="the counts to be published again",
             )
         result = asked(cluster, "orders", hour)
-        assert (findings(result), result.dead) == ({}, [])
+        assert (findings(result), result.dead) == ({}, ())
         assert sum(window.counted.records for window in result.windows) == 101
 
 
@@ -438,7 +438,7 @@ def test_a_counter_of_many_windows_begins_anew_and_loses_none(
         for at in times(hour, 120).cast(pa.int64()).to_pylist():
             producer.send(topic, b"x", timestamp_us=at).result(30)
     result = asked(cluster, topic, hour)
-    assert (findings(result), result.dead) == ({}, [])
+    assert (findings(result), result.dead) == ({}, ())
     assert sum(window.counted.records for window in result.windows) == 120
     assert len(result.runs) > 10
 

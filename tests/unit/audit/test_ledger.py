@@ -92,7 +92,7 @@ def test_producers_of_a_window_are_added_up() -> None:
     assert [(one.counter, one.records) for one in result.windows[0].counters] == [
         ("of a", 10), ("of b", 5)
     ]  # fmt: skip
-    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, [])
+    assert (result.findings, result.not_yet_known, result.dead) == (0, 0, ())
 
 
 def test_a_producer_that_died_leaves_a_gap_where_it_died() -> None:
@@ -107,6 +107,15 @@ def test_a_producer_that_died_leaves_a_gap_where_it_died() -> None:
     assert findings(result)[WINDOW] is Finding.GAP
     assert findings(result)[2 * WINDOW] is Finding.COMPLETE
     assert [run.counter for run in result.dead] == ["of a"]
+
+
+def test_who_died_long_before_is_no_matter_of_these_windows() -> None:
+    old = report("old", complete_through_us=10 * S, window_start_us=0)
+    new = report("new", window_start_us=3 * WINDOW, complete_through_us=4 * WINDOW, last=True)
+    span = Span(since_us=2 * WINDOW, until_us=4 * WINDOW, now_us=4 * WINDOW, window_us=WINDOW)
+    result = compare("t", fold([old, new]), TopicCounts(4 * WINDOW, {3 * WINDOW: TEN}), span)
+    assert findings(result) == {3 * WINDOW: Finding.COMPLETE}
+    assert result.dead == ()
 
 
 def test_a_producer_that_only_said_hello_leaves_a_gap() -> None:
