@@ -209,10 +209,66 @@ def test_one_missing_and_one_twice_in_a_window_do_not_hide_each_other(
     assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.EXCHANGED, 0)}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("late_us", [0, 90_000_000], ids=["of now", "of windows that have passed"])
+def test_audits_under_load_never_call_wrong_what_is_under_way(
+    cluster: Cluster, topic: str, late_us: int
+) -> None:
+    """Producers send without a pause while audits run: nothing is ever found."""
+    config = AuditConfig(window_ms=500, interval_ms=1_000)
+    done = threading.Event()
+    running = threading.Barrier(3)
+    began_us = cluster.clock.now_us()
+
+    def send(name: str) -> None:
+        audited = AuditInterceptor(cluster, name, config=config)
+        with Producer(cluster, interceptors=[audited]) as producer:
+            producer.send(topic, b"first").result(30)
+            running.wait(30)
+            number = 0
+            while not done.is_set():
+                number += 1
+                at_us = cluster.clock.now_us() - (late_us if number % 3 == 0 else 0)
+                futures = producer.send_many(topic, [b"x"] * 50, timestamps_us=[at_us] * 50)
+                if number % 10 == 0:
+                    futures[-1].result(30)
+
+    senders = [threading.Thread(target=send, args=(name,)) for name in ("one", "another")]
+    for sender in senders:
+        sender.start()
+    since_us = began_us - late_us - 1_000_000
+    question = Question(topic=topic, since_us=since_us, clock_skew_s=0.0, wait_s=5.0)
+    results: list[AuditResult] = []
+
+    def are_enough() -> bool:
+        results.append(audit(cluster, question))
+        verdicts = [window.verdict.finding for window in results[-1].windows]
+        return len(results) >= 8 and verdicts.count(Finding.COMPLETE) >= 4
+
+    try:
+        running.wait(30)
+        wait_until(are_enough, deadline_s=90)
+    finally:
+        done.set()
+        for sender in senders:
+            sender.join()
+    assert [(findings(result), result.dead) for result in results if result.findings] == []
+    after = Question(
+        topic=topic, since_us=since_us, until_us=cluster.clock.now_us() + 1_000_000,
+        clock_skew_s=0.0, wait_s=0.0,
+    )  # fmt: skip
+    result = audit(cluster, after)
+    assert (findings(result), result.not_yet_known) == ({}, 0)
+    counted = sum(one.counted.records for one in result.windows)
+    assert counted == sum(one.found.records for one in result.windows) > 1_000
+
+
 def test_a_live_producer_is_waited_for_where_its_next_report_decides(
     cluster: Cluster, topic: str, hour: tuple[int, int]
 ) -> None:
-    audited = AuditInterceptor(cluster, "lives", config=CONFIG)
+    audited = AuditInterceptor(
+        cluster, "lives", config=AuditConfig(window_ms=60_000, interval_ms=2_000)
+    )
     with Producer(cluster, interceptors=[audited]) as producer, Producer(cluster) as other:
         producer.send(topic, b"once", timestamp_us=hour[0]).result(30)
         other.send(topic, b"more", timestamp_us=hour[0] + 9).result(30)
