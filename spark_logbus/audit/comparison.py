@@ -165,7 +165,7 @@ def _died_in(topic: str, run: RunRecord, results: Sequence[WindowResult], span: 
 def _clock_windows(run: RunRecord, span: Span) -> set[int]:
     """The windows in which a run has died, by the clock."""
     first = max(run.through_us, span.since_us) // span.window_us
-    last = min(run.through_us + run.silence_us, span.until_us) // span.window_us
+    last = min(run.heard_us + run.silence_us, span.until_us) // span.window_us
     return {number * span.window_us for number in range(first, last + 1)}
 
 

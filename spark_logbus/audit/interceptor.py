@@ -44,6 +44,10 @@ class AuditInterceptor(ProducerInterceptor):
             self._met.add(topic)  # after it: another thread that meets it waits as well
         return records
 
+    def under_way(self, topic: str, records: pa.RecordBatch) -> None:
+        del topic
+        self._reporter.under_way(records)
+
     def after_append(
         self,
         topic: str,
@@ -53,7 +57,10 @@ class AuditInterceptor(ProducerInterceptor):
     ) -> None:
         del error
         count = self._reporter.doubt if appended is None else self._reporter.count
-        count(topic, records.column(_TIMESTAMP))
+        try:
+            count(topic, records.column(_TIMESTAMP))
+        finally:
+            self._reporter.settled(records)
 
     def close(self) -> None:
         self._reporter.close()

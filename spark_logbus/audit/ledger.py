@@ -1,10 +1,9 @@
 """Folds reports into what each run of each counter has counted. Pure.
 
 Counts are cumulative, so of each window the report with the highest sequence counts, whatever the
-order in which reports come and however often. A run *reports until*
-the latest time that one of its reports is complete through. It has *closed* if one of them was its
-last; it *lives* if its next report is not overdue; else it is *dead*, and nobody knows what it
-counted after that.
+order in which reports come and however often. A run has *closed* if one of them was its last; it
+*lives* if its next report is not overdue; else it is *dead*, and nobody knows what it published
+after the time that its reports are complete through.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a run has counted of one window, and how far it had reported when that last changed."""
+    """What a run has counted of one window, and when it reported the last change of that."""
 
     tally: Tally
     in_doubt: Tally
@@ -52,6 +51,9 @@ class RunRecord:
     run: str
     interval_us: int
     through_us: int
+    """All that it has published by then is known."""
+    heard_us: int
+    """When it reported last."""
     closed: bool = False
     topics: set[str] = field(default_factory=set)
     windows: dict[tuple[str, int], Counted] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class RunRecord:
     def state(self, now_us: int) -> State:
         if self.closed:
             return State.CLOSED
-        return State.DEAD if now_us - self.through_us > self.silence_us else State.LIVE
+        return State.DEAD if now_us - self.heard_us > self.silence_us else State.LIVE
 
     @property
     def silence_us(self) -> int:
@@ -82,7 +84,7 @@ class RunRecord:
         That is the window in which it died, by the clock; and any that it was still counting
         records of, as one does whose records are older than the clock.
         """
-        died_in = start_us < self.through_us + self.silence_us and self.through_us < end_us
+        died_in = start_us < self.heard_us + self.silence_us and self.through_us < end_us
         counted = self.windows.get((topic, start_us))
         return died_in or (
             counted is not None and counted.changed_us > self.through_us - self.silence_us
@@ -98,7 +100,7 @@ def fold(reports: Iterable[Report]) -> list[RunRecord]:
         if record is None:
             record = runs[key] = RunRecord(
                 report.tier, report.counter, report.run, report.interval_us,
-                report.complete_through_us,
+                report.complete_through_us, report.reported_at_us,
             )  # fmt: skip
         _take(record, report)
     return [runs[key] for key in sorted(runs, key=lambda key: (key[0].value, *key[1:]))]
@@ -106,6 +108,7 @@ def fold(reports: Iterable[Report]) -> list[RunRecord]:
 
 def _take(record: RunRecord, report: Report) -> None:
     record.through_us = max(record.through_us, report.complete_through_us)
+    record.heard_us = max(record.heard_us, report.reported_at_us)
     record.interval_us = max(record.interval_us, report.interval_us)
     record.closed = record.closed or report.last
     if report.topic is None:
@@ -118,7 +121,7 @@ def _take(record: RunRecord, report: Report) -> None:
     known = record.windows.get(window)
     if known is None or known.sequence < report.sequence:
         record.windows[window] = Counted(
-            report.counted, report.in_doubt, report.complete_through_us, report.sequence
+            report.counted, report.in_doubt, report.reported_at_us, report.sequence
         )
 
 
@@ -139,5 +142,5 @@ def in_windows(record: RunRecord, topic: str, *, window_us: int) -> RunRecord:
         windows[topic, wide] = Counted(tally, in_doubt, changed_us)
     return RunRecord(
         record.tier, record.counter, record.run, record.interval_us, record.through_us,
-        record.closed, record.topics, windows, record.window_lengths,
+        record.heard_us, record.closed, record.topics, windows, record.window_lengths,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 A report is a value that one *counter* (a producer, a sink, a load, ...) publishes: of one topic and
 window, all that it has counted so far. Counts are cumulative within a *run* of the counter, so a
 report that comes twice, late or after a later one does no harm, and one that is lost is made up for
-by the next. ``complete_through_us`` is a promise: whatever this run has counted by then is in this
-report or in an earlier one. A report without a window says that the run lives.
+by the next. ``complete_through_us`` is a promise: whatever this run has published by then is in
+this report or in an earlier one. A report without a window says that the run lives.
 
 All reports of one moment are one record batch, which is appended whole or not at all.
 """
@@ -56,9 +56,13 @@ class Report:
     sequence: int
     """Rises from one moment of the run to the next."""
 
-    complete_through_us: int
+    reported_at_us: int
     interval_us: int
     """The run reports at least so often, for as long as it lives."""
+
+    complete_through_us: int
+    """What was published by then is in this report or an earlier one. It lies behind
+    ``reported_at_us`` while records are under way whose fate is not known."""
 
     last: bool = False
     """The run has ended, and counts nothing any more."""
@@ -84,6 +88,7 @@ SCHEMA: Final[dict[str, Any]] = {
         {"name": "counter", "type": "string"},
         {"name": "run", "type": "string"},
         {"name": "sequence", "type": "long"},
+        {"name": "reported_at", "type": _MOMENT},
         {"name": "complete_through", "type": _MOMENT},
         {"name": "interval_us", "type": "long"},
         {"name": "last", "type": "boolean"},
@@ -97,7 +102,7 @@ SCHEMA: Final[dict[str, Any]] = {
     ],
 }
 
-MOMENTS: Final = ("complete_through", "window_start")
+MOMENTS: Final = ("reported_at", "complete_through", "window_start")
 """Fields that are times."""
 
 
@@ -108,6 +113,7 @@ def as_row(report: Report) -> dict[str, Any]:
         "counter": report.counter,
         "run": report.run,
         "sequence": report.sequence,
+        "reported_at": report.reported_at_us,
         "complete_through": report.complete_through_us,
         "interval_us": report.interval_us,
         "last": report.last,
@@ -132,6 +138,7 @@ def from_row(row: Mapping[str, Any]) -> Report | None:
         counter=row["counter"],
         run=row["run"],
         sequence=row["sequence"],
+        reported_at_us=row["reported_at"],
         complete_through_us=row["complete_through"],
         interval_us=row["interval_us"],
         last=row["last"],

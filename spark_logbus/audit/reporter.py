@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
-from spark_logbus.audit.run import Draft, Identity, Run
+from spark_logbus.audit.run import Draft, Identity, Run, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig
 from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
@@ -96,6 +96,7 @@ class AuditReporter:
         self._tier = tier
         self._counter = counter or default_counter()
         self._run = self._new_run(topics)
+        self._under_way = UnderWay()
         self._ending: Run | None = None  # a full one, whose last report has not arrived
         self._producer: Producer | None = None
         self._told = False  # of a failure, in the log
@@ -145,6 +146,15 @@ class AuditReporter:
         self._run.open_topic(topic, tally_times(timestamps, window_us=self.window_us))
         if not self._told:
             self._await_round(self._ask_round())
+
+    def under_way(self, records: object) -> None:
+        """What may be in the topic before it is counted: nothing later is reported as complete
+        until ``settled`` is told the same."""
+        self._under_way.add(records, self._cluster.clock.now_us())
+
+    def settled(self, records: object) -> None:
+        """It has been counted, or is in doubt."""
+        self._under_way.remove(records)
 
     @property
     def window_us(self) -> int:
@@ -232,7 +242,9 @@ class AuditReporter:
             self._told = False
 
     def _publish(self, run: Run, *, last: bool) -> None:
-        draft = run.draft(now_us=self._cluster.clock.now_us(), last=last)
+        now_us = self._cluster.clock.now_us()  # before the next line, and both before the draft
+        through_us = min(now_us, self._under_way.oldest_us(default_us=now_us))
+        draft = run.draft(now_us=now_us, complete_through_us=through_us, last=last)
         try:
             self._append(draft)
         except LogbusError:
@@ -335,7 +347,9 @@ def report_commit(
     counted = Run(identity)
     for topic, windows in tallies.items():
         counted.add(topic, windows)
-    draft = counted.draft(now_us=complete_through_us, last=True)
+    draft = counted.draft(
+        now_us=cluster.clock.now_us(), complete_through_us=complete_through_us, last=True
+    )
     try:
         with opened_producer(cluster, config, schema) as producer:
             append_reports(producer, config, draft.reports)

@@ -85,9 +85,12 @@ class Run:
                 self._changed.add(key)
             return True
 
-    def draft(self, *, now_us: int, last: bool = False) -> Draft:
-        """What is new since the last draft, or that there is nothing. ``now_us`` was read before:
-        all that was counted by then is in it."""
+    def draft(
+        self, *, now_us: int, complete_through_us: int | None = None, last: bool = False
+    ) -> Draft:
+        """What is new since the last draft, or that there is nothing. Both times were read before:
+        all that was published by ``complete_through_us``, or else ``now_us``, was counted."""
+        through_us = now_us if complete_through_us is None else complete_through_us
         with self._lock:
             self._ended = self._ended or last
             changed = frozenset(self._changed)
@@ -99,10 +102,16 @@ class Run:
                 *sorted(changed),
             ]
             return Draft(
-                [self._report(place, now_us, last) for place in places or [(None, None)]], changed
+                [
+                    self._report(place, now_us, through_us, last)
+                    for place in places or [(None, None)]
+                ],
+                changed,
             )
 
-    def _report(self, place: tuple[str | None, int | None], now_us: int, last: bool) -> Report:
+    def _report(
+        self, place: tuple[str | None, int | None], now_us: int, through_us: int, last: bool
+    ) -> Report:
         topic, start = place
         window = _Window()
         if topic is not None and start is not None:
@@ -112,7 +121,8 @@ class Run:
             counter=self.identity.counter,
             run=self.identity.run,
             sequence=self._sequence,
-            complete_through_us=now_us,
+            reported_at_us=now_us,
+            complete_through_us=through_us,
             interval_us=self.identity.interval_us,
             last=last,
             topic=topic,
@@ -126,3 +136,24 @@ class Run:
         """Its reports may not have come to the topic: the next draft has them as well."""
         with self._lock:
             self._changed |= draft.changed
+
+
+class UnderWay:
+    """What was sent and is not settled, in the order in which it was sent. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[int, tuple[object, int]] = {}  # by identity, of what is kept for that
+
+    def add(self, sent: object, at_us: int) -> None:
+        with self._lock:
+            self._since[id(sent)] = sent, at_us
+
+    def remove(self, sent: object) -> None:
+        with self._lock:
+            self._since.pop(id(sent), None)
+
+    def oldest_us(self, *, default_us: int) -> int:
+        """When the oldest of it was sent."""
+        with self._lock:
+            return next((at_us for _, at_us in self._since.values()), default_us)

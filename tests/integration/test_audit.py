@@ -275,6 +275,32 @@ def test_a_live_producer_is_waited_for_where_its_next_report_decides(
         assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
 
 
+def test_records_that_are_there_and_not_acknowledged_yet_are_not_too_many(
+    cluster: Cluster, topic: str, hour: tuple[int, int]
+) -> None:
+    config = AuditConfig(window_ms=60_000, interval_ms=2_000)
+    audited = AuditInterceptor(cluster, "slow", config=config)
+    records = pa.RecordBatch.from_pydict({"timestamp": pa.array([hour[0]], US)})
+    with Producer(cluster) as producer:  # whose answer is long in coming
+        audited.before_append(topic, records)
+        audited.under_way(topic, records)
+        appended = producer.send_many(topic, [b"x"], timestamps_us=[hour[0]])[0].result(30)
+    now_us = cluster.clock.now_us()
+    question = Question(
+        topic=topic, since_us=hour[0], until_us=hour[1], clock_skew_s=0.0, wait_s=0.0
+    )
+
+    def has_reported_since() -> bool:
+        return any(run.heard_us > now_us for run in audit(cluster, question).runs)
+
+    wait_until(has_reported_since)
+    waiting = audit(cluster, question)
+    assert (findings(waiting), waiting.dead) == ({hour[0]: (Finding.NOT_YET, 0)}, ())
+    audited.after_append(topic, records, appended, None)
+    audited.close()
+    assert findings(audit(cluster, question)) == {}
+
+
 def test_records_of_producers_that_count_nothing_are_told(
     cluster: Cluster, topic: str, hour: tuple[int, int]
 ) -> None:

@@ -97,6 +97,8 @@ class Stamps(ProducerInterceptor):
 
     def __init__(self) -> None:
         self.fates: list[tuple[str, int, AppendedRange | None, LogbusError | None]] = []
+        self.on_their_way: list[pa.RecordBatch] = []
+        self.closed = 0
 
     def before_append(self, topic: str, records: pa.RecordBatch) -> pa.RecordBatch:
         column = [[{"key": "seen", "value": topic.encode()}]] * records.num_rows
@@ -113,6 +115,16 @@ class Stamps(ProducerInterceptor):
         error: LogbusError | None,
     ) -> None:
         self.fates.append((topic, records.num_rows, appended, error))
+        assert any(records is each for each in self.on_their_way)
+        self.on_their_way = [each for each in self.on_their_way if each is not records]
+
+    def under_way(self, topic: str, records: pa.RecordBatch) -> None:
+        del topic
+        self.on_their_way.append(records)
+
+    def close(self) -> None:
+        assert not self.on_their_way
+        self.closed += 1
 
 
 def test_interceptors_change_records_and_learn_their_places(cluster: Cluster, topic: str) -> None:
@@ -122,6 +134,7 @@ def test_interceptors_change_records_and_learn_their_places(cluster: Cluster, to
             producer.send(topic, b"%d" % number, timestamp_us=number, partition=1)
         producer.flush()
         producer.send_many(topic, [b"5", b"6"], timestamps_us=[5, 6], partition=1)
+    assert (stamps.closed, stamps.on_their_way) == (1, [])
     rows = read(cluster, topic)
     assert [row["value"] for row in rows] == [b"%d" % number for number in range(7)]
     assert {row["headers"][0]["value"] for row in rows} == {topic.encode()}

@@ -22,7 +22,7 @@ class AsRecords(Protocol):
 
 
 class ProducerInterceptor:
-    """Sees each record batch once before it is encoded, and once when its fate is known.
+    """Sees each record batch before it is encoded, when it goes, and when its fate is known.
 
     Whole record batches, as Arrow columns (``value``, ``timestamp`` in µs UTC, and ``key`` and
     ``headers`` where there are any), so that a million records cost some hundred calls. In a topic
@@ -39,6 +39,12 @@ class ProducerInterceptor:
         del topic
         return records
 
+    def under_way(self, topic: str, records: pa.RecordBatch) -> None:
+        """The records are about to be sent: ``after_append`` follows, once, with this very value.
+
+        They are what ``before_append`` returned, or a part of it. An error is logged.
+        """
+
     def after_append(
         self,
         topic: str,
@@ -46,7 +52,7 @@ class ProducerInterceptor:
         appended: AppendedRange | None,
         error: LogbusError | None,
     ) -> None:
-        """What became of what ``before_append`` returned: their place, or else what failed.
+        """What became of records that were under way: their place, or else what failed.
 
         Records that failed by a timeout or a lost connection may be there all the same. An error
         is logged, and nothing else.
@@ -95,8 +101,12 @@ class Interceptors:
         return records
 
     def watch(self, acknowledgement: Acknowledgement, topic: str, records: pa.RecordBatch) -> None:
-        """Tell the interceptors once the records' fate is known."""
+        """Tell the interceptors that the records are on their way, and once their fate is known."""
         for each in self._interceptors:
+            try:
+                each.under_way(topic, records)
+            except Exception:
+                logger.exception("The interceptor %s failed.", type(each).__name__)
             acknowledgement.when_done(_Told(each, acknowledgement, topic, records))
 
     def close(self) -> None:

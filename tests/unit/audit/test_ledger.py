@@ -28,7 +28,9 @@ def report(run: str = "r1", **fields: Any) -> Report:
         "complete_through_us": WINDOW, "interval_us": INTERVAL, "topic": "t", "window_us": WINDOW,
         "window_start_us": 0, "counted": TEN,
     }  # fmt: skip
-    return Report(**(given | fields))
+    given |= fields
+    given.setdefault("reported_at_us", given["complete_through_us"])
+    return Report(**given)
 
 
 def compared(
@@ -151,6 +153,19 @@ def test_more_than_was_counted_waits_for_the_next_report() -> None:
     decided = compared([again], more, now_us=WINDOW + 3 * S, read_at_us=WINDOW + S)
     assert findings(decided) == {0: Finding.TOO_MANY}
     assert not decided.awaits_report
+
+
+def test_who_waits_for_acknowledgements_lives_and_has_more_to_say() -> None:
+    """It has reported of late, and has records under way since the window ended."""
+    waiting = report(complete_through_us=WINDOW, reported_at_us=2 * WINDOW)
+    now_us = 2 * WINDOW + S
+    more = compared([waiting], {0: Tally(11, 1_040)}, now_us=now_us)
+    assert (findings(more), more.dead) == ({0: Finding.NOT_YET}, ())
+    assert findings(compared([waiting], {0: TEN}, now_us=now_us)) == {0: Finding.COMPLETE}
+    sooner = replace(waiting, complete_through_us=WINDOW - 1)
+    assert findings(compared([sooner], {0: TEN}, now_us=now_us)) == {0: Finding.NOT_YET}
+    dead = compared([sooner], {0: TEN}, now_us=3 * WINDOW)
+    assert findings(dead) == {0: Finding.GAP, WINDOW: Finding.GAP, 2 * WINDOW: Finding.GAP}
 
 
 def test_what_was_counted_after_the_reading_is_not_missed() -> None:
