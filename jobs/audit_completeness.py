@@ -94,12 +94,16 @@ def report(console: Console, result: AuditResult) -> None:
     """A table of all windows, and what is to be said below it."""
     heads = ("window", "counted", "in doubt", "found", "verdict", "its time", "counters", "copies")
     table = Table(*heads, title=f"Audit of {result.topic}")
+    for column in table.columns[:5]:
+        column.no_wrap = True
+    for column in table.columns[1:4]:
+        column.justify = "right"
     for window in result.windows:
         row = row_of(window)
-        moments = (row["window_us"], row["time_us"])
-        start, at = ("" if at is None else show_moment(at) for at in moments)
+        start = show_moment(row["window_us"]).removesuffix("+00:00")
         numbers = (f"{row[name]:,}" for name in ("counted", "in_doubt", "found"))
-        table.add_row(start, *numbers, row["verdict"], at, row["counters"], row["copies"])
+        others = (row[name] or "" for name in ("verdict", "its_time", "counters", "copies"))
+        table.add_row(start, *numbers, *others)
     if result.windows:
         console.print(table)
     for line in sentences(result):
@@ -107,7 +111,9 @@ def report(console: Console, result: AuditResult) -> None:
 
 
 def main(argv: list[str] | None = None, *, spark: SparkSession | None = None) -> int:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    # A file or a pipe has no width of its own; the table must not be squeezed for it.
+    width = None if sys.stdout.isatty() else 160
+    console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
     try:
         args = parse_arguments(argv)
         session = spark or SparkSession.builder.appName(f"audit {args.topic}").getOrCreate()

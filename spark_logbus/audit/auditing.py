@@ -91,7 +91,9 @@ def audit(
         )
         in_these = [in_windows(run, topic, window_us=window_us) for run in runs]
         result = compare(topic, in_these, found, span, copies=copies)
-        if not result.awaits_report or deadline.expired:
+        # A commit is reported just after it can be seen.
+        too_soon = now_us < found.read_at_us + span.clock_skew_us and result.has_surplus
+        if not (result.awaits_report or too_soon) or deadline.expired:
             return result
         cluster.pause(_LOOK_AGAIN_S)
 

@@ -120,6 +120,12 @@ class AuditResult:
         )
 
     @property
+    def has_surplus(self) -> bool:
+        """More is somewhere in the topic than was counted."""
+        surplus = (Finding.TOO_MANY, Finding.UNCOUNTED, Finding.IN_DOUBT)
+        return any(window.verdict.finding in surplus for window in self.windows)
+
+    @property
     def awaits_report(self) -> bool:
         return any(window.awaits_report for window in self.windows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from spark_logbus.audit.comparison import AuditResult, WindowResult
+from spark_logbus.audit.ledger import State
 from spark_logbus.audit.verdicts import Finding
 from spark_logbus.times import show_moment
 
@@ -85,14 +86,28 @@ def row_of(window: WindowResult) -> dict[str, Any]:
         "in_doubt": window.in_doubt,
         "found": window.found.records,
         "verdict": str(window.verdict),
-        "time_us": window.verdict.at_us,
+        # To the µs, so that the record can be looked for.
+        "its_time": None if window.verdict.at_us is None else show_moment(window.verdict.at_us),
         "counters": ", ".join(
-            f"{share.counter} ({share.records:,}, {share.state.value})" for share in window.counters
+            share.counter
+            if share.state is State.CLOSED
+            else f"{share.counter} ({share.state.value})"
+            for share in window.counters
         ),
-        "copies": ", ".join(
-            f"{copy.name} ({copy.records:,}, {copy.verdict})" for copy in window.copies
-        ),
+        "copies": _copies(window),
     }
+
+
+def _copies(window: WindowResult) -> str | None:
+    """Those that are not complete, with their verdicts."""
+    if not window.copies:
+        return None
+    wrong = [
+        f"{copy.name}: {copy.verdict}"
+        for copy in window.copies
+        if copy.verdict.finding is not Finding.COMPLETE
+    ]
+    return "; ".join(wrong) or Finding.COMPLETE.value
 
 
 def sentences(result: AuditResult) -> list[str]:

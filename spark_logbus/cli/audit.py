@@ -156,7 +156,7 @@ def _print(result: AuditResult, *, only_findings: bool) -> None:
         Column("in_doubt", NUMBER),
         Column("found", NUMBER),
         Column("verdict"),
-        Column("time_us", MOMENT, "its time"),
+        Column("its_time"),
         Column("counters"),
         Column("copies"),
     )
