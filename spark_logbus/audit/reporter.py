@@ -261,9 +261,10 @@ class AuditReporter:
     def close(self) -> None:
         """Publish the rest, and that it is all. Waits for at most ``wait_ms`` for that to arrive;
         a counter that could not say so will look like one that died."""
+        deadline = self._cluster.deadline_ms(self._config.wait_ms)
         self._closing = True
         self._await_round(self._ask_round())
-        self._thread.join(self._config.wait_ms / 1_000)
+        self._thread.join(deadline.remaining_s)
 
     def __enter__(self) -> AuditReporter:
         return self

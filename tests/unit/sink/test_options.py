@@ -29,6 +29,8 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"acks": "Written", "delivery": "at-least-once"}, {"acks": Acks.WRITTEN}),
         ({}, {"delivery": Delivery.EXACTLY_ONCE, "transaction": None}),
         ({"txnAppId": "a b", "txnVersion": "0"}, {"transaction": Transaction("a b", 0)}),
+        ({"audit": "true"}, {"audit": True}),
+        ({}, {"audit": False}),
         ({"compression": "zstd"}, {"compression": Compression.ZSTD}),
         ({"checkpointLocation": "/x", "queryName": "q"}, {"topic": None}),
     ],
