@@ -7,9 +7,8 @@ believed: nodes and buffers are checked against the type and the chunks before A
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from spark_logbus.record.column_layout import (
     column_layout,
     struct_of,
 )
+from spark_logbus.record.column_messages import column_messages
 from spark_logbus.record.header import (
     Buffer,
     RecordBatchHeader,
@@ -34,18 +34,18 @@ from spark_logbus.record.header import (
     verify_beginning,
     verify_chunk,
 )
-from spark_logbus.record.ipc import EnvelopeError, MessageNumbers, message_form, read_message
+from spark_logbus.record.ipc import EnvelopeError, Int64s, MessageNumbers, read_message
 from spark_logbus.record.nulls import refuse_nulls
-from spark_logbus.record.serialize import serialized
 
 _PREFIX: Final = 8  # the decoded length before each compressed buffer
 _TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null
 _TIME_BYTES: Final = 8
 
 
-def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selection) -> None:
+def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selection) -> Directory:
     """Check a record batch, whose header has just been parsed from it, of which only what stands
-    before the columns and the selected ones are there. Raises CorruptRecordBatchError."""
+    before the columns and the selected ones are there, and return its directory. Raises
+    CorruptRecordBatchError."""
     directory = verify_beginning(header, data)
     view = memoryview(data)
     at = directory.body_start
@@ -55,6 +55,7 @@ def verify_selected(header: RecordBatchHeader, data: Buffer, selection: Selectio
         at = end
     if at != len(view):
         raise _undecodable(header, f"{len(view)} bytes came, expected {at}")
+    return directory
 
 
 def selected_size(header: RecordBatchHeader, beginning: Buffer, selection: Selection) -> int:
@@ -75,10 +76,12 @@ def decode_columns(
     *,
     selection: Selection = ALL,
     is_selected: bool = False,
+    directory: Directory | None = None,
     max_decoded_bytes: int = fmt.MAX_DECODED_BYTES,
 ) -> dict[str, pa.Array]:
     """The selected columns of one verified record batch, by name in the order of
-    ``record.columns``; with ``is_selected``, of one that came with no others.
+    ``record.columns``; with ``is_selected``, of one that came with no others. ``directory`` is its
+    own, if whoever verified it has kept that.
 
     ``value`` holds the selected fields of ``value_type``, the type of the record batch's schema,
     and is null where the record is a tombstone. Without a type the columns beside it can be read by
@@ -89,7 +92,7 @@ def decode_columns(
     """
     knows = value_type is not None
     layout = column_layout(value_type if knows else pa.struct([]), header.attributes)
-    directory = directory_of(header, data)
+    directory = directory or directory_of(header, data)
     view = memoryview(data)
     room = fmt.CHUNKS_AT + len(directory) * fmt.CHUNK.size
     if len(directory) < len(layout.columns) or (knows and len(directory) > len(layout.columns)):
@@ -114,7 +117,11 @@ def decode_columns(
             arrays = _read_chosen(numbers, view, directory, layout, chosen, starts)
         for array in arrays:
             array.validate(full=True)
-        return _columns(header, layout, dict(zip(chosen, arrays, strict=True)), value_type)
+        by_number = dict(zip(chosen, arrays, strict=True))
+        named = named_columns(layout, by_number, value_type, count=header.record_count)
+        if "offset_delta" in named:
+            check_deltas(header, named["offset_delta"])
+        return named
     except MemoryError:  # also one of Arrow's exceptions; the record batch is not to blame
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -159,23 +166,8 @@ def _check_numbers(
             f"it holds {len(numbers.nodes)} columns and children, expected {nodes}; "
             f"{len(numbers.buffers)} buffers, expected {buffers}"
         )
-    lengths, null_counts = numbers.nodes[:nodes].T
-    if (lengths < 0).any() or (null_counts < 0).any() or (null_counts > lengths).any():
-        raise EnvelopeError("it has impossible lengths, or more nulls than records")
-    if any(lengths[column.nodes.start] != count for column in layout.columns):
-        raise EnvelopeError(f"one of its columns has not the {count} records of the header")
-    repeats = [len(column.buffers) for column in layout.columns]
-    bounds = np.asarray(directory.bounds[: len(repeats) + 1], np.int64) - directory.body_start
-    starts, ends = np.repeat(bounds[:-1], repeats), np.repeat(bounds[1:], repeats)
-    places, sizes = numbers.buffers[:buffers].T
-    if (
-        (places < starts).any()
-        or (places > ends).any()
-        or (sizes < 0).any()
-        or (sizes > ends - places).any()
-        or (places % fmt.ALIGNMENT).any()
-    ):
-        raise EnvelopeError("one of its columns points outside of its bytes")
+    bounds = np.array([directory.bounds], np.int64) - directory.body_start
+    check_columns(layout, numbers.nodes[None], numbers.buffers[None], bounds, count)
 
 
 def _check_count(numbers: MessageNumbers, max_decoded_bytes: int) -> None:
@@ -211,6 +203,34 @@ def _check_claims(
         )
 
 
+def check_columns(
+    layout: ColumnLayout,
+    nodes: Int64s,
+    buffers: Int64s,
+    bounds: Int64s,
+    record_counts: Int64s | int,
+) -> None:
+    """Raises EnvelopeError unless the columns of record batches are as long as these are, and have
+    their buffers within their chunks, of which ``bounds`` tells where they begin in the body, and
+    where the last one ends. Arrays have a row for each record batch."""
+    places, stops = layout.columns[-1].nodes.stop, layout.columns[-1].buffers.stop
+    lengths, null_counts = nodes[:, :places, 0], nodes[:, :places, 1]
+    if (lengths < 0).any() or (null_counts < 0).any() or (null_counts > lengths).any():
+        raise EnvelopeError("it has impossible lengths, or more nulls than records")
+    if (lengths[:, layout.first_nodes] != np.reshape(record_counts, (-1, 1))).any():
+        raise EnvelopeError("one of its columns has not as many records as the header says")
+    starts, ends = bounds[:, layout.chunk_of_buffers], bounds[:, layout.chunk_of_buffers + 1]
+    at, sizes = buffers[:, :stops, 0], buffers[:, :stops, 1]
+    if (
+        (at < starts).any()
+        or (at > ends).any()
+        or (sizes < 0).any()
+        or (sizes > ends - at).any()
+        or (at % fmt.ALIGNMENT).any()
+    ):
+        raise EnvelopeError("one of its columns points outside of its bytes")
+
+
 def _slice(numbers: range) -> slice:
     return slice(numbers.start, numbers.stop)
 
@@ -231,19 +251,19 @@ def _read_chosen(
         if number not in filled
     }
     if filled:
-        message = _narrowed(
+        messages = column_messages(
             tuple(layout.columns[number].field for number in filled), numbers.compression
         )
         nodes, buffers, places = [], [], []
         at = 0
         for number in filled:
             column = layout.columns[number]
-            nodes.append(numbers.nodes[_slice(column.nodes)])
+            nodes.append(numbers.nodes[None, _slice(column.nodes)])
             shift = at - (directory.bounds[number] - directory.body_start)
-            buffers.append(numbers.buffers[_slice(column.buffers)] + np.array([shift, 0]))
+            buffers.append(numbers.buffers[None, _slice(column.buffers)] + np.array([shift, 0]))
             places.append((starts[number], directory.length(number)))
             at += directory.length(number)
-        head = message.words(numbers.record_count, at, nodes, buffers)
+        head = messages.metadata(numbers.record_count, at, nodes, buffers).tobytes()
         buffer = pa.allocate_buffer(len(head) + at)
         target = memoryview(buffer).cast("B")
         target[: len(head)] = head
@@ -251,48 +271,20 @@ def _read_chosen(
         for start, size in places:
             target[to : to + size] = view[start : start + size]
             to += size
-        arrow_batch = pa.ipc.read_record_batch(buffer, message.schema)
+        arrow_batch = pa.ipc.read_record_batch(buffer, messages.schema)
         arrays.update(zip(filled, arrow_batch.columns, strict=True))
     return [arrays[number] for number in chosen]
 
 
-class _Narrowed:
-    """Makes the metadata of messages that have certain columns only."""
-
-    def __init__(self, fields: tuple[pa.Field, ...], compression: Compression) -> None:
-        # As nullable fields: metadata says nothing of that.
-        self.schema = pa.schema(list(fields))
-        sample = pa.RecordBatch.from_arrays(
-            [pa.nulls(1, field.type) for field in fields], schema=self.schema
-        )
-        size = len(self.schema.serialize())
-        payload = serialized(sample, room=0, schema_message_size=size, compression=compression)
-        form = message_form(payload)
-        assert form is not None, "Arrow aligns the numbers of its messages"
-        self._form = form
-        self._words = np.frombuffer(payload, "<i8", form.words).copy()
-
-    def words(
-        self, record_count: int, body_length: int, nodes: list[Any], buffers: list[Any]
-    ) -> memoryview:
-        form, words = self._form, self._words.copy()
-        words[form.record_count], words[form.body_length] = record_count, body_length
-        words[_slice(form.nodes)] = np.concatenate(nodes).ravel()
-        words[_slice(form.buffers)] = np.concatenate(buffers).ravel()
-        return memoryview(words.tobytes())
-
-
-@lru_cache(maxsize=256)
-def _narrowed(fields: tuple[pa.Field, ...], compression: Compression) -> _Narrowed:
-    return _Narrowed(fields, compression)
-
-
-def _columns(
-    header: RecordBatchHeader,
+def named_columns(
     layout: ColumnLayout,
     arrays: Mapping[int, pa.Array],
     value_type: pa.DataType | None,
+    *,
+    count: int,
 ) -> dict[str, pa.Array]:
+    """The columns of ``count`` records by name, of those of the payload by number. Raises
+    ValueError for nulls where there can be none."""
     named = {
         layout.columns[number].field.name: array
         for number, array in arrays.items()
@@ -301,9 +293,6 @@ def _columns(
     for name in ("timestamp", "offset_delta", "tombstone"):
         if name in named and named[name].null_count:
             raise ValueError(f"a record has no {name}")
-    deltas = named.get("offset_delta")
-    if deltas is not None:
-        check_deltas(header, deltas)
     is_struct = value_type is not None and types.is_struct(value_type)
     if "tombstone" in named and value_type is not None and not is_struct:
         raise ValueError("it has a column of tombstones, and its values are no records")
@@ -313,7 +302,7 @@ def _columns(
     for field, array in zip(fields, values, strict=True):
         refuse_nulls(field, array, tombstones)
     if is_struct or (value_type is None and tombstones is not None):
-        named["value"] = struct_of(values, fields, header.record_count, tombstones)
+        named["value"] = struct_of(values, fields, count, tombstones)
     elif values:
         named["value"] = values[0]
     order = ("timestamp", "key", "value", "headers", "offset_delta")

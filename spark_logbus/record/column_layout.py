@@ -8,10 +8,12 @@ its fields is a column.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -55,7 +57,7 @@ class Column:
     buffers: range
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ColumnLayout:
     """All columns of payloads of one type of values with the same attributes."""
 
@@ -70,6 +72,17 @@ class ColumnLayout:
     def room(self) -> int:
         """Bytes before the Arrow message."""
         return fmt.CHUNKS_AT + len(self.columns) * fmt.CHUNK.size
+
+    @cached_property
+    def first_nodes(self) -> npt.NDArray[np.intp]:
+        """Of each column, the node that is its own."""
+        return np.array([column.nodes.start for column in self.columns], np.intp)
+
+    @cached_property
+    def chunk_of_buffers(self) -> npt.NDArray[np.intp]:
+        """Of each buffer, the number of the column whose it is."""
+        repeats = [len(column.buffers) for column in self.columns]
+        return np.repeat(np.arange(len(repeats)), repeats)
 
 
 def column_layout(value_type: pa.DataType, attributes: int) -> ColumnLayout:

@@ -188,16 +188,19 @@ def verify(record_batch: Buffer) -> RecordBatchHeader:
     return header
 
 
-def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> None:
-    """Check a record batch, as ``verify`` does, whose header has just been parsed from it."""
+def verify_against(header: RecordBatchHeader, record_batch: Buffer) -> Directory | None:
+    """Check a record batch, as ``verify`` does, whose header has just been parsed from it, and
+    return its directory if it has one."""
     if header.size != len(record_batch):
         raise _corrupt(header, f"expected {header.size} bytes, got {len(record_batch)}")
     _check_covered(header, record_batch)
-    if header.layout == fmt.LAYOUT_COLUMNS:
-        directory = directory_of(header, record_batch)
-        view = memoryview(record_batch)
-        for number, (start, stop) in enumerate(pairwise(directory.bounds)):
-            verify_chunk(header, directory, number, view[start:stop])
+    if header.layout != fmt.LAYOUT_COLUMNS:
+        return None
+    directory = directory_of(header, record_batch)
+    view = memoryview(record_batch)
+    for number, (start, stop) in enumerate(pairwise(directory.bounds)):
+        verify_chunk(header, directory, number, view[start:stop])
+    return directory
 
 
 def directory_of(header: RecordBatchHeader, beginning: Buffer) -> Directory:

@@ -17,6 +17,7 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record.arrow import decode
+from spark_logbus.record.chunks import Directory
 from spark_logbus.record.column_decoder import decode_columns
 from spark_logbus.record.cut_run import find_cut_run
 from spark_logbus.record.format import LAYOUT_COLUMNS
@@ -137,12 +138,12 @@ def decoded(
         return None
     try:
         if values is None:
-            verify_against(header, raw.data)
+            directory = verify_against(header, raw.data)
         else:
-            values.verify(header, raw.data, is_cut=raw.is_cut)
+            directory = values.verify(header, raw.data, is_cut=raw.is_cut)
         if header.is_control:
             return None
-        arrow_batch = _arrow_batch(raw, values, without_values=without_values)
+        arrow_batch = _arrow_batch(raw, values, directory, without_values=without_values)
         rows = _rows(header, arrow_batch, start=start, end=end)
         if not rows:
             return None
@@ -177,13 +178,18 @@ def columns_of(arrow_batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _arrow_batch(
-    raw: EncodedBatch, values: ValueReader | None, *, without_values: bool
+    raw: EncodedBatch,
+    values: ValueReader | None,
+    directory: Directory | None,
+    *,
+    without_values: bool,
 ) -> pa.RecordBatch:
     header = raw.header
     if without_values and header.layout == LAYOUT_COLUMNS:
-        return pa.RecordBatch.from_pydict(decode_columns(header, raw.data, None))
+        columns = decode_columns(header, raw.data, None, directory=directory)
+        return pa.RecordBatch.from_pydict(columns)
     if values is not None and header.layout == LAYOUT_COLUMNS:
-        columns = values.columns(header, raw.data, is_cut=raw.is_cut)
+        columns = values.columns(header, raw.data, is_cut=raw.is_cut, directory=directory)
         return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
     return decode(header, raw.data)
 

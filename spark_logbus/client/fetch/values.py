@@ -31,6 +31,7 @@ from spark_logbus.model import OffsetRange, OnUndecodable, TopicPartition
 from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
+from spark_logbus.record.chunks import Directory
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
 from spark_logbus.record.column_layout import Selection, struct_of
 from spark_logbus.record.header import verify_against
@@ -153,24 +154,36 @@ class ValueReader:
         """True if no value is decoded."""
         return self._fields is not None and not self._fields
 
-    def verify(self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool) -> None:
-        """Raises CorruptRecordBatchError unless what is there of a record batch was written so."""
+    def verify(
+        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
+    ) -> Directory | None:
+        """Check that what is there of a record batch was written so, and return its directory if
+        it has one. Raises CorruptRecordBatchError."""
         if is_cut:
-            verify_selected(header, data, self._selection(header.schema_id))
-        else:
-            verify_against(header, data)
+            return verify_selected(header, data, self._selection(header.schema_id))
+        return verify_against(header, data)
 
     def columns(
-        self, header: RecordBatchHeader, data: memoryview, *, is_cut: bool
+        self,
+        header: RecordBatchHeader,
+        data: memoryview,
+        *,
+        is_cut: bool,
+        directory: Directory | None,
     ) -> dict[str, pa.Array]:
         """The columns of a verified record batch of layout 1, with ``value`` as it was written, or
         a struct without fields where that is not known or not wanted.
 
         Raises CorruptRecordBatchError, and CoordinationError where a schema has to be looked up.
         """
-        selection = self._selection(header.schema_id)
-        stored_type = self._writer(header.schema_id).stored_type
-        found = decode_columns(header, data, stored_type, selection=selection, is_selected=is_cut)
+        found = decode_columns(
+            header,
+            data,
+            self._writer(header.schema_id).stored_type,
+            selection=self._selection(header.schema_id),
+            is_selected=is_cut,
+            directory=directory,
+        )
         if "value" not in found:
             found["value"] = struct_of([], [], header.record_count, None)
         return found
