@@ -8,44 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import format as fmt
 from spark_logbus.record.column_decoder import selected_size
 from spark_logbus.record.column_layout import Selection
 from spark_logbus.record.header import RecordBatchHeader, parse_header
-from spark_logbus.record.run import HEADER_FIELDS, RecordBatchRun
+from spark_logbus.record.run import RecordBatchRun, sound_run
 
 
 def find_cut_run(
-    data: memoryview, selection_of: Callable[[RecordBatchHeader], Selection | None]
+    data: memoryview,
+    selection_of: Callable[[RecordBatchHeader], Selection | None],
+    *,
+    least_bytes: int,
 ) -> RecordBatchRun | None:
     """As ``run.find_run``, of data where each record batch that ``selection_of`` gives a selection
-    for came with those columns only."""
+    for came with those columns only, which are none of less than ``least_bytes``."""
+    unpack = fmt.LENGTH.unpack_from
+    position, last = 0, len(data) - fmt.HEADER_SIZE
     bounds, cut = [0], []
-    headers: list[memoryview] = []
-    position, expected = 0, None
-    while position + fmt.HEADER_SIZE <= len(data):
-        try:
-            header = parse_header(data, position)
-            if expected not in (None, header.base_offset):
+    while position <= last:
+        size = unpack(data, position + fmt.LENGTH_AT)[0] + fmt.LENGTH_FIELD_END
+        if size < fmt.HEADER_SIZE or size % fmt.ALIGNMENT:
+            break
+        is_cut = False
+        if size >= least_bytes:
+            try:
+                header = parse_header(data, position)
+            except (CorruptRecordBatchError, UnsupportedVersionError):
                 break
             size, is_cut = _size(header, data[position:], selection_of(header))
-        except (CorruptRecordBatchError, UnsupportedVersionError):
-            if not headers:
-                raise
+        position += size
+        if position > len(data):
             break
-        if position + size > len(data):
-            break
-        headers.append(data[position : position + fmt.HEADER_SIZE])
-        cut.append(is_cut)
-        position, expected = position + size, header.next_offset
         bounds.append(position)
-    if not headers:
-        return None
-    fields = np.frombuffer(b"".join(headers), HEADER_FIELDS)
-    return RecordBatchRun(data, np.array(bounds, np.int64), fields, np.array(cut))
+        cut.append(is_cut)
+    if cut:
+        return sound_run(data, bounds, cut)
+    if len(data) >= fmt.HEADER_SIZE:
+        parse_header(data)  # raises if it is damaged
+    return None
 
 
 def _size(

@@ -49,7 +49,7 @@ def joined(run: RecordBatchRun, wanted: Collection[str]) -> dict[str, pa.Array] 
     try:
         columns = _columns(_payloads(run, attributes), run.record_counts, attributes, wanted)
         if attributes & fmt.HAS_OFFSET_DELTA:
-            _check_deltas(run, columns["offset_delta"])
+            _require(deltas_rise(run, columns["offset_delta"]))
     except _OtherForm:
         return None
     return columns
@@ -295,12 +295,13 @@ def _validity(payloads: _Payloads, node: int, buffer: int) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _check_deltas(run: RecordBatchRun, column: pa.Array) -> None:
-    """Offset deltas rise from 0 or more, up to the last of the header."""
+def deltas_rise(run: RecordBatchRun, column: pa.Array) -> bool:
+    """True if the offset deltas of each record batch rise from 0 or more, up to the last of its
+    header."""
     deltas = np.frombuffer(column.buffers()[1], "<i4")
     stops = run.record_counts.cumsum()
     starts = stops - run.record_counts
     rising = np.ones(len(deltas), np.bool_)
     rising[1:] = deltas[1:] > deltas[:-1]
     rising[starts] = deltas[starts] >= 0
-    _require(rising.all() and (deltas[stops - 1] <= run.headers["last_offset_delta"]).all())
+    return bool(rising.all() and (deltas[stops - 1] <= run.headers["last_offset_delta"]).all())

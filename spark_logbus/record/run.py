@@ -116,12 +116,20 @@ def find_run(data: memoryview) -> RecordBatchRun | None:
         if size is not None and size <= len(data):
             parse_header(data)  # raises
         return None
+    return sound_run(data, bounds)
+
+
+def sound_run(data: memoryview, bounds: list[int], cut: list[bool] | None = None) -> RecordBatchRun:
+    """The record batches that begin at all but the last of ``bounds``, or as many of them as have
+    sound headers and follow one another; raises as ``find_run`` does if not even the first has.
+    ``cut`` is told by who found the bounds: each lies within the data, behind a whole header."""
     places = np.array(bounds, np.int64)
+    cuts = None if cut is None else np.array(cut)
     if len(bounds) == 2:
         parse_header(data)
-        return RecordBatchRun(data, places, np.frombuffer(data, HEADER_FIELDS, 1))
+        return RecordBatchRun(data, places, np.frombuffer(data, HEADER_FIELDS, 1), cuts)
     headers = b"".join([data[start : start + fmt.HEADER_SIZE] for start in bounds[:-1]])
-    run = RecordBatchRun(data, places, np.frombuffer(headers, HEADER_FIELDS))
+    run = RecordBatchRun(data, places, np.frombuffer(headers, HEADER_FIELDS), cuts)
     if _is_plainly_sound(run):
         return run
     unsound = np.flatnonzero(~_soundness(run)).tolist()

@@ -94,7 +94,11 @@ def received_run(
     CorruptRecordBatchError or UnsupportedVersionError.
     """
     try:
-        run = find_run(data) if chosen_by is None else find_cut_run(data, chosen_by.cut)
+        run = (
+            find_run(data)
+            if chosen_by is None
+            else find_cut_run(data, chosen_by.cut, least_bytes=chosen_by.least_cut_bytes)
+        )
     except CorruptRecordBatchError as error:
         raise CorruptRecordBatchError(
             f"{topic_partition} is damaged at offset {position}. {error}"

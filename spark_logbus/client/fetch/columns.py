@@ -17,9 +17,7 @@ import pyarrow as pa
 from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
-from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
-from spark_logbus.record.columns import payload_schema
 from spark_logbus.record.join import joined
 from spark_logbus.record.run import RecordBatchRun, verified
 
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
 # To decode fewer together takes longer than one by one.
 _LEAST_TOGETHER: Final = 10
+_LEAST_TYPED_TOGETHER: Final = 3
 
 
 class PartitionRows(NamedTuple):
@@ -78,7 +77,7 @@ class FetchedColumns:
             {
                 name: _concatenated([one.column(name) for one in arrow_batches])
                 for name in first.arrow_batch.schema.names
-                if name in wanted or name == "undecodable"
+                if _is_wanted(name, wanted)
             },
             first.base_offset,
             fetched[-1].next_offset,
@@ -89,6 +88,10 @@ class FetchedColumns:
             header.timestamp_type,
             size_bytes,
         )
+
+
+def _is_wanted(name: str, wanted: Collection[str]) -> bool:
+    return name in wanted or name == "undecodable"
 
 
 def _concatenated(arrays: list[pa.Array]) -> pa.Array:
@@ -114,20 +117,18 @@ def take_columns(
     """
     count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
     part = run.part(0, count)
-    attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
-    joins = not attributes & (fmt.COMPRESSION_MASK | fmt.LAYOUT_MASK)
-    if joins and count >= _LEAST_TOGETHER and (count := verified(part)):
-        part = part.part(0, count)
-        if attributes & fmt.CONTROL:
-            return count, None
-        columns = joined(part, wanted)
-        if columns is not None:
-            found = _cut(topic_partition, part, columns, attributes, start=start, end=end)
-            if found is None or values is None:
-                return count, found
-            read = values.as_read_together(part.header(0), found.columns)
-            if read is not None:
-                return count, replace(found, columns=read)
+    together = _together(part, wanted, values)
+    if together is not None:
+        count, columns = together
+        found = _cut(topic_partition, part.part(0, count), columns, start=start, end=end)
+        if found is None or values is None:
+            return count, found
+        read = values.as_read_together(part.header(0), found.columns)
+        if read is not None:
+            return count, replace(
+                found,
+                columns={name: column for name, column in read.items() if _is_wanted(name, wanted)},
+            )
     return _one_by_one(
         topic_partition,
         part,
@@ -139,17 +140,31 @@ def take_columns(
     )
 
 
+def _together(
+    run: RecordBatchRun, wanted: Collection[str], values: ValueReader | None
+) -> tuple[int, dict[str, pa.Array]] | None:
+    """The columns of as many of the first record batches of ``run``, which are alike, as are
+    sound, and the number of these; without columns if they are no records. None if they are to be
+    verified and decoded one by one."""
+    attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
+    if attributes & fmt.LAYOUT_MASK:
+        if values is None or len(run) < _LEAST_TYPED_TOGETHER or attributes & fmt.CONTROL:
+            return None
+        return values.joined(run)
+    if len(run) < _LEAST_TOGETHER or attributes & fmt.COMPRESSION_MASK:
+        return None
+    count = verified(run)
+    if not count or attributes & fmt.CONTROL:
+        return (count, {}) if count else None
+    columns = joined(run.part(0, count), wanted)
+    return None if columns is None else (count, columns)
+
+
 _ALL: Final = ("timestamp", "key", "value", "headers")
 _JOINED_ROWS: Final = 1 << 20
 _JOINED_BYTES: Final = 2 << 20  # of which the copies stay in the processor's cache
 # Attributes of record batches that are handed out one by one: what is in their headers matters.
-_NOT_JOINED: Final = (
-    fmt.COMPRESSION_MASK
-    | fmt.CONTROL
-    | fmt.LOG_APPEND_TIME
-    | fmt.HAS_OFFSET_DELTA
-    | fmt.LAYOUT_MASK
-)
+_NOT_JOINED: Final = fmt.COMPRESSION_MASK | fmt.CONTROL | fmt.LOG_APPEND_TIME | fmt.HAS_OFFSET_DELTA
 
 
 def take_batch(
@@ -166,44 +181,32 @@ def take_batch(
     Raises and stops as ``take_columns`` does.
     """
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
-    if len(run) >= _LEAST_TOGETHER and not attributes & _NOT_JOINED:
+    if not attributes & _NOT_JOINED:
         count = _alike(run, end=end, enough_rows=_JOINED_ROWS, enough_bytes=_JOINED_BYTES)
-        if count >= _LEAST_TOGETHER and (count := verified(run.part(0, count))):
+        together = _together(run.part(0, count), _ALL, values)
+        if together is not None:
+            count, columns = together
             part = run.part(0, count)
-            columns = joined(part, _ALL)
-            if columns is not None:
-                whole = pa.RecordBatch.from_arrays(
-                    list(columns.values()),
-                    schema=payload_schema(
-                        has_key="key" in columns, has_headers="headers" in columns
-                    ),
-                )
-                skip, stop = max(0, start - part.base_offset), end - part.base_offset
-                rows = whole.slice(skip, max(0, min(stop, whole.num_rows) - skip))
-                if not rows.num_rows:
-                    return count, None
-                first = part.base_offset + skip
-                if values is not None:
-                    rows = _read_together(rows, values, part.header(0))
-                if rows is not None:
-                    schema = None if values is None else values.schema
-                    header = part.header(0)
-                    return count, FetchedBatch(topic_partition, first, rows, header, schema)
+            rows = int(part.record_counts.sum())
+            skip, stop = max(0, start - part.base_offset), min(rows, end - part.base_offset)
+            if skip >= stop:
+                return count, None
+            cut = {name: column.slice(skip, stop - skip) for name, column in columns.items()}
+            read = cut if values is None else values.as_read_together(part.header(0), cut)
+            if read is not None:
+                whole = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
+                schema = None if values is None else values.schema
+                first, header = part.base_offset + skip, part.header(0)
+                return count, FetchedBatch(topic_partition, first, whole, header, schema)
     raw = encoded_batch(run, 0)
     return 1, decoded(topic_partition, raw, start=start, end=end, values=values)
 
 
-def _read_together(
-    rows: pa.RecordBatch, values: ValueReader, header: RecordBatchHeader
-) -> pa.RecordBatch | None:
-    """``rows`` with their values decoded; None if that is to be done one record batch by one."""
-    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-    read = values.as_read_together(header, columns)
-    return None if read is None else pa.RecordBatch.from_pydict(dict(read))
-
-
 def _alike(run: RecordBatchRun, *, end: int, enough_rows: int, enough_bytes: int) -> int:
     """The number of record batches to decode together, from the first one on; at least 1."""
+    if run.cut is not None:
+        others = np.flatnonzero(run.cut != run.cut[0])
+        run = run.part(0, int(others[0])) if len(others) else run
     few = run.part(0, _LEAST_TOGETHER)
     prefixes, counts = few.headers["checked_prefix"].tolist(), few.headers["record_count"].tolist()
     schema_ids = few.headers["schema_id"].tolist()
@@ -274,11 +277,13 @@ def _cut(
     topic_partition: TopicPartition,
     run: RecordBatchRun,
     columns: dict[str, pa.Array],
-    attributes: int,
     *,
     start: int,
     end: int,
 ) -> FetchedColumns | None:
+    attributes = int(run.attributes[0])
+    if attributes & fmt.CONTROL:
+        return None
     base = run.base_offset
     rows = int(run.record_counts.sum())
     if attributes & fmt.HAS_OFFSET_DELTA:
@@ -307,5 +312,7 @@ def _cut(
         if offsets is not None
         else None,
         TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME,
-        run.size,
+        sum(column.nbytes for column in columns.values())
+        if attributes & fmt.COMPRESSION_MASK
+        else run.size,
     )

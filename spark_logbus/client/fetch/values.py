@@ -33,9 +33,11 @@ from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory
 from spark_logbus.record.column_decoder import decode_columns, verify_selected
+from spark_logbus.record.column_join import column_run, joined_columns, verified_columns
 from spark_logbus.record.column_layout import Selection, struct_of
 from spark_logbus.record.header import verify_against
 from spark_logbus.record.plain import integers
+from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
 from spark_logbus.schemas.columns.decoder import (
@@ -56,6 +58,9 @@ LEAST_CUT_BYTES: Final = 32 << 10
 # Versions of a schema of which a fetch asks for some fields only; what was written with others
 # comes whole.
 _MOST_CUT: Final = 16
+
+#: What compressed record batches may take that are decoded together.
+_MOST_TOGETHER_BYTES: Final = 32 << 20
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
 
@@ -134,6 +139,11 @@ class ValueReader:
         choice = self.choice
         return choice is None or all(places is None for places in choice.fields.values())
 
+    @property
+    def least_cut_bytes(self) -> int:
+        """Record batches that take less come whole."""
+        return 0 if self.choice is None else self.choice.min_bytes
+
     def cut(self, header: RecordBatchHeader) -> Selection | None:
         """What comes of that record batch when a fetch asks for ``choice``; None: all of it."""
         choice = self.choice
@@ -187,6 +197,28 @@ class ValueReader:
         if "value" not in found:
             found["value"] = struct_of([], [], header.record_count, None)
         return found
+
+    def joined(self, run: RecordBatchRun) -> tuple[int, dict[str, pa.Array]] | None:
+        """As ``columns``, of all records of as many of the first record batches of ``run``, which
+        are alike, as are found to be sound, and the number of these record batches. None if they
+        have to be verified and decoded one by one."""
+        header = run.header(0)
+        try:
+            selection = self._selection(header.schema_id)
+            stored_type = self._writer(header.schema_id).stored_type
+        except LogbusError:
+            return None  # met again, by the first
+        alike = column_run(run, selection)
+        if alike is None or not (count := verified_columns(alike)):
+            return None
+        found = joined_columns(
+            alike.part(count), stored_type, selection, max_decoded_bytes=_MOST_TOGETHER_BYTES
+        )
+        if found is None:
+            return None
+        if "value" not in found:
+            found["value"] = struct_of([], [], int(run.part(0, count).record_counts.sum()), None)
+        return count, found
 
     def as_read(
         self,
