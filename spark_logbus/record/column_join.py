@@ -226,24 +226,27 @@ class _Stream:
         return claimed
 
     def read(self) -> dict[int, pa.Array]:
-        """The chosen columns by number, validated."""
+        """The chosen columns by number, in order, validated."""
         count = int(self._columns.run.record_counts.sum())
-        arrays = {
-            number: pa.nulls(count, self._layout.columns[number].field.type)
+        filled = dict(zip(self._filled, self._read_filled(count), strict=True))
+        return {
+            number: filled[number]
+            if number in filled
+            else pa.nulls(count, self._layout.columns[number].field.type)
             for number in self._chosen
-            if number not in self._filled
         }
-        if self._filled:
-            fields = tuple(self._layout.columns[number].field for number in self._filled)
-            messages = column_messages(fields, self._compression)
-            stream = pa.ipc.open_stream(self._bytes(messages), options=_READ_OPTIONS)
-            table = stream.read_all()
-            table.validate(full=True)  # of each record batch, before their offsets are followed
-            for number, column in zip(self._filled, table.combine_chunks().columns, strict=True):
-                if column.num_chunks != 1 or len(column) != count:
-                    raise EnvelopeError("its columns do not fit one array")
-                arrays[number] = column.chunk(0)
-        return arrays
+
+    def _read_filled(self, count: int) -> list[pa.Array]:
+        if not self._filled:
+            return []
+        fields = tuple(self._layout.columns[number].field for number in self._filled)
+        messages = column_messages(fields, self._compression)
+        table = pa.ipc.open_stream(self._bytes(messages), options=_READ_OPTIONS).read_all()
+        table.validate(full=True)  # of each record batch, before their offsets are followed
+        columns = table.combine_chunks().columns
+        if any(column.num_chunks != 1 or len(column) != count for column in columns):
+            raise EnvelopeError("its columns do not fit one array")
+        return [column.chunk(0) for column in columns]
 
     def _bytes(self, messages: ColumnMessages) -> pa.Buffer:
         """The stream."""

@@ -26,6 +26,8 @@ from spark_logbus.record.arrow import HEADERS, TIMESTAMP, decode
 from spark_logbus.record.ipc import MessageForm, message_form
 from spark_logbus.record.run import Int64s, RecordBatchRun
 
+Int32s = npt.NDArray[np.int32]
+
 _WORD: Final = 8
 # From here on in memory of Arrow's pool, which keeps what it has. C's allocator gives so much back
 # to the system, and to get it again takes longer than to copy the bytes.
@@ -295,10 +297,15 @@ def _validity(payloads: _Payloads, node: int, buffer: int) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
+def deltas_of(column: pa.Array) -> Int32s:
+    """The offset deltas of a column of them, from its beginning on; not copied."""
+    return np.frombuffer(column.buffers()[1], "<i4", len(column))
+
+
 def deltas_rise(run: RecordBatchRun, column: pa.Array) -> bool:
     """True if the offset deltas of each record batch rise from 0 or more, up to the last of its
     header."""
-    deltas = np.frombuffer(column.buffers()[1], "<i4")
+    deltas = deltas_of(column)
     stops = run.record_counts.cumsum()
     starts = stops - run.record_counts
     rising = np.ones(len(deltas), np.bool_)

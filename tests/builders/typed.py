@@ -14,12 +14,14 @@ from crc32c import crc32c
 from pyarrow import types
 
 from spark_logbus.model import Compression
-from spark_logbus.record import checksum, parse_header
+from spark_logbus.record import checksum, parse_header, stamp
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import TIMESTAMP
 from spark_logbus.record.chunks import chosen_chunks, read_directory
 from spark_logbus.record.column_encoder import encode_columns
+from spark_logbus.record.column_join import column_run, joined_columns, verified_columns
 from spark_logbus.record.column_layout import Selection
+from spark_logbus.record.run import RecordBatchRun, sound_run
 from spark_logbus.schemas.columns.rows import columns_of
 
 T0: Final = 1_700_000_000_000_000
@@ -139,6 +141,29 @@ def cut(record_batch: bytes, selection: Selection) -> bytes:
     bounds = directory.bounds
     chunks = [record_batch[bounds[number] : bounds[number + 1]] for number in chosen]
     return b"".join([record_batch[: directory.body_start], *chunks])
+
+
+def run_of(record_batches: Sequence[bytes], *, is_cut: bool = False) -> RecordBatchRun:
+    """The record batches one after the other, whole or all cut, with their offsets."""
+    data, offset, bounds = bytearray(), 0, [0]
+    for one in record_batches:
+        made = bytearray(one)
+        stamp(made, base_offset=offset, leader_epoch=0, append_time_us=0)
+        data += made
+        offset = parse_header(made).next_offset
+        bounds.append(len(data))
+    return sound_run(memoryview(bytes(data)), bounds, [is_cut] * len(record_batches))
+
+
+def joined_from(
+    run: RecordBatchRun, selection: Selection, value_type: pa.DataType
+) -> dict[str, pa.Array] | None:
+    """The columns of those, which are sound, if they can be decoded together."""
+    columns = column_run(run, selection)
+    if columns is None:
+        return None
+    assert verified_columns(columns) == len(run)
+    return joined_columns(columns, value_type, selection, max_decoded_bytes=1 << 24)
 
 
 def reseal_columns(record_batch: bytearray) -> bytearray:

@@ -32,7 +32,7 @@ from spark_logbus.record.column_layout import ALL, Selection
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.rows import columns_of
 from tests.builders.mutations import BOUNDARIES, MEMORY_LIMIT_BYTES, peak_mib
-from tests.builders.typed import T0, cut, reseal_columns
+from tests.builders.typed import T0, cut, joined_from, reseal_columns, rows_of, run_of
 
 SCHEMA: Final = json.dumps({
     "type": "record", "name": "All",
@@ -171,17 +171,34 @@ def attempt(damaged: bytearray, selection: Selection) -> str:
         verify_selected(parse_header(part), part, selection)
     except CorruptRecordBatchError:
         return "corrupt"
-    outcome = "accepted"
-    for data, value_type in ((damaged, VALUE_TYPE), (damaged, None), (part, VALUE_TYPE)):
+    outcome, found = "accepted", None
+    for data, value_type in ((damaged, None), (damaged, VALUE_TYPE), (part, VALUE_TYPE)):
         try:
-            read_all(
-                decode_columns(
-                    header, data, value_type, selection=selection, is_selected=data is part
-                )
+            found = decode_columns(
+                header, data, value_type, selection=selection, is_selected=data is part
             )
+            read_all(found)
         except CorruptRecordBatchError:
-            outcome = "corrupt"
+            outcome, found = "corrupt", None
+    # Whole or cut, as what was cut off is not looked at.
+    check_joined(bytes(damaged), selection, found, is_cut=False)
+    check_joined(part, selection, found, is_cut=True)
     return outcome
+
+
+def check_joined(
+    data: bytes, selection: Selection, expected: dict[str, pa.Array] | None, *, is_cut: bool
+) -> None:
+    """Decoding it as one of many gives the same, or leaves it to who decodes it alone."""
+    joined = joined_from(run_of([data], is_cut=is_cut), selection, VALUE_TYPE)
+    if joined is None:
+        return
+    if expected is None:
+        raise SystemExit("What is refused alone is accepted together with others.")
+    if {name: repr(rows_of(array)) for name, array in joined.items()} != {
+        name: repr(rows_of(array)) for name, array in expected.items()
+    }:
+        raise SystemExit("Alone it is decoded to other rows than together with others.")
 
 
 def read_all(columns: dict[str, pa.Array]) -> None:

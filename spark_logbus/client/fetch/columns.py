@@ -18,7 +18,7 @@ from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_bat
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
-from spark_logbus.record.join import joined
+from spark_logbus.record.join import deltas_of, joined
 from spark_logbus.record.run import RecordBatchRun, verified
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _cut(
     base = run.base_offset
     rows = int(run.record_counts.sum())
     if attributes & fmt.HAS_OFFSET_DELTA:
-        deltas = np.frombuffer(columns.pop("offset_delta").buffers()[1], "<i4")
+        deltas = deltas_of(columns.pop("offset_delta"))
         offsets = np.repeat(run.headers["base_offset"], run.record_counts) + deltas
         skip, stop = (int(at) for at in np.searchsorted(offsets, [start, end]))
     else:

@@ -16,8 +16,11 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record import parse_header, split, verify
 from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS
 from spark_logbus.record.column_decoder import decode_columns, selected_size, verify_selected
+from spark_logbus.record.column_encoder import encode_columns
+from spark_logbus.record.column_join import column_run, verified_columns
 from spark_logbus.record.column_layout import ALL, Selection
-from tests.builders.typed import cut, rows_of
+from spark_logbus.record.run import sound_run
+from tests.builders.typed import cut, joined_from, rows_of, run_of
 from tests.property.record.typed_strategies import Typed, selections, typed
 
 DEFAULT = settings(deadline=None, max_examples=80)
@@ -170,3 +173,59 @@ def test_any_truncation(one: Typed, data: st.DataObject) -> None:
         part = whole[: data.draw(st.integers(fmt.HEADER_SIZE, len(whole) - 1))]
         with pytest.raises(DAMAGE):
             check(part, selection, is_cut=is_cut)
+
+
+def check_together(ones: list[Typed], selection: Selection, *, is_cut: bool) -> None:
+    """Of record batches that are alike."""
+    parts = [cut(one.record_batch, selection) if is_cut else one.record_batch for one in ones]
+    found = joined_from(run_of(parts, is_cut=is_cut), selection, ones[0].value_type)
+    assert found is not None
+    header = parse_header(parts[0])
+    alone = decode_columns(
+        header, parts[0], ones[0].value_type, selection=selection, is_selected=is_cut
+    )
+    kinds = [(name, array.type) for name, array in alone.items()]
+    assert [(name, array.type) for name, array in found.items()] == kinds
+    of_each = [expected(one, selection) for one in ones]
+    assert {name: rows_of(array) for name, array in found.items()} == {
+        name: [row for each in of_each for row in each[name]] for name in of_each[0]
+    }
+
+
+@DEFAULT
+@given(typed(), st.data(), st.booleans())
+def test_decoded_together_they_give_the_rows_of_each(
+    one: Typed, data: st.DataObject, is_cut: bool
+) -> None:
+    """Of parts of one, so that numbers of records and nulls differ, but no attributes."""
+    whole, header = one.arrow_batch, parse_header(one.record_batch)
+    count = whole.num_rows
+    least = MIN_RECORDS_TO_COMPRESS if header.compression else 1
+    parts = [one]
+    for _ in range(data.draw(st.integers(0, 3))):
+        rows = data.draw(st.integers(min(least, count), count))
+        part = whole.slice(data.draw(st.integers(0, count - rows)), rows)
+        encoded = encode_columns(part, schema_id=header.schema_id, compression=header.compression)
+        if parse_header(encoded).attributes == header.attributes:
+            parts.append(Typed(one.schema, part, bytes(encoded)))
+    check_together(parts, data.draw(selections(one.field_count)), is_cut=is_cut)
+
+
+@DEFAULT
+@given(typed(max_rows=3), st.data(), st.integers(0, 2), st.booleans())
+def test_any_flipped_bit_ends_what_is_verified_together(
+    one: Typed, data: st.DataObject, number: int, is_cut: bool
+) -> None:
+    selection = data.draw(selections(one.field_count))
+    part = cut(one.record_batch, selection) if is_cut else one.record_batch
+    run = run_of([part] * 3, is_cut=is_cut)
+    damaged = bytearray(run.data)
+    at = number * len(part) + data.draw(st.integers(24, len(part) - 1))
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        found = sound_run(memoryview(damaged), run.bounds.tolist(), [is_cut] * 3)
+    except DAMAGE:
+        assert number == 0
+        return
+    columns = column_run(found, selection)
+    assert len(found) == number or columns is None or verified_columns(columns) == number
