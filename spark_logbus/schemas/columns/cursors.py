@@ -188,7 +188,7 @@ class Lanes:
         if first.size and first.max() >= 0x80:
             values = self._long_varints(first, place)
         else:
-            values = _SMALL[first]
+            values = _SMALL.take(first)
             self.at = self.at + 1
         if self.at.size and (self.at > self.end).any():
             which = np.flatnonzero(self.at > self.end)
@@ -217,7 +217,7 @@ class Lanes:
             values, sizes = _folded(self.chunk, self.at)
             self.at = self.at + sizes
         else:
-            values = _SMALL[first]
+            values = _SMALL.take(first)
             at = self.at + 1
             values[which], sizes = _folded(self.chunk, self.at[which])
             at[which] += sizes - 1
@@ -235,13 +235,26 @@ def _measured(chunk: Chunk, at: Longs) -> tuple[ULongs, ULongs, Longs]:
     words = chunk.words[at]
     stops = ~words & _STOPS
     lowest = stops & (~stops + _ONE)
-    sizes = (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).astype(np.int64)
+    sizes = _bytes_up_to(lowest)
     longest = np.flatnonzero(lowest == 0)
     if longest.size:
         more = chunk.data[at[longest] + 8] >= 0x80
         tenth = chunk.data[at[longest] + 9]
         sizes[longest] = np.where(more, np.where(tenth > 1, MAX_VARINT_BYTES + 1, 10), 9)
     return words, lowest, sizes
+
+
+def _bytes_up_to(lowest: ULongs) -> Longs:
+    """Of words with the highest bit of one byte: the bytes up to that; 0 of words without any."""
+    return (((lowest >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).astype(np.int64)
+
+
+def ends_of_numbers(chunk: Chunk, at: Longs, count: int) -> Longs:
+    """The bytes that ``count`` numbers at each place take together; 0 if it is more than eight."""
+    stops = ~chunk.words[at] & _STOPS
+    for _ in range(count - 1):
+        stops &= stops - _ONE
+    return _bytes_up_to(stops & (~stops + _ONE))
 
 
 def _folded(chunk: Chunk, at: Longs) -> tuple[Longs, Longs]:

@@ -219,6 +219,8 @@ class VarintReader(LeafReader):
         super().__init__(node)
         kind = "int" if isinstance(node, inlined.Enum) else node.kind
         logical = None if isinstance(node, inlined.Enum) else node.logical
+        #: True of numbers of 32 bits.
+        self.is_short = kind == "int"
         self._numbers = _NUMBERS.get(logical or kind, _NUMBERS[kind])
         self._reason = f"the number {{value}} is out of the range of {logical or kind}"
 

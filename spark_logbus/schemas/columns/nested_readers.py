@@ -37,7 +37,22 @@ from spark_logbus.schemas.columns.cursors import (
     ScanError,
     scan_varint,
 )
-from spark_logbus.schemas.columns.leaf_readers import FixedReader, NullReader, leaf_reader
+from spark_logbus.schemas.columns.leaf_readers import (
+    BytesReader,
+    FixedReader,
+    NullReader,
+    VarintReader,
+    leaf_reader,
+)
+from spark_logbus.schemas.columns.strides import (
+    INTS_AT_ONCE,
+    Stride,
+    Strides,
+    over_ints,
+    over_optional,
+    over_sizes,
+    over_text,
+)
 
 #: Lanes up to which each is scanned by itself: there a step of numpy costs more than as many items
 #: do one by one (30 to 45 microseconds were measured, and 1 to 1.6 for an item).
@@ -116,6 +131,14 @@ class _Single:
     is_made: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Fields that follow each other, of which no column is made."""
+
+    readers: tuple[Reader, ...]
+    strides: Strides
+
+
 class RecordReader:
     is_varint: ClassVar[bool] = False
 
@@ -141,6 +164,8 @@ class RecordReader:
                 lanes.need(step.size, step.place)
                 arrays += [one.read_at(lanes, offset) for offset, one in step.made]
                 lanes.at = lanes.at + step.size
+            elif isinstance(step, _Passed):
+                step.strides.skip(lanes)
             elif step.is_made:
                 arrays.append(step.reader.read(lanes))
             else:
@@ -155,6 +180,8 @@ class RecordReader:
             if isinstance(step, _Run):
                 lanes.need(step.size, step.place)
                 lanes.at = lanes.at + step.size
+            elif isinstance(step, _Passed):
+                step.strides.skip(lanes)
             else:
                 step.reader.skip(lanes)
             lanes.park_again()
@@ -165,16 +192,50 @@ class RecordReader:
         return at
 
 
-def _steps(fields: list[_Single]) -> list[_Run | _Single]:
-    steps: list[_Run | _Single] = []
-    for is_fixed, group in groupby(
-        fields, lambda one: isinstance(one.reader, FixedReader | NullReader)
-    ):
-        if is_fixed:
+_Step = _Run | _Single | _Passed
+
+
+def _steps(fields: list[_Single]) -> list[_Step]:
+    steps: list[_Step] = []
+    for kind, group in groupby(fields, _kind_of_step):
+        if kind == "fixed":
             steps.append(_run(list(group)))
+        elif kind == "passed":
+            readers = tuple(one.reader for one in group)
+            steps.append(_Passed(readers, Strides(readers, _strides_over(readers))))
         else:
             steps += group
     return steps
+
+
+def _kind_of_step(field: _Single) -> str:
+    if isinstance(field.reader, FixedReader | NullReader):
+        return "fixed"
+    return "single" if field.is_made or _stride_over(field.reader) is None else "passed"
+
+
+def _strides_over(readers: Sequence[Reader]) -> list[Stride]:
+    strides: list[Stride] = []
+    for is_int, group in groupby(readers, _is_int):
+        own = list(group)
+        if is_int:
+            pieces = range(0, len(own), INTS_AT_ONCE)
+            strides += [over_ints(len(own[at : at + INTS_AT_ONCE])) for at in pieces]
+        else:
+            strides += [stride for one in own if (stride := _stride_over(one)) is not None]
+    return strides
+
+
+def _is_int(reader: Reader) -> bool:
+    return isinstance(reader, VarintReader) and reader.is_short
+
+
+def _stride_over(reader: Reader) -> Stride | None:
+    if _is_int(reader):
+        return over_ints(1)
+    if isinstance(reader, BytesReader):
+        return over_text
+    return reader.stride if isinstance(reader, NullableReader) else None
 
 
 def _run(fields: list[_Single]) -> _Run:
@@ -190,15 +251,18 @@ def _run(fields: list[_Single]) -> _Run:
 def zeros_of(reader: Reader) -> int:
     """The zeros that parked lanes may read before they are put back."""
     if isinstance(reader, RecordReader):
-        runs = [
-            step.size if isinstance(step, _Run) else zeros_of(step.reader) for step in reader._steps
-        ]
-        return max(runs, default=0)
+        return max(map(_zeros_of_step, reader._steps), default=0)
     if isinstance(reader, NullableReader | UnionReader):
         return max(map(zeros_of, reader.readers), default=0)
     if isinstance(reader, ArrayReader | MapReader):
         return zeros_of(reader.items)
     return reader.size or 0
+
+
+def _zeros_of_step(step: _Step) -> int:
+    if isinstance(step, _Run):
+        return step.size
+    return max(map(zeros_of, step.readers if isinstance(step, _Passed) else [step.reader]))
 
 
 # -- unions -------------------------------------------------------------------------------
@@ -235,7 +299,7 @@ class _AnyUnion:
     def skip(self, lanes: Lanes) -> None:
         indices = self._indices(lanes)
         if self._sizes is not None:
-            sizes = self._sizes[indices]
+            sizes = self._sizes.take(indices)
             lanes.need(sizes, self.place)
             lanes.at = lanes.at + sizes
             return
@@ -285,6 +349,17 @@ def _spread(values: pa.Array, chosen: Flags, which: npt.NDArray[np.intp]) -> pa.
 
 class NullableReader(_AnyUnion):
     """A union of one type, and null if that is a member too."""
+
+    @property
+    def stride(self) -> Stride | None:
+        """Over a value, if there is one."""
+        [reader] = self.readers
+        if reader.size is not None:
+            return over_sizes([one.size or 0 for one in self._members])
+        inner = _stride_over(reader)
+        if inner is None:
+            return None
+        return over_optional(self._members.index(reader), len(self._members), inner)
 
     def read(self, lanes: Lanes) -> pa.Array:
         indices = self._indices(lanes)

@@ -137,6 +137,79 @@ def test_a_fault_that_hides_a_values_end_is_told(part: int, other: bytes, reason
     assert all(reason in one.reason for one in decoded.undecodable)
 
 
+PASSED = record(
+    {
+        "a": "int",
+        "b": "int",
+        "c": "int",
+        "d": FIELDS["kind"],
+        "e": "int",
+        "f": ["null", "double"],
+        "g": ["boolean", "null"],
+        "kept": "int",
+        "h": "string",
+        "i": ["null", "string"],
+        "j": ["int", "null"],
+        "k": "bytes",
+    }
+)
+PASSED_ROWS = [
+    {
+        "a": (0, -1, 70, 1 << 14, -(1 << 31))[number % 5],
+        "b": number,
+        "c": 300 * number,
+        "d": "A",
+        "e": number % 7,
+        "f": (None, 0.5)[number % 2],
+        "g": (None, False, True)[number % 3],
+        "kept": number,
+        "h": "text" * (number % 30),
+        "i": (None, "", "t" * 100, "text")[number % 4],
+        "j": (None, 1 << number)[number % 2],
+        "k": b"" if number == 1 else b"k" * number,
+    }
+    for number in range(30)
+]
+PASSED_DATUMS = Encoder(PASSED).encode(columns_of(PASSED_ROWS, PASSED)).to_pylist()
+UNSEEN_FAULTS = ("not UTF-8", "out of the range", "symbols", "boolean")
+
+
+def both(datums: list[bytes]) -> tuple[Decoded, Decoded]:
+    """With one of the fields, the others being passed over several at a time; and with all."""
+    column = pa.array(datums, pa.binary())
+    return Decoder(PASSED, fields=["kept"]).decode(column), Decoder(PASSED).decode(column)
+
+
+def test_fields_are_passed_over_as_they_are_read() -> None:
+    chosen, _ = both(PASSED_DATUMS)
+    assert chosen.checked().field("kept").to_pylist() == list(range(30))
+
+
+@pytest.mark.parametrize("whole", PASSED_DATUMS[::4])
+def test_every_truncation_is_told_as_by_who_reads_all_fields(whole: bytes) -> None:
+    cut = [whole[:end] for end in range(len(whole))]
+    chosen, every = both([*cut, whole])
+    assert len(chosen.undecodable) == len(cut)
+    assert chosen.undecodable == every.undecodable
+
+
+@pytest.mark.parametrize("byte", [0, 1, 3, 4, 0x7F, 0x80, 0xFF])
+def test_any_other_byte_is_told_as_by_who_reads_all_fields(byte: int) -> None:
+    changed = [
+        whole[:at] + bytes([byte]) + whole[at + 1 :]
+        for whole in PASSED_DATUMS[::4]
+        for at in range(len(whole))
+    ]
+    chosen, every = both(changed)
+    told = {one.row: one.reason for one in every.undecodable}
+    for one in chosen.undecodable:
+        if not any(fault in told[one.row] for fault in UNSEEN_FAULTS):
+            assert one.reason == told[one.row]
+    kept = chosen.values.field("kept").to_pylist()
+    for row, value in enumerate(every.values.to_pylist()):
+        assert value is None or kept[row] == value["kept"]
+
+
 # -- of a reader's schema -----------------------------------------------------------------
 
 READER = {
