@@ -8,7 +8,7 @@ Verify is header, length and checksum: what a broker does. Decode is what a read
 A second table is of what a task does with a fetch of many record batches: find, verify, decode and
 join them to arrow batches of 10,000 rows. It shows how far the cost follows their number.
 
-Three more are of record batches of a schema's columns (``bench.record_columns``).
+Four more are of record batches of a schema's columns (``bench.record_columns``).
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from bench.harness import best_us
-from bench.record_columns import alternatives_table, parts_table, sizes_table
-from spark_logbus.client.fetch.batches import received_run
-from spark_logbus.client.fetch.columns import take_columns
-from spark_logbus.datasource.batch_sizer import TARGET_BYTES
-from spark_logbus.model import Compression, TopicPartition
-from spark_logbus.record import stamp, verify
+from bench.record_columns import (
+    alternatives_table,
+    parts_table,
+    sizes_table,
+    typed_fetches_table,
+)
+from bench.record_fetches import fetch_of, read_fetch
+from spark_logbus.model import Compression
+from spark_logbus.record import verify
 from spark_logbus.record.arrow import canonical, decode, encode
-from spark_logbus.record.format import NO_END
 
 COUNTS = (50, 500, 5_000, 50_000)
 COUNTS_FETCHED = (5_000, 250, 60, 25)
 FETCHED_RECORDS = 30_000
-ROWS = 10_000
 BASE_TIMESTAMP_US = 1_700_000_000_000_000
 
 
@@ -74,45 +76,15 @@ def measure(count: int, *, value_bytes: int, compression: Compression) -> Result
     )
 
 
-def fetch_of(count: int, *, value_bytes: int, compression: Compression) -> memoryview:
-    """``FETCHED_RECORDS`` in record batches of ``count``, in memory as a fetch brings them."""
-    record_batch = encode(make_records(count, value_bytes=value_bytes), compression=compression)
-    data = bytearray()
-    for base_offset in range(0, FETCHED_RECORDS, count):
-        stamp(record_batch, base_offset=base_offset, leader_epoch=0, append_time_us=0)
-        data += record_batch
-    return memoryview(pa.py_buffer(bytes(data)))
-
-
-def read_fetch(data: memoryview) -> None:
-    """As a task does it: the arrow batches of a range."""
-    topic_partition = TopicPartition("t", 0)
-    run = received_run(topic_partition, data, position=0)
-    rows = 0
-    while run is not None:
-        taken, found = take_columns(
-            topic_partition,
-            run,
-            ("timestamp", "key", "value"),
-            start=0,
-            end=NO_END,
-            enough_rows=ROWS,
-            enough_bytes=TARGET_BYTES,
-        )
-        rows += found.rows if found is not None else 0
-        run = run.part(taken, len(run)) if taken < len(run) else None
-    if rows < FETCHED_RECORDS:
-        raise SystemExit(f"Expected {FETCHED_RECORDS} records, got {rows}.")
-
-
 def fetches_table(*, value_bytes: int, compression: Compression) -> Table:
     table = Table(title=f"A fetch of {FETCHED_RECORDS:,} records, verified, decoded and joined")
     for name in ("records a batch", "µs/1,000 records", "of 5,000 a batch", "µs a batch"):
         table.add_column(name, justify="right")
     largest = 0.0
     for count in COUNTS_FETCHED:
-        data = fetch_of(count, value_bytes=value_bytes, compression=compression)
-        took_us = best_us(partial(read_fetch, data))
+        record_batch = encode(make_records(count, value_bytes=value_bytes), compression=compression)
+        data = fetch_of(repeat(record_batch, FETCHED_RECORDS // count))
+        took_us = best_us(partial(read_fetch, data, records=FETCHED_RECORDS))
         largest = largest or took_us
         table.add_row(
             f"{count:,}",
@@ -154,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(as_table(results, value_bytes=options.value_bytes, compression=compression))
     console.print(fetches_table(value_bytes=options.value_bytes, compression=compression))
     console.print(parts_table(compression=compression))
+    console.print(typed_fetches_table(compression=compression))
     console.print(sizes_table(compression=compression))
     console.print(alternatives_table())
 

@@ -15,6 +15,9 @@ from rich.table import Table
 
 from bench.avro import BASE_US, FLIGHT, flight
 from bench.harness import best_us
+from bench.record_fetches import fetch_of, read_fetch
+from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record import verify
@@ -25,13 +28,15 @@ from spark_logbus.record.column_encoder import encode_columns
 from spark_logbus.record.column_layout import Selection, column_layout
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.topic_schemas import Encoding
 
 COUNTS: Final = (50, 10_000)
+COUNTS_FETCHED: Final = (25_000, 500, 50)
+FETCHED_RECORDS: Final = 50_000
 SCHEMA: Final = json.dumps(FLIGHT)
 NAMES: Final = [field["name"] for field in FLIGHT["fields"]]
-CHOSEN: Final = Selection(
-    frozenset(), tuple(sorted(map(NAMES.index, ("arr_delay", "carrier", "origin"))))
-)
+CHOSEN_NAMES: Final = ("arr_delay", "carrier", "origin")
+CHOSEN: Final = Selection(frozenset(), tuple(sorted(map(NAMES.index, CHOSEN_NAMES))))
 
 
 def rows_of(count: int) -> list[dict[str, Any]]:
@@ -74,6 +79,34 @@ def parts_table(*, compression: Compression) -> Table:
             partial(decode, part, kind, is_selected=True, **chosen),
         )
         table.add_row(f"{count:,}", *(f"{best_us(each):,.0f}" for each in work))
+    return table
+
+
+def typed_fetches_table(*, compression: Compression) -> Table:
+    """What a task does with many record batches; small ones are decoded together."""
+    title = f"A fetch of {FETCHED_RECORDS:,} records of 19 fields, verified, decoded and joined"
+    table = Table(title=title)
+    for name in ("records", "µs/1,000 records", "µs", "3 of 19: µs/1,000 records", "µs"):
+        table.add_column(name, justify="right")
+    schemas = ValueSchemas("t", Encoding.COLUMNS, SCHEMA, {1: SCHEMA})
+    rows = rows_of(FETCHED_RECORDS)
+    for count in COUNTS_FETCHED:
+        whole = [
+            encode_columns(
+                arrow_batch_of(columns_of(rows[first : first + count], SCHEMA)),
+                schema_id=1,
+                compression=compression,
+            )
+            for first in range(0, FETCHED_RECORDS, count)
+        ]
+        cells = []
+        for fields in (None, CHOSEN_NAMES):
+            values = ValueReader(schemas, fields=fields, columns=() if fields else ("timestamp",))
+            came = [cut(one) if values.cut(verify(one)) is not None else one for one in whole]
+            data = fetch_of(whole if fields is None else came)
+            took_us = best_us(partial(read_fetch, data, records=FETCHED_RECORDS, values=values))
+            cells += [took_us / FETCHED_RECORDS * 1_000, took_us / FETCHED_RECORDS * count]
+        table.add_row(f"{count:,}", *(f"{cell:,.0f}" for cell in cells))
     return table
 
 

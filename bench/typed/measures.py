@@ -131,10 +131,12 @@ def beside_from_avro(bench: Bench, name: str) -> None:
     event = from_avro("value", SCHEMA).alias("event")
     decoded = bench.values(DATUMS).select(event).select("event.*")
     for title, fields in (("19 columns", FIELDS), ("3 of 19 columns", FEW)):
+        typed = bench.read(COLUMNS, fields)
         frames = {
             "logbus, from_avro": decoded.select(*fields),
             "logbus, avro": bench.read(AVRO, fields),
-            TYPED: bench.read(COLUMNS, fields),
+            TYPED: typed,
+            "ready-made Arrow": bench.ready_made(typed),
         }
         bench.compare(name, f"beside Spark's from_avro, {title}", frames)
 

@@ -215,7 +215,7 @@ def check_columns(
     where the last one ends. Arrays have a row for each record batch."""
     places, stops = layout.columns[-1].nodes.stop, layout.columns[-1].buffers.stop
     lengths, null_counts = nodes[:, :places, 0], nodes[:, :places, 1]
-    if (lengths < 0).any() or (null_counts < 0).any() or (null_counts > lengths).any():
+    if null_counts.min() < 0 or (null_counts > lengths).any():  # so none is below 0
         raise EnvelopeError("it has impossible lengths, or more nulls than records")
     if (lengths[:, layout.first_nodes] != np.reshape(record_counts, (-1, 1))).any():
         raise EnvelopeError("one of its columns has not as many records as the header says")
@@ -223,10 +223,9 @@ def check_columns(
     at, sizes = buffers[:, :stops, 0], buffers[:, :stops, 1]
     if (
         (at < starts).any()
-        or (at > ends).any()
-        or (sizes < 0).any()
+        or sizes.min() < 0
         or (sizes > ends - at).any()
-        or (at % fmt.ALIGNMENT).any()
+        or (at & (fmt.ALIGNMENT - 1)).any()
     ):
         raise EnvelopeError("one of its columns points outside of its bytes")
 

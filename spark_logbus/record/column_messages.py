@@ -65,7 +65,8 @@ class ColumnMessages:
         """The metadata of messages with those numbers. Of each column, ``nodes`` and ``buffers``
         have a row for each message, of pairs."""
         form, count = self.form, len(nodes[0])
-        words = np.tile(self._words, (count, 1))
+        words = np.empty((count, form.words), np.int64)
+        words[:] = self._words
         words[:, form.record_count], words[:, form.body_length] = record_counts, body_lengths
         for numbers, places in ((nodes, form.nodes), (buffers, form.buffers)):
             words[:, places.start : places.stop] = np.concatenate(numbers, axis=1).reshape(
