@@ -59,7 +59,7 @@ LEAST_CUT_BYTES: Final = 32 << 10
 # comes whole.
 _MOST_CUT: Final = 16
 
-#: What compressed record batches may take that are decoded together.
+# What compressed record batches may take that are decoded together.
 _MOST_TOGETHER_BYTES: Final = 32 << 20
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
@@ -201,13 +201,15 @@ class ValueReader:
     def joined(self, run: RecordBatchRun) -> tuple[int, dict[str, pa.Array]] | None:
         """As ``columns``, of all records of as many of the first record batches of ``run``, which
         are alike, as are found to be sound, and the number of these record batches. None if they
-        have to be verified and decoded one by one."""
+        have to be verified and decoded one by one.
+
+        Raises CoordinationError where a schema has to be looked up.
+        """
         header = run.header(0)
-        try:
-            selection = self._selection(header.schema_id)
-            stored_type = self._writer(header.schema_id).stored_type
-        except LogbusError:
-            return None  # met again, by the first
+        selection = self._selection(header.schema_id)
+        stored_type = self._writer(header.schema_id).stored_type
+        if stored_type is None:
+            return None
         alike = column_run(run, selection)
         if alike is None or not (count := verified_columns(alike)):
             return None
