@@ -39,6 +39,7 @@ VERBS: Final[dict[str, Verb]] = {
     "topics": Verb("Create, list, describe, alter and delete topics.", is_group=True),
     "groups": Verb("List, describe, rewind and clear consumer groups.", is_group=True),
     "schemas": Verb("List, show, register, check, compare and delete schemas.", is_group=True),
+    "mirror": Verb("Copy topics into this cluster from another one, or from Kafka.", is_group=True),
     "produce": Verb("Publish one record for each line."),
     "consume": Verb("Print the records of topics."),
     "audit": Verb("Compare what was counted of a topic with what is there."),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import Self
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import LockPayload, decode, encode
+from spark_logbus.coordination.process_identity import is_gone, this_process
 from spark_logbus.errors import LockHeldError
 from spark_logbus.zookeeper.ephemeral import EphemeralNode
-from spark_logbus.zookeeper.nodes import Node, Nodes
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
 from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Delete
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
 
 
@@ -18,7 +21,8 @@ class Lock:
     """A named lock; a context manager. Use from one thread at a time.
 
     It does not wait: whoever comes second gets LockHeldError, which names the holder. The node is
-    ephemeral, so a holder that dies lets go when its session expires. A holder whose session
+    ephemeral, so a holder that dies lets go when its session expires; one that was killed on this
+    machine is seen to be gone, and followed at once. A holder whose session
     expired while it was busy does not notice by itself: call ``check`` before the step that must
     not be done twice.
     """
@@ -43,6 +47,7 @@ class Lock:
             holder=self._holder,
             since_us=self._session.clock.now_us(),
             token=uuid.uuid4().hex,
+            process=this_process(),
         )
         self._node = EphemeralNode(
             Nodes(self._session),
@@ -53,8 +58,26 @@ class Lock:
             unique=True,  # two locks of one session exclude each other
         )
         other = self._node.try_acquire()
+        if other is not None and self._is_abandoned(other):
+            self._remove(other)
+            other = self._node.try_acquire()
         if other is not None:
             raise self._held(other)
+
+    def _is_abandoned(self, node: Node) -> bool:
+        with suppress(CorruptNodeError):
+            return is_gone(decode(LockPayload, node.data, path=self._path).process)
+        return False
+
+    def _remove(self, node: Node) -> None:
+        """Should the node have expired this very moment, and somebody else have taken the lock,
+        that one finds out by ``check``, as with a session that expired."""
+        with suppress(ConflictError):
+            Nodes(self._session).transact(
+                f"unlock {self._name}",
+                [Delete(self._path, node.version)],
+                deadline=self._session.deadline(),
+            )
 
     def check(self) -> None:
         """LockHeldError unless this session still holds the lock."""

@@ -23,6 +23,7 @@ TRANSACTIONS = "/transactions"
 WRITERS = f"{TRANSACTIONS}/writers"
 PENDING_WRITES = f"{TRANSACTIONS}/pending"
 LOCKS = "/locks"
+MIRRORS = "/mirrors"
 
 MAX_WRITER_LENGTH = 500
 
@@ -96,6 +97,15 @@ def schema_content(digest: str) -> str:
 
 def subject(name: str) -> str:
     return f"{SCHEMA_SUBJECTS}/{check_name('subject', name)}"
+
+
+def mirror(name: str) -> str:
+    return f"{MIRRORS}/{check_name('mirror', name)}"
+
+
+def mirrored_topic(mirror_name: str, topic_name: str) -> str:
+    """``topic_name`` is the one in the source."""
+    return f"{mirror(mirror_name)}/{check_name('topic', topic_name)}"
 
 
 def group(name: str) -> str:

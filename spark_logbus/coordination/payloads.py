@@ -57,6 +57,30 @@ class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
     since_us: int
     token: str  # unique to one acquisition
+    process: str = ""  # whose session it is, see process_identity; earlier releases did not say
+
+
+class PlannedTopicPayload(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    ranges: dict[NonNegative, tuple[NonNegative, NonNegative]]  # offsets [start, end)
+
+
+class MirrorPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a mirror: its last round, and what that copies as long as it is not known to be over."""
+
+    source: str
+    round: NonNegative = 0
+    topics: dict[str, PlannedTopicPayload] = {}
+    changed_us: int
+
+
+class MirroredTopicPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a topic of a mirror, by its name in the source; see ``coordination.mirrors``."""
+
+    id: str
+    target: str
+    target_id: str
+    points: dict[NonNegative, list[tuple[NonNegative, NonNegative]]]
 
 
 class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

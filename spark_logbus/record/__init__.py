@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_logbus.record.header import (
         RecordBatchHeader,
         checksum,
+        for_another_log,
         parse_header,
         peek_size,
         stamp,
@@ -28,8 +29,8 @@ else:
         {
             "format": "HEADER_SIZE LENGTH_FIELD_END MAGIC_V1",
             "header": (
-                "RecordBatchHeader checksum parse_header peek_size stamp stamp_producer "
-                "stamps_of verify verify_against"
+                "RecordBatchHeader checksum for_another_log parse_header peek_size stamp "
+                "stamp_producer stamps_of verify verify_against"
             ),
             "walk": "read_headers split",
         },
@@ -41,6 +42,7 @@ __all__ = [
     "MAGIC_V1",
     "RecordBatchHeader",
     "checksum",
+    "for_another_log",
     "parse_header",
     "peek_size",
     "read_headers",

@@ -277,3 +277,18 @@ def stamp_producer(
         record_batch, fmt.PRODUCER_AT, producer_id, producer_epoch, base_sequence
     )
     fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
+
+
+def for_another_log(record_batch: Buffer, *, schema_id: int | None = None) -> memoryview:
+    """A copy of a verified record batch, as its producer would append it to another log: without
+    what the leader stamped, and without a producer id. ``schema_id`` is that of the same schema
+    there. The payload is the same to the byte; only the header and its checksum are made anew.
+    """
+    copy = memoryview(bytearray(record_batch))
+    if schema_id is not None:
+        fmt.SCHEMA_ID.pack_into(copy, fmt.SCHEMA_ID_AT, schema_id)
+    stamp(copy, base_offset=0, leader_epoch=0, append_time_us=0)
+    stamp_producer(
+        copy, producer_id=fmt.NO_PRODUCER, producer_epoch=-1, base_sequence=fmt.NO_SEQUENCE
+    )
+    return copy

@@ -157,11 +157,7 @@ def decoded(
             read = values.as_read(topic_partition, header, columns_of(arrow_batch), rows)
             arrow_batch = pa.RecordBatch.from_arrays([*read.values()], names=[*read])
     except CorruptRecordBatchError as error:
-        damaged = OffsetRange(topic_partition, header.base_offset, header.next_offset)
-        raise CorruptRecordBatchError(
-            f"The records {damaged} are damaged. Those before, and from offset {damaged.end} on, "
-            f"are readable: continue there. {error}"
-        ) from error
+        raise damaged(topic_partition, header, error) from error
     if not arrow_batch.num_rows:
         return None
     first = rows.start
@@ -173,6 +169,17 @@ def decoded(
         arrow_batch,
         header,
         None if values is None else values.schema,
+    )
+
+
+def damaged(
+    topic_partition: TopicPartition, header: RecordBatchHeader, error: CorruptRecordBatchError
+) -> CorruptRecordBatchError:
+    """The error for a record batch that cannot be read, which says where to go on."""
+    lost = OffsetRange(topic_partition, header.base_offset, header.next_offset)
+    return CorruptRecordBatchError(
+        f"The records {lost} are damaged. Those before, and from offset {lost.end} on, "
+        f"are readable: continue there. {error}"
     )
 
 

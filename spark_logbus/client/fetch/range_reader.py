@@ -17,7 +17,9 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.fetch.batches import (
+    EncodedBatch,
     FetchedBatch,
+    damaged,
     decoded,
     encoded_batch,
     received_run,
@@ -40,6 +42,7 @@ from spark_logbus.protocol import (
     FetchResponse,
     FetchResult,
 )
+from spark_logbus.record import verify_against
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
 
@@ -160,6 +163,25 @@ class RangeReader:
             if found is not None:
                 return found
         return None
+
+    def next_encoded(self) -> EncodedBatch | None:
+        """The next record batch as it is stored, verified and not decoded; None at the end.
+
+        The first one and the last one may reach out of the range, and a control record batch is
+        among them where the log has one. Raises what iterating does, but for what decoding finds.
+        """
+        run = self._next_run()
+        if run is None or run.base_offset >= self._range.end:
+            self.close()
+            return None
+        raw = encoded_batch(run, 0)
+        try:
+            verify_against(raw.header, raw.data)
+        except CorruptRecordBatchError as error:
+            self.close()
+            raise damaged(self._tp, raw.header, error) from error
+        self._drop(1)
+        return raw
 
     def _next_run(self) -> RecordBatchRun | None:
         """What has been received, fetched if need be; None, and all given back, at the end."""

@@ -46,6 +46,7 @@ from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import RequestTimeoutError
 from spark_logbus.model import Header
+from spark_logbus.record import parse_header
 from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
@@ -81,7 +82,7 @@ class Producer:
     without one; None leaves it to the key. It is called for each record, also those of columns, in
     the thread that sends. ``interceptors`` see each record batch: see ``ProducerInterceptor``.
     ``schemas`` are those of topics that have one; else the latest is looked up in ZooKeeper when a
-    topic is met.
+    topic is met. None there is for a topic to which only encoded record batches are sent.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Producer:
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         stage_id: int | None = None,
-        schemas: Mapping[str, WriterSchema] | None = None,
+        schemas: Mapping[str, WriterSchema | None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = config or ProducerConfig()
@@ -318,6 +319,34 @@ class Producer:
                         future.add_done_callback(on_ack)
                     futures.append(future)
         return futures
+
+    def append_encoded(
+        self,
+        topic: str,
+        data: memoryview,
+        *,
+        partition: int,
+        on_ack: Callable[[Future[AppendedRange]], object] | None = None,
+    ) -> Future[AppendedRange]:
+        """Hand over one whole record batch as it is, writable, in the form that the topic takes.
+
+        Its header is numbered as this producer's; the rest is sent to the byte. The broker checks
+        it as any other. Raises like ``send``.
+        """
+        topic = as_topic(topic)
+        route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        route.require_partition(partition)
+        if len(data) > route.max_record_batch_bytes:
+            raise too_large(len(data), topic=topic, limit=route.max_record_batch_bytes)
+        header = parse_header(data)
+        acknowledgement = self._accumulator.append_encoded(
+            route.queues, partition, data, record_count=header.record_count
+        )
+        self._topics.refresh_partitions(route)
+        future = range_future(acknowledgement)
+        if on_ack is not None:
+            future.add_done_callback(on_ack)
+        return future
 
     def has_room(self, topic: str) -> bool:
         """True if a record for ``topic`` would be in memory at once: the topic was met before, and

@@ -55,7 +55,7 @@ class ProducerTopics:
         config: ProducerConfig,
         *,
         stage_id: int | None = None,
-        schemas: Mapping[str, WriterSchema] | None = None,
+        schemas: Mapping[str, WriterSchema | None] | None = None,
     ) -> None:
         self._stage_id = stage_id
         self._schemas = schemas or {}
@@ -93,8 +93,9 @@ class ProducerTopics:
         # Imported here: most producers need none of it.
         from spark_logbus.client.producer.values import ValueWriter, look_up_writer_schema
 
-        schema = self._schemas.get(known.name)
-        if schema is None:
+        if known.name in self._schemas:
+            schema = self._schemas[known.name]
+        else:
             schema = look_up_writer_schema(self._cluster, known.config)
         return None if schema is None else ValueWriter(schema)
 

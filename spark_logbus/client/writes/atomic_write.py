@@ -46,6 +46,7 @@ _PUBLISHED_BYTES_A_SECOND: Final = 20_000_000
 _DISCARD_MS: Final = 5_000
 _TIDY_MS: Final = 200  # a micro-batch is held up by no more
 _REMEMBERED: Final = 1_000
+_NO_WRITE: Final = 0  # of none that is ever decided: numbers are random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +78,12 @@ class StagedTask:
 class Commit:
     """The outcome. ``committed`` is False when that version was committed before, by another
     attempt to write it; then nothing of this one is kept. ``visible``: all of what is committed
-    can be read; otherwise it will be, as soon as the brokers that are away are back."""
+    can be read; otherwise it will be, as soon as the brokers that are away are back. ``write`` is
+    the number of the attempt that is committed, or of one of a later version."""
 
     committed: bool
     visible: bool = True
+    write: int = 0
 
 
 class AtomicWrites:
@@ -108,7 +111,7 @@ class AtomicWrites:
             self._prepare_call.ask_all("Preparing a write", list(_shares(decision)))
         except StagedDataLostError:
             # It may have been dropped because this version is committed already.
-            standing = self._committed_before(identity, decision)
+            standing = self._committed_before(identity, decision.write)
             if standing is None:
                 raise
         else:
@@ -116,11 +119,20 @@ class AtomicWrites:
         if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
             self.discard(write)
-            return Commit(committed=False, visible=visible)
+            return Commit(committed=False, visible=visible, write=standing.write)
         visible = self._publish(identity.writer, decision, required=False, size_bytes=size_bytes)
         if visible:
             self._tidy(decision)
-        return Commit(committed=True, visible=visible)
+        return Commit(committed=True, visible=visible, write=write)
+
+    def find_committed(self, identity: WriteIdentity) -> Commit | None:
+        """The commit of that version by any attempt, published as far as it can be; None if it is
+        not committed. Raises what the cluster meets."""
+        standing = self._committed_before(identity, write=_NO_WRITE)
+        if standing is None:
+            return None
+        visible = self._publish(identity.writer, standing, required=False)
+        return Commit(committed=False, visible=visible, write=standing.write)
 
     def abort(self, identity: WriteIdentity, write: int) -> bool:
         """Let the write never be committed, and drop what it has staged; False if it is committed
@@ -206,9 +218,9 @@ class AtomicWrites:
             self._publish(identity.writer, answer.decision, required=True)
             settled = answer.decision.write
 
-    def _committed_before(self, identity: WriteIdentity, decision: Decision) -> Decision | None:
+    def _committed_before(self, identity: WriteIdentity, write: int) -> Decision | None:
         """The decision of the same version, if there is one."""
-        asked = Decision(decision.version, decision.write, "")
+        asked = Decision(identity.version, write, "")
         request = DecideRequest(identity.writer, identity.run, asked, once=identity.once, look=True)
         answer = self._ask("Committing a write", request)
         return answer.decision if answer.outcome == "already" else None

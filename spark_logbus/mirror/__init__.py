@@ -1,0 +1,43 @@
+"""Mirrors: topics copied from one cluster to another, exactly once, round by round."""
+
+from typing import TYPE_CHECKING
+
+from spark_logbus.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from spark_logbus.mirror.administration import forget_topic
+    from spark_logbus.mirror.config import MirrorConfig
+    from spark_logbus.mirror.groups import TranslatedPosition, translate_group
+    from spark_logbus.mirror.mirror import Mirror, PartitionLag, RoundReport
+    from spark_logbus.mirror.opening import open_mirror, source_at
+    from spark_logbus.mirror.renaming import Renaming
+    from spark_logbus.mirror.runner import Listener, Progress, run_mirror
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "administration": "forget_topic",
+            "config": "MirrorConfig",
+            "groups": "TranslatedPosition translate_group",
+            "mirror": "Mirror PartitionLag RoundReport",
+            "opening": "open_mirror source_at",
+            "renaming": "Renaming",
+            "runner": "Listener Progress run_mirror",
+        },
+    )
+
+__all__ = [
+    "Listener",
+    "Mirror",
+    "MirrorConfig",
+    "PartitionLag",
+    "Progress",
+    "Renaming",
+    "RoundReport",
+    "TranslatedPosition",
+    "forget_topic",
+    "open_mirror",
+    "run_mirror",
+    "source_at",
+    "translate_group",
+]

@@ -1,0 +1,39 @@
+"""Settings of a mirror."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_logbus.errors import ConfigError
+from spark_logbus.mirror.renaming import Renaming
+from spark_logbus.model import check_name
+from spark_logbus.selection import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorConfig:
+    """``name`` is the mirror's own: its state in the target goes by it."""
+
+    name: str
+    topics: Selection
+    renaming: Renaming = field(default_factory=Renaming)
+    #: Copy what is left when the source has deleted records before they were copied.
+    allow_gaps: bool = False
+    #: A round copies about so much. Each has some writes to ZooKeeper and a flush for each
+    #: partition beside its bytes; what a round holds is what a crash has copied anew.
+    round_bytes: int = 64 << 20
+    #: Partitions that are read at the same time.
+    readers: int = 4
+    #: Between two looks at a source that has nothing new.
+    poll_ms: int = 500
+    #: The longest pause before another try while a cluster is away.
+    retry_max_ms: int = 10_000
+    #: With ``once`` a mirror gives up when nothing has succeeded for so long.
+    give_up_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        check_name("mirror", self.name)
+        for key in ("round_bytes", "readers", "poll_ms", "retry_max_ms", "give_up_ms"):
+            value = getattr(self, key)
+            if value < 1:
+                raise ConfigError(f"{key} is {value!r}; use a whole number of at least 1.")

@@ -1,0 +1,67 @@
+"""A mirror with the clusters that it needs, opened and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from spark_logbus.client import ClientConfig, Cluster
+from spark_logbus.mirror.config import MirrorConfig
+from spark_logbus.mirror.logbus_source import LogbusSource
+from spark_logbus.mirror.mirror import Mirror
+from spark_logbus.mirror.schemas import SchemaCopier
+from spark_logbus.mirror.source import Source
+from spark_logbus.zookeeper import Session
+
+# What fails for longer is told, and tried again by the mirror itself.
+_CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
+
+
+@contextmanager
+def source_at(*, zookeeper: str | None = None, kafka: str | None = None) -> Iterator[Source]:
+    """The source at an address: one of the two. Raises what connecting does, and ConfigError where
+    the library for Kafka is not installed."""
+    if kafka is not None:
+        # Imported here: it is there only with the extra kafka.
+        from spark_logbus.mirror.kafka_source import KafkaSource
+
+        source = KafkaSource(kafka)
+        try:
+            yield source
+        finally:
+            source.close()
+        return
+    with (
+        Cluster.from_zookeeper(zookeeper, _CLIENT) as cluster,
+        Session(str(cluster.zookeeper), client_name="mirror", expects_cluster=True) as session,
+    ):
+        yield LogbusSource(cluster, session)
+
+
+@contextmanager
+def open_mirror(
+    config: MirrorConfig,
+    *,
+    target: str,
+    zookeeper: str | None = None,
+    kafka: str | None = None,
+) -> Iterator[Mirror]:
+    """A mirror into the cluster of the ZooKeeper at ``target``, from the one at ``zookeeper`` or
+    from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs it
+    already."""
+    with ExitStack() as open_:
+        source = open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka))
+        cluster = open_.enter_context(Cluster.from_zookeeper(target, _CLIENT))
+        session = open_.enter_context(
+            Session(target, client_name=f"mirror-{config.name}", expects_cluster=True)
+        )
+        schemas = None
+        if zookeeper is not None:
+            there = open_.enter_context(
+                Session(zookeeper, client_name="mirror-schemas", expects_cluster=True)
+            )
+            schemas = SchemaCopier(there, session)
+        yield open_.enter_context(
+            Mirror(config, source=source, target=cluster, session=session, schemas=schemas)
+        )

@@ -1,0 +1,103 @@
+"""What a round is to copy. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
+from spark_logbus.errors import DataLossError, TopicRecreatedError
+from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.model import OffsetRange, TopicPartition
+
+# Its plan is one node of ZooKeeper, its decision another. Others have their turn in the next round.
+MAX_PARTITIONS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecords:
+    """Ranges that are not copied yet, in order, and those that are lost before them."""
+
+    ranges: tuple[OffsetRange, ...]
+    lost: tuple[OffsetRange, ...]
+
+
+def new_records(
+    known: Mapping[str, MirroredTopic], found: Mapping[str, SourceTopic], *, allow_gaps: bool
+) -> NewRecords:
+    """What the source has beyond the copy. Raises TopicRecreatedError for a topic that is another
+    one by now, DataLossError for records that went before they were copied (but with
+    ``allow_gaps``), and for a log that ends before the copy does."""
+    ranges: list[OffsetRange] = []
+    lost: list[OffsetRange] = []
+    for name, topic in sorted(found.items()):
+        entry = known[name]
+        require_same(name, entry, topic)
+        for partition, points in sorted(entry.points.items()):
+            at, position = TopicPartition(name, partition), points[-1].source
+            span = topic.spans.get(partition)
+            if span is None:
+                continue
+            if span.end < position:
+                raise DataLossError(
+                    f"{at} ends at {span.end:,} in the source, and was copied up to "
+                    f"{position:,} before: the source has lost records that the target has. "
+                    "What comes there now may be other records under the same offsets. Have it "
+                    f"copied anew with `logbus mirror forget`, when {entry.target} is deleted in "
+                    "the target or the topic gets another name there."
+                )
+            if span.start > position:
+                lost.append(OffsetRange(at, position, span.start))
+            if span.end > max(position, span.start):
+                ranges.append(OffsetRange(at, max(position, span.start), span.end))
+    if lost and not allow_gaps:
+        raise DataLossError(
+            f"The source deleted {', '.join(map(str, lost[:5]))}"
+            f"{' and more' if lost[5:] else ''} before it was copied (retention). To copy what is "
+            "left, run the mirror with --allow-gaps; to keep that from happening, give its topics "
+            "a longer retention.ms, or run the mirror more often."
+        )
+    return NewRecords(tuple(ranges), tuple(lost))
+
+
+def require_same(name: str, known: MirroredTopic, found: SourceTopic) -> None:
+    """TopicRecreatedError for another topic of that name."""
+    if known.topic_id != found.topic_id:
+        raise TopicRecreatedError(
+            f"The topic {name} was deleted and created again in the source since it was copied "
+            f"(id {known.topic_id}, now {found.topic_id}); the records of two topics are not mixed "
+            f"in {known.target}. Have the new one copied with `logbus mirror forget`, when "
+            f"{known.target} is deleted in the target or the topic gets another name there."
+        )
+
+
+def in_turn(
+    ranges: Sequence[OffsetRange], *, after: TopicPartition | None, most: int = MAX_PARTITIONS
+) -> list[OffsetRange]:
+    """At most so many, beginning with the partition that follows the last of the round before."""
+    if after is None or len(ranges) <= most:
+        return list(ranges[:most])
+    first = bisect_right(ranges, after, key=lambda each: each.topic_partition)
+    return [*ranges[first:], *ranges[:first]][:most]
+
+
+def planned(
+    number: int, ranges: Sequence[OffsetRange], topics: Mapping[str, MirroredTopic]
+) -> PlannedRound:
+    names = {each.topic_partition.topic for each in ranges}
+    return PlannedRound(
+        number, {name: topics[name].topic_id for name in sorted(names)}, tuple(sorted(ranges))
+    )
+
+
+def shares(sizes: Mapping[OffsetRange, int], *, max_bytes: int) -> dict[OffsetRange, int]:
+    """The bytes that each range gets, where together they are to have about ``max_bytes``: small
+    ones all of theirs, the others equal parts of what is left."""
+    left, given = max_bytes, {}
+    by_size = sorted(sizes, key=lambda each: (sizes[each], each))
+    for number, each in enumerate(by_size):
+        given[each] = min(sizes[each], max(1, left // (len(by_size) - number)))
+        left -= given[each]
+    return given

@@ -1,0 +1,159 @@
+"""Stages the records of a round: several readers, one producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_logbus.client import AppendedRange, Cluster, Producer, ProducerConfig, StagedTask
+from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
+from spark_logbus.errors import BrokerUnavailableError
+from spark_logbus.mirror.points import CopiedRun, add_run
+from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.record.stage_id import stage_id
+
+ATTEMPT: Final = 0  # the only one of each write
+
+# A broker that starts again is waited for in the round; one that is away for longer, by the mirror.
+_PRODUCER: Final = ProducerConfig(
+    linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=35_000, buffer_bytes=32 << 20
+)
+
+
+class StoppedError(BrokerUnavailableError):
+    """The mirror was asked to stop in the middle of a round, which the next run does again."""
+
+
+@dataclass(slots=True)
+class CopiedPartition:
+    """What was read of a range: runs of records, bytes, and when the last one came to the source;
+    None if there was none."""
+
+    runs: list[CopiedRun] = field(default_factory=list)
+    size_bytes: int = 0
+    time_us: int | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(run.records for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRound:
+    """All records of a round, on the disks of the target and unseen. By range of the source."""
+
+    write: int
+    copied: Mapping[OffsetRange, CopiedPartition]
+    task: StagedTask
+
+
+class Stager:
+    """Stages rounds, one at a time. ``stopping`` says that it is to stop."""
+
+    def __init__(
+        self, source: Source, target: Cluster, *, readers: int, stopping: threading.Event
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._readers = readers
+        self._stopping = stopping
+
+    def stage(
+        self,
+        planned: PlannedRound,
+        topics: Mapping[str, MirroredTopic],
+        schema_ids: Mapping[str, SchemaIds],
+        *,
+        write: int,
+    ) -> StagedRound:
+        """Read the round's ranges from the source and stage them in the target. Raises what either
+        does, the first error that came; StoppedError."""
+        failure = _Failure()
+        # Record batches are sent as they are, whatever schemas there are.
+        targets = dict.fromkeys(topics[name].target for name in planned.topic_ids)
+        with Producer(
+            self._target, _PRODUCER, stage_id=stage_id(write, ATTEMPT), schemas=targets
+        ) as producer:
+
+            def read(each: OffsetRange) -> CopiedPartition:
+                name = each.topic_partition.topic
+                try:
+                    return self._copy(
+                        each,
+                        producer,
+                        target=topics[name].target,
+                        topic_id=planned.topic_ids[name],
+                        schema_ids=schema_ids.get(name, NO_SCHEMAS),
+                        failure=failure,
+                    )
+                except BaseException:
+                    failure.happened.set()
+                    raise
+
+            with ThreadPoolExecutor(self._readers, thread_name_prefix="mirror-reader") as pool:
+                futures = {each: pool.submit(read, each) for each in planned.ranges}
+            copied = {each: future.result() for each, future in _failed_first(futures)}
+            producer.flush()
+            failure.raise_if_any()
+        records = {
+            TopicPartition(
+                topics[each.topic_partition.topic].target, each.topic_partition.partition
+            ): part.records
+            for each, part in copied.items()
+            if part.records
+        }
+        size_bytes = sum(part.size_bytes for part in copied.values())
+        return StagedRound(write, copied, StagedTask(ATTEMPT, records, size_bytes))
+
+    def _copy(
+        self,
+        each: OffsetRange,
+        producer: Producer,
+        *,
+        target: str,
+        topic_id: str,
+        schema_ids: SchemaIds,
+        failure: _Failure,
+    ) -> CopiedPartition:
+        part = CopiedPartition()
+        partition = each.topic_partition.partition
+        for batch in self._source.read(each, topic_id=topic_id, schema_ids=schema_ids):
+            if self._stopping.is_set():
+                raise StoppedError("The mirror was asked to stop.")
+            if failure.happened.is_set():
+                break
+            add_run(part.runs, CopiedRun(batch.start, batch.end, batch.record_count))
+            part.size_bytes += len(batch.data)
+            part.time_us = batch.time_us
+            producer.append_encoded(target, batch.data, partition=partition, on_ack=failure.note)
+        return part
+
+
+class _Failure:
+    """The first failure of a round: whoever works on it breaks off. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.happened = threading.Event()
+        self._error: BaseException | None = None
+
+    def note(self, future: Future[AppendedRange]) -> None:
+        """Called by the producer."""
+        error = future.exception()
+        if error is not None and self._error is None:
+            self._error = error
+            self.happened.set()
+
+    def raise_if_any(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _failed_first(
+    futures: Mapping[OffsetRange, Future[CopiedPartition]],
+) -> list[tuple[OffsetRange, Future[CopiedPartition]]]:
+    """In the order in which their results are asked for: others broke off because of it."""
+    return sorted(futures.items(), key=lambda item: item[1].exception() is None)
