@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tests.helpers import process_is_stopped, wait_until
-from tests.integration.spark_processes import Driver
+
+
+class Writer(Protocol):
+    """A process that writes."""
+
+    def alive(self) -> bool: ...
 
 
 class KillPoints:
@@ -31,7 +37,7 @@ class KillPoints:
         """Let the next process stand still that comes there with a write into the topic."""
         (self._directory / f"{point}.{topic}").touch()
 
-    def wait_for(self, point: str, topic: str, driver: Driver) -> int:
+    def wait_for(self, point: str, topic: str, driver: Writer) -> int:
         """The process that has come to the armed point, and stands still there."""
 
         def stopped() -> int:

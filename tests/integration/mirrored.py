@@ -180,7 +180,7 @@ def two_clusters(
             for name, root in zip(("source", "target"), roots, strict=True)
         ]
         clusters = [open_.enter_context(Cluster.from_zookeeper(root, _CONFIG)) for root in roots]
-        yield Pair(*roots, *brokers, *clusters)
+        yield Pair(roots[0], roots[1], brokers[0], brokers[1], clusters[0], clusters[1])
 
 
 _QUICK: Mapping[str, Mapping[str, Any]] = {"compaction": {"check_interval_ms": 100}}
