@@ -1,0 +1,119 @@
+"""What a round copies, and names of copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_logbus.coordination.mirrors import MirroredTopic, Point
+from spark_logbus.errors import ConfigError, DataLossError, TopicRecreatedError
+from spark_logbus.mirror.plan import in_turn, new_records, planned, shares
+from spark_logbus.mirror.renaming import Renaming
+from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.mirror.targets import config_differences
+from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets.snapshot import Span
+
+
+def known(**positions: int) -> MirroredTopic:
+    return MirroredTopic(
+        "id-1", "copy", "id-2",
+        {int(each[1:]): (Point(0, 0), Point(at, at)) for each, at in positions.items()},
+    )  # fmt: skip
+
+
+def found(*spans: tuple[int, int], topic_id: str = "id-1") -> SourceTopic:
+    return SourceTopic(
+        "t", topic_id, {}, {number: Span(*span) for number, span in enumerate(spans)}
+    )
+
+
+def part(number: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(TopicPartition("t", number), start, end)
+
+
+def test_what_is_new_is_what_lies_beyond_the_copy() -> None:
+    new = new_records(
+        {"t": known(p0=10, p1=0, p2=7)},
+        {"t": found((0, 15), (0, 0), (3, 7))},
+        allow_gaps=False,
+    )
+    assert (new.ranges, new.lost) == ((part(0, 10, 15),), ())
+
+
+def test_what_was_deleted_before_it_was_copied_is_lost() -> None:
+    topics = {"t": found((12, 15), (4, 4))}, {"t": known(p0=10, p1=0)}
+    with pytest.raises(DataLossError, match=r"t-0\[10, 12\), t-1\[0, 4\).*--allow-gaps"):
+        new_records(topics[1], topics[0], allow_gaps=False)
+    new = new_records(topics[1], topics[0], allow_gaps=True)
+    assert (new.ranges, new.lost) == ((part(0, 12, 15),), (part(0, 10, 12), part(1, 0, 4)))
+
+
+def test_a_log_that_ends_before_its_copy_has_lost_records() -> None:
+    for allow_gaps in (False, True):
+        with pytest.raises(DataLossError, match="ends at 9 in the source, and was copied up to 10"):
+            new_records({"t": known(p0=10)}, {"t": found((0, 9))}, allow_gaps=allow_gaps)
+
+
+def test_a_topic_of_another_id_is_another_topic() -> None:
+    with pytest.raises(TopicRecreatedError, match="id id-1, now id-3"):
+        new_records({"t": known(p0=10)}, {"t": found((0, 20), topic_id="id-3")}, allow_gaps=True)
+
+
+def test_all_partitions_have_their_turn() -> None:
+    ranges = [part(number, 0, 1) for number in range(5)]
+    after: TopicPartition | None = None
+    turns = []
+    for _ in range(3):
+        some = in_turn(ranges, after=after, most=2)
+        after = some[-1].topic_partition
+        turns.append([each.topic_partition.partition for each in some])
+    assert turns == [[0, 1], [2, 3], [4, 0]]
+
+
+def test_a_plan_is_of_the_topics_that_it_names() -> None:
+    topics = {"t": known(p0=1), "another": known(p0=1)}
+    plan = planned(7, [part(1, 0, 2), part(0, 0, 1)], topics)
+    assert plan.ranges == (part(0, 0, 1), part(1, 0, 2))
+    assert plan.topic_ids == {"t": "id-1"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "max_bytes", "expected"),
+    [
+        ([10, 20, 30], 100, [10, 20, 30]),
+        ([10, 200, 300], 100, [10, 45, 45]),
+        ([100, 100, 100], 90, [30, 30, 30]),
+        ([5], 1, [1]),
+        ([5, 5], 1, [1, 1]),
+    ],
+)
+def test_small_ranges_get_all_and_large_ones_share(
+    sizes: list[int], max_bytes: int, expected: list[int]
+) -> None:
+    ranges = [part(number, 0, 1) for number in range(len(sizes))]
+    given = shares(dict(zip(ranges, sizes, strict=True)), max_bytes=max_bytes)
+    assert [given[each] for each in ranges] == expected
+
+
+def test_copies_are_named_by_a_template() -> None:
+    assert Renaming().targets(["a", "b"]) == {"a": "a", "b": "b"}
+    assert Renaming("from-x.{topic}").target("a") == "from-x.a"
+
+
+@pytest.mark.parametrize("template", ["copy", "{topic}{topic}", ""])
+def test_a_template_has_the_topic_in_it_once(template: str) -> None:
+    with pytest.raises(ConfigError, match=r"write \{topic\} in it, once"):
+        Renaming(template)
+
+
+@pytest.mark.parametrize("template", ["a/{topic}", "{topic}" + "x" * 250])
+def test_a_copy_cannot_have_a_name_that_no_topic_has(template: str) -> None:
+    with pytest.raises(ConfigError, match="The topic 't' cannot be named so"):
+        Renaming(template).target("t")
+
+
+def test_configurations_differ_by_key() -> None:
+    assert config_differences({"a": "1", "b": "2"}, {"b": "3", "c": "4", "a": "1"}) == {
+        "b": ("2", "3"),
+        "c": (None, "4"),
+    }
