@@ -60,9 +60,11 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """``ranges`` are of source topics with these ids; none when the round is over."""
+    """``ranges`` are of source topics with these ids; none when the round is over. ``token`` is the
+    plan's own: what is written by another plan of that number has another one."""
 
     number: int = 0
+    token: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     ranges: tuple[OffsetRange, ...] = ()
 
@@ -169,6 +171,7 @@ class Mirrors:
         return MirrorPayload(
             source=state.source or "",
             round=state.round.number,
+            token=state.round.token,
             topics={
                 topic: PlannedTopicPayload(id=state.round.topic_ids[topic], ranges=ranges)
                 for topic, ranges in topics.items()
@@ -180,6 +183,7 @@ class Mirrors:
 def _round(payload: MirrorPayload) -> PlannedRound:
     return PlannedRound(
         payload.round,
+        payload.token,
         {topic: planned.id for topic, planned in payload.topics.items()},
         tuple(
             OffsetRange(TopicPartition(topic, partition), start, end)

@@ -70,6 +70,7 @@ class MirrorPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     source: str
     round: NonNegative = 0
+    token: NonNegative = 0  # of the round's plan
     topics: dict[str, PlannedTopicPayload] = {}
     changed_us: int
 

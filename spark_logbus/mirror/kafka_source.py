@@ -15,9 +15,9 @@ from typing import Any, Final
 from spark_logbus.errors import (
     BrokerUnavailableError,
     ConfigError,
-    DataLossError,
     InvalidRequestError,
     LogbusError,
+    OffsetOutOfRangeError,
     TopicRecreatedError,
     UnknownTopicError,
 )
@@ -217,10 +217,7 @@ class KafkaSource:
         message = f"It was not possible to {what} in {self.name}: {reason.str()}."
         codes = self._library.KafkaError
         if reason.code() in (codes.OFFSET_OUT_OF_RANGE, codes._AUTO_OFFSET_RESET):
-            return DataLossError(
-                f"{message} Kafka deleted records before they were copied. Run the mirror with "
-                "--allow-gaps to copy what is left."
-            )
+            return OffsetOutOfRangeError(f"{message} Kafka deleted them since they were planned.")
         if reason.retriable() or reason.code() < 0:  # librdkafka's own: the network's
             return BrokerUnavailableError(message)
         if reason.code() in (codes.UNKNOWN_TOPIC_OR_PART, codes.UNKNOWN_TOPIC_ID):

@@ -8,19 +8,18 @@ its partitions are written, and the plan is taken away.
 Whoever finds a plan asks first if it is decided. If it is, the round is noted; else it is done
 anew. Where its topics are not there any more, a decision that nothing was written closes the round,
 so that no slow process can carry the old plan out, and another plan is made. The numbers of writes
-tell which it was: those of such decisions are odd.
+tell which it was (see ``write_numbers``).
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from spark_logbus.client import Admin, AtomicWrites, Cluster, Commit, RangeReader, WriteIdentity
 from spark_logbus.coordination.mirrors import (
@@ -30,10 +29,16 @@ from spark_logbus.coordination.mirrors import (
     PlannedRound,
     Point,
 )
-from spark_logbus.errors import BrokerUnavailableError, LockHeldError, LogbusError
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    CoordinationError,
+    DataLossError,
+    LockHeldError,
+    LogbusError,
+)
 from spark_logbus.mirror.administration import mirror_lock
 from spark_logbus.mirror.config import MirrorConfig
-from spark_logbus.mirror.plan import in_turn, new_records, planned
+from spark_logbus.mirror.plan import in_turn, new_records, planned, unreadable
 from spark_logbus.mirror.points import (
     PlacedRun,
     extended,
@@ -44,13 +49,12 @@ from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source, SourceTopic
 from spark_logbus.mirror.staging import ATTEMPT, CopiedPartition, StagedRound, Stager
 from spark_logbus.mirror.targets import Targets
+from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
 from spark_logbus.model import Earliest, Latest, OffsetRange, TopicPartition
-from spark_logbus.record.stage_id import MAX_WRITE, stage_id
+from spark_logbus.record.stage_id import stage_id
 from spark_logbus.zookeeper import Session
 
 logger = logging.getLogger(__name__)
-
-_CLOSES: Final = 1  # the bit of a write's number that says that its decision closes a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,31 +181,41 @@ class Mirror:
         if ranges:
             ranges = self._source.cut(ranges, max_bytes=self.config.round_bytes)
             self._last = ranges[-1].topic_partition
-        number = self._state.round.number + bool(ranges)
-        self._write(MirrorState(self._source.name, planned(number, ranges, topics), topics))
+        after = replace(self._state, source=self._source.name, topics=topics)
+        if ranges:
+            number = self._state.round.number + 1
+            after = replace(after, round=planned(number, ranges, topics, token=new_token()))
+        self._write(after)
         self._in_doubt = False
         return bool(ranges)
 
     def stage_round(self) -> StagedRound:
         """Read and stage the round that is planned."""
-        write = secrets.randbelow(MAX_WRITE) & ~_CLOSES
+        write = new_write(self._state.round.token)
         try:
             return self._stager.stage(
                 self._state.round, self._state.topics, self._schema_ids, write=write
             )
         except BaseException:
+            self._in_doubt = True  # whether the source still has what is planned
             self._writes.discard(write)
             raise
 
     def commit_round(self, staged: StagedRound) -> Commit:
         """Have the round decided, with what was staged unless it was decided before."""
-        self._lock.check()
+        try:
+            self._lock.check()
+        except LockHeldError as error:
+            raise CoordinationError(
+                f"Round {self._state.round.number} was staged and is not committed. {error}"
+            ) from error
         self._in_doubt = True
         return self._writes.commit(self._identity(), staged.write, [staged.task])
 
     def note_round(self, commit: Commit, staged: StagedRound | None) -> RoundReport:
         """Write down how far the copy has come. ``staged`` is None where another process did it.
         BrokerUnavailableError while not all of the round is visible."""
+        self._require_own(commit)
         if not commit.visible:
             raise BrokerUnavailableError(
                 f"Round {self._state.round.number} is committed; some of it becomes visible when "
@@ -215,10 +229,9 @@ class Mirror:
             records = sum(part.records for part in parts)
             report = replace(report, records=records, size_bytes=staged.task.size_bytes)
         topics = dict(self._state.topics)
-        if not commit.write & _CLOSES:
+        if not closes_round(commit.write):
             topics |= self._with_points(done, commit.write, staged)
-        after = PlannedRound(done.number)
-        self._write(replace(self._state, round=after, topics=topics))
+        self._write(replace(self._state, round=PlannedRound(done.number), topics=topics))
         self._in_doubt = False
         for each, part in {} if staged is None else staged.copied.items():
             if part.time_us is not None:
@@ -270,22 +283,30 @@ class Mirror:
         if commit is not None:
             return self.note_round(commit, None)
         found = self._source.topics(self.config.topics)
-        gone = [
-            name
-            for name, topic_id in self._state.round.topic_ids.items()
-            if name not in found or found[name].topic_id != topic_id
-            or name not in self._state.topics
-        ]  # fmt: skip
+        gone = unreadable(self._state.round, self._state.topics, found)
         if gone:
             logger.warning(
-                "Round %d is planned anew, without %s.", self._state.round.number, ", ".join(gone)
-            )
-            write = secrets.randbelow(MAX_WRITE) | _CLOSES
+                "Round %d is planned anew, for the source does not have %s any more.",
+                self._state.round.number, ", ".join(map(str, gone)),
+            )  # fmt: skip
+            write = new_write(self._state.round.token, closes=True)
             return self.note_round(self._writes.commit(self._identity(), write, []), None)
         self._copy_schemas(found)
         self._found = found
         self._in_doubt = False
         return None
+
+    def _require_own(self, commit: Commit) -> None:
+        """The commit is of the plan that stands, unless ZooKeeper's nodes of the mirror are not
+        those that it wrote last."""
+        now = self._state.round
+        if commit.version != now.number or not is_of(commit.write, now.token):
+            raise DataLossError(
+                f"The mirror {self.config.name!r} has committed another round {commit.version}, "
+                f"and its state in ZooKeeper is at round {now.number}: that was removed, or is of "
+                "a backup. What it has copied is not known any more; copy into topics of another "
+                "name, by a mirror of another name (--name, --rename)."
+            )
 
     def _copy_schemas(self, found: Mapping[str, SourceTopic]) -> None:
         self._schema_ids = {

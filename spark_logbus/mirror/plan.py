@@ -62,6 +62,27 @@ def new_records(
     return NewRecords(tuple(ranges), tuple(lost))
 
 
+def unreadable(
+    round_: PlannedRound, known: Mapping[str, MirroredTopic], found: Mapping[str, SourceTopic]
+) -> list[OffsetRange]:
+    """The ranges of a plan that cannot be read as they were planned: their topic is gone, is
+    another one, or was forgotten, or their records are not all there any more."""
+    gone = []
+    for each in round_.ranges:
+        name, partition = each.topic_partition.topic, each.topic_partition.partition
+        topic = found.get(name)
+        span = None if topic is None else topic.spans.get(partition)
+        if (
+            topic is None
+            or span is None
+            or name not in known
+            or topic.topic_id != round_.topic_ids[name]
+            or not span.start <= each.start <= each.end <= span.end
+        ):
+            gone.append(each)
+    return gone
+
+
 def require_same(name: str, known: MirroredTopic, found: SourceTopic) -> None:
     """TopicRecreatedError for another topic of that name."""
     if known.topic_id != found.topic_id:
@@ -84,12 +105,15 @@ def in_turn(
 
 
 def planned(
-    number: int, ranges: Sequence[OffsetRange], topics: Mapping[str, MirroredTopic]
+    number: int,
+    ranges: Sequence[OffsetRange],
+    topics: Mapping[str, MirroredTopic],
+    *,
+    token: int,
 ) -> PlannedRound:
     names = {each.topic_partition.topic for each in ranges}
-    return PlannedRound(
-        number, {name: topics[name].topic_id for name in sorted(names)}, tuple(sorted(ranges))
-    )
+    topic_ids = {name: topics[name].topic_id for name in sorted(names)}
+    return PlannedRound(number, token, topic_ids, tuple(sorted(ranges)))
 
 
 def shares(sizes: Mapping[OffsetRange, int], *, max_bytes: int) -> dict[OffsetRange, int]:

@@ -9,6 +9,7 @@ from typing import Final
 from spark_logbus.errors import (
     LockHeldError,
     LogbusError,
+    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     StagedDataLostError,
     UnknownProducerError,
@@ -18,8 +19,14 @@ from spark_logbus.mirror.staging import StoppedError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 
-# What was staged is gone, as with the disk of a broker: the round is done anew.
-_DONE_ANEW: Final = (StagedDataLostError, OutOfOrderSequenceError, UnknownProducerError)
+# What was staged is gone, as with the disk of a broker: the round is done anew. Or what was to be
+# read is: the next try finds out, and says what is lost.
+_DONE_ANEW: Final = (
+    StagedDataLostError,
+    OutOfOrderSequenceError,
+    UnknownProducerError,
+    OffsetOutOfRangeError,
+)
 
 
 @dataclass(frozen=True, slots=True)

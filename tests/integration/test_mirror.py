@@ -10,6 +10,7 @@ from spark_logbus.client import Admin, Consumer, ConsumerConfig, Producer
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.mirrors import Mirrors
 from spark_logbus.errors import (
+    CoordinationError,
     DataLossError,
     GroupHeldError,
     InvalidRequestError,
@@ -125,6 +126,12 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(pair: Pair) -> None:
 # -- what is lost, or is another topic ----------------------------------------------------
 
 
+def produce_in_segments(pair: Pair, topic: str) -> None:
+    """2,000 records; an append is never cut over segments, so they come in several."""
+    for _ in range(10):
+        pair.produce(topic, 200)
+
+
 def delete_the_first(pair: Pair, topic: str) -> int:
     """Have retention delete what is not in the last segments; where the log begins then."""
     Admin(pair.source).alter_topic(topic, put={"retention.bytes": "20000"})
@@ -137,7 +144,7 @@ def test_records_deleted_before_they_are_copied_are_told(pair: Pair) -> None:
     pair.produce(topic, 100)
     with pair.mirror(topic) as mirror:
         copy_all(mirror)
-        pair.produce(topic, 2_000)
+        produce_in_segments(pair, topic)
         start = delete_the_first(pair, topic)
         with pytest.raises(DataLossError, match=rf"deleted {topic}-0\[100, \d+\).*--allow-gaps"):
             mirror.copy_round()
@@ -147,6 +154,34 @@ def test_records_deleted_before_they_are_copied_are_told(pair: Pair) -> None:
     left = records(pair.source, topic)
     assert len(left) <= 2_100 - start
     assert records(pair.target, topic)[100:] == left
+
+
+def test_a_round_whose_records_went_before_it_was_done_is_planned_anew(pair: Pair) -> None:
+    topic = pair.topic(partitions=1, segment_bytes="16384")
+    produce_in_segments(pair, topic)
+    with pair.mirror(topic, round_bytes=10_000) as mirror:
+        assert mirror.plan_round()
+    delete_the_first(pair, topic)
+    with pair.mirror(topic) as mirror, pytest.raises(DataLossError, match=r"deleted .*\[0, \d+\)"):
+        copy_all(mirror)
+    with pair.mirror(topic, allow_gaps=True) as mirror:
+        copy_all(mirror)
+    assert assert_equal(pair, topic) < 2_000
+
+
+def test_a_state_that_is_not_the_last_one_is_refused(pair: Pair) -> None:
+    """As that of a backup: what was copied since is not known."""
+    topic = pair.topic(partitions=1)
+    pair.produce(topic, 50)
+    with pair.mirror(topic) as mirror:
+        copy_all(mirror)
+        pair.produce(topic, 50)
+        first = mirror._state
+        copy_all(mirror)
+        mirror._mirrors.write(mirror.config.name, mirror._state, first)
+    with pair.mirror(topic) as mirror, pytest.raises(DataLossError, match="is of a backup"):
+        mirror.copy_round()
+    assert assert_equal(pair, topic) == 100
 
 
 def test_a_topic_that_was_created_again_is_not_mixed_with_the_first(pair: Pair) -> None:
@@ -220,11 +255,12 @@ def test_who_lost_the_mirror_to_another_writes_nothing(pair: Pair) -> None:
             copy_all(quick)
             pair.produce(topic, 50)
             copy_all(quick)
-            with pytest.raises(LockHeldError):
+            with pytest.raises(CoordinationError, match="was staged and is not committed"):
                 slow.commit_round(staged)
             commit = slow._writes.commit(slow._identity(), staged.write, [staged.task])
             assert not commit.committed
-            with pytest.raises(LockHeldError, match="another process runs"):
+            assert commit.version == 2
+            with pytest.raises(DataLossError, match=r"committed another round 2, .*is at round 1"):
                 slow.note_round(commit, staged)
     assert assert_equal(pair, topic) == 100
 

@@ -79,11 +79,13 @@ class Commit:
     """The outcome. ``committed`` is False when that version was committed before, by another
     attempt to write it; then nothing of this one is kept. ``visible``: all of what is committed
     can be read; otherwise it will be, as soon as the brokers that are away are back. ``write`` is
-    the number of the attempt that is committed, or of one of a later version."""
+    the number of the attempt that is committed, and ``version`` is its own, which may be a later
+    one."""
 
     committed: bool
     visible: bool = True
     write: int = 0
+    version: int = 0
 
 
 class AtomicWrites:
@@ -119,11 +121,11 @@ class AtomicWrites:
         if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
             self.discard(write)
-            return Commit(committed=False, visible=visible, write=standing.write)
+            return _standing(standing, visible=visible)
         visible = self._publish(identity.writer, decision, required=False, size_bytes=size_bytes)
         if visible:
             self._tidy(decision)
-        return Commit(committed=True, visible=visible, write=write)
+        return Commit(committed=True, visible=visible, write=write, version=identity.version)
 
     def find_committed(self, identity: WriteIdentity) -> Commit | None:
         """The commit of that version by any attempt, published as far as it can be; None if it is
@@ -132,7 +134,7 @@ class AtomicWrites:
         if standing is None:
             return None
         visible = self._publish(identity.writer, standing, required=False)
-        return Commit(committed=False, visible=visible, write=standing.write)
+        return _standing(standing, visible=visible)
 
     def abort(self, identity: WriteIdentity, write: int) -> bool:
         """Let the write never be committed, and drop what it has staged; False if it is committed
@@ -280,6 +282,10 @@ class AtomicWrites:
             with suppress(UnknownTopicError):
                 shares = [share for share in _shares(decision) if share.share.topic == topic]
                 self._publish_call.ask_all(action, shares, deadline=deadline)
+
+
+def _standing(decision: Decision, *, visible: bool) -> Commit:
+    return Commit(committed=False, visible=visible, write=decision.write, version=decision.version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ import pytest
 
 from spark_logbus.coordination.mirrors import MirroredTopic, Point
 from spark_logbus.errors import ConfigError, DataLossError, TopicRecreatedError
-from spark_logbus.mirror.plan import in_turn, new_records, planned, shares
+from spark_logbus.mirror.plan import in_turn, new_records, planned, shares, unreadable
 from spark_logbus.mirror.renaming import Renaming
 from spark_logbus.mirror.source import SourceTopic
 from spark_logbus.mirror.targets import config_differences
+from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span
+from spark_logbus.record.stage_id import MAX_WRITE
 
 
 def known(**positions: int) -> MirroredTopic:
@@ -72,7 +74,7 @@ def test_all_partitions_have_their_turn() -> None:
 
 def test_a_plan_is_of_the_topics_that_it_names() -> None:
     topics = {"t": known(p0=1), "another": known(p0=1)}
-    plan = planned(7, [part(1, 0, 2), part(0, 0, 1)], topics)
+    plan = planned(7, [part(1, 0, 2), part(0, 0, 1)], topics, token=5)
     assert plan.ranges == (part(0, 0, 1), part(1, 0, 2))
     assert plan.topic_ids == {"t": "id-1"}
 
@@ -117,3 +119,32 @@ def test_configurations_differ_by_key() -> None:
         "b": ("2", "3"),
         "c": (None, "4"),
     }
+
+
+@pytest.mark.parametrize(
+    ("topics", "gone"),
+    [
+        ({"t": found((0, 20))}, False),
+        ({"t": found((5, 10))}, False),
+        ({"t": found((6, 20))}, True),  # retention
+        ({"t": found((0, 9))}, True),  # a log that was lost
+        ({"t": found()}, True),
+        ({}, True),
+        ({"t": found((0, 20), topic_id="id-3")}, True),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_known(topics: dict[str, SourceTopic], gone: bool) -> None:
+    entries = {"t": known(p0=5)}
+    plan = planned(7, [part(0, 5, 10)], entries, token=5)
+    assert unreadable(plan, entries, topics) == ([part(0, 5, 10)] if gone else [])
+    assert unreadable(plan, {}, topics) == [part(0, 5, 10)]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_writes_number_tells_its_plan(closes: bool) -> None:
+    token = new_token()
+    write = new_write(token, closes=closes)
+    assert 0 <= write <= MAX_WRITE
+    assert is_of(write, token)
+    assert not is_of(write, token ^ 1)
+    assert closes_round(write) is closes
