@@ -269,7 +269,9 @@ def command_reference() -> str:
         command = loaded(name)
         inner = getattr(command, "commands", None)
         verbs = {f"{name} {each}": found for each, found in (inner or {}).items()}
-        for words, verb in (verbs or {name: command}).items():
+        if inner is None or command.invoke_without_command:
+            verbs = {name: command, **verbs}
+        for words, verb in verbs.items():
             sections += _verb(words, verb)
     return "\n".join(sections)
 

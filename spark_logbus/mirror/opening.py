@@ -15,11 +15,13 @@ from spark_logbus.mirror.source import Source
 from spark_logbus.zookeeper import Session
 
 # What fails for longer is told, and tried again by the mirror itself.
-_CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
+CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
 
 
 @contextmanager
-def source_at(*, zookeeper: str | None = None, kafka: str | None = None) -> Iterator[Source]:
+def source_at(
+    *, zookeeper: str | None = None, kafka: str | None = None, client: ClientConfig = CLIENT
+) -> Iterator[Source]:
     """The source at an address: one of the two. Raises what connecting does, and ConfigError where
     the library for Kafka is not installed."""
     if kafka is not None:
@@ -33,7 +35,7 @@ def source_at(*, zookeeper: str | None = None, kafka: str | None = None) -> Iter
             source.close()
         return
     with (
-        Cluster.from_zookeeper(zookeeper, _CLIENT) as cluster,
+        Cluster.from_zookeeper(zookeeper, client) as cluster,
         Session(str(cluster.zookeeper), client_name="mirror", expects_cluster=True) as session,
     ):
         yield LogbusSource(cluster, session)
@@ -46,13 +48,14 @@ def open_mirror(
     target: str,
     zookeeper: str | None = None,
     kafka: str | None = None,
+    client: ClientConfig = CLIENT,
 ) -> Iterator[Mirror]:
     """A mirror into the cluster of the ZooKeeper at ``target``, from the one at ``zookeeper`` or
     from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs it
-    already."""
+    already. ``client`` has the settings of its connections to logbus."""
     with ExitStack() as open_:
-        source = open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka))
-        cluster = open_.enter_context(Cluster.from_zookeeper(target, _CLIENT))
+        source = open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka, client=client))
+        cluster = open_.enter_context(Cluster.from_zookeeper(target, client))
         session = open_.enter_context(
             Session(target, client_name=f"mirror-{config.name}", expects_cluster=True)
         )

@@ -21,6 +21,7 @@ from spark_logbus.client import (
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.mirror import Mirror, MirrorConfig, Renaming, open_mirror
 from spark_logbus.mirror.mirror import RoundReport
+from spark_logbus.mirror.opening import CLIENT
 from spark_logbus.model import Compression, Earliest, Latest, OffsetRange, TopicPartition
 from spark_logbus.record.format import HEADER_SIZE
 from spark_logbus.selection import Selection, Topics
@@ -97,6 +98,7 @@ class Pair:
         *,
         name: str | None = None,
         rename: str = "{topic}",
+        client: ClientConfig = CLIENT,
         **settings: Any,
     ) -> Iterator[Mirror]:
         """A mirror of that name, by default of the first topic's."""
@@ -107,7 +109,10 @@ class Pair:
             name=name or "mirror", topics=topics, renaming=Renaming(rename), **settings
         )
         with open_mirror(
-            config, target=self.target_zookeeper, zookeeper=self.source_zookeeper
+            config,
+            target=self.target_zookeeper,
+            zookeeper=self.source_zookeeper,
+            client=client,
         ) as opened:
             yield opened
 

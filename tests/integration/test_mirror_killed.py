@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import Producer
+from spark_logbus.client import ClientConfig, Producer
 from spark_logbus.coordination.mirrors import Mirrors
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.processes import spawn
@@ -215,14 +215,14 @@ class Heard(Listener):
         )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("which", ["source", "target"])
+@pytest.mark.parametrize("which", ["source", pytest.param("target", marks=pytest.mark.long)])
 def test_a_mirror_waits_for_a_broker_that_is_away(pair: Pair, which: str) -> None:
     topic = pair.topic(partitions=2)
     pair.produce(topic, 200)
     heard = Heard()
     broker: BrokerProcess = getattr(pair, f"{which}_broker")
-    with pair.mirror(topic, retry_max_ms=500) as mirror:
+    impatient = ClientConfig(retry_deadline_ms=2_000)
+    with pair.mirror(topic, retry_max_ms=500, client=impatient) as mirror:
         thread = threading.Thread(
             target=run_mirror, args=(mirror,), kwargs={"once": False, "listener": heard}
         )
