@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spark_logbus.selection import Selection
     from spark_logbus.zookeeper import Session
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _DEFAULT_NAME: Final = "mirror"
 
@@ -219,8 +219,8 @@ def offsets(
 ) -> None:
     """Carry a group's committed offsets over to the copies; a dry run unless --execute is given.
 
-    A group that goes on there reads every record that it has not read in the source. Where offsets
-    of compacted topics are not known exactly (~), it may read some again.
+    A group that goes on there reads every record that it has not read in the source. Where an
+    offset of a compacted topic is inexact, it may read some again.
 
     \b
     Example:

@@ -322,7 +322,7 @@ class Mirror:
         """The entries of the round's topics with the points that it adds."""
         known = self._state.topics  # but for one that was forgotten meanwhile
         topics = {name: known[name] for name in done.topic_ids if name in known}
-        ranges = [each for each in done.ranges if each.topic_partition.topic in topics]
+        ranges = [each for each in done.ranges if _is_open(each, topics)]
         targets = {each: _in_target(each, topics) for each in ranges}
         ids = {entry.target: entry.target_id for entry in topics.values()}
         ends = self._admin.list_offsets(dict.fromkeys(targets.values(), Latest()), topic_ids=ids)
@@ -366,3 +366,9 @@ class Mirror:
 
 def _in_target(each: OffsetRange, topics: Mapping[str, MirroredTopic]) -> TopicPartition:
     return TopicPartition(topics[each.topic_partition.topic].target, each.topic_partition.partition)
+
+
+def _is_open(each: OffsetRange, topics: Mapping[str, MirroredTopic]) -> bool:
+    """False of a range that was noted by an earlier process, which did not come to the end."""
+    entry = topics.get(each.topic_partition.topic)
+    return entry is not None and entry.points[each.topic_partition.partition][-1].source < each.end

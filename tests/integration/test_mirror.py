@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -330,6 +331,27 @@ def test_a_round_of_a_process_that_died_keeps_groups_exact(pair: Pair) -> None:
     ):
         [row] = translate_group(f"mirror-{topic}", group, source=source, session=session)
     assert (row.new, row.exact) == (123, True)
+
+
+def test_the_end_of_a_round_is_noted_again_where_that_was_cut_short(pair: Pair) -> None:
+    """As of many topics, whose nodes do not fit into one transaction."""
+    first, second = pair.topic(partitions=1), pair.topic(partitions=1)
+    for topic in (first, second):
+        pair.produce(topic, 50)
+    topics = Topics((first, second))
+    with pair.mirror(topics, name="cut") as mirror:
+        assert mirror.plan_round()
+        before = mirror._state
+        staged = mirror.stage_round()
+        mirror.note_round(mirror.commit_round(staged), staged)
+        after = mirror._state
+        half = replace(before, topics={**before.topics, first: after.topics[first]})
+        mirror._mirrors.write("cut", after, half)
+    with pair.mirror(topics, name="cut") as mirror:
+        copy_all(mirror)
+        assert mirror._state == after
+    for topic in (first, second):
+        assert assert_equal(pair, topic) == 50
 
 
 def test_an_unknown_mirror_is_told_of_those_there_are(pair: Pair) -> None:
