@@ -52,7 +52,7 @@ class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": 
         _take_old_name(self)
 
 
-class LockPayload(msgspec.Struct, frozen=True, kw_only=True):
+class LockPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     holder: str
     since_us: int

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from spark_logbus.coordination import locks
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LockHeldError
 from spark_logbus.zookeeper import Session
@@ -72,6 +75,23 @@ def test_a_holder_whose_session_ended_lets_go(chroot: str) -> None:
         Lock(one, NAME, holder="a").acquire()
     with Session(chroot, client_name="two") as two, Lock(two, NAME, holder="b") as lock:
         lock.check()
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(
+    sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has not expired, and it is seen to be gone."""
+    one, two = sessions
+    tell = "from spark_logbus.coordination import process_identity as p; print(p.this_process())"
+    ended = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    monkeypatch.setattr(locks, "this_process", ended.stdout.strip)
+    killed = Lock(one, NAME, holder="a")
+    killed.acquire()
+    monkeypatch.undo()
+    with Lock(two, NAME, holder="b") as lock:
+        lock.check()
+        with pytest.raises(LockHeldError):
+            killed.check()
 
 
 def test_a_holder_whose_session_expired_finds_out(

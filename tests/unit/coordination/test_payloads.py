@@ -12,8 +12,11 @@ from spark_logbus.coordination.payloads import (
     ContentPayload,
     LastIdPayload,
     LockPayload,
+    MirroredTopicPayload,
+    MirrorPayload,
     OffsetPayload,
     OwnerPayload,
+    PlannedTopicPayload,
     RewindEpochPayload,
     RewindPayload,
     SchemaPayload,
@@ -53,6 +56,23 @@ EXAMPLES: list[tuple[msgspec.Struct, bytes]] = [
     (
         LockPayload(name="load /w/flights", holder="a load", since_us=1, token="9d1e"),
         b'{"name":"load /w/flights","holder":"a load","since_us":1,"token":"9d1e"}',
+    ),
+    (
+        MirrorPayload(
+            source="zk/a",
+            round=17,
+            token=5,
+            topics={"clicks": PlannedTopicPayload(id="5f0c", ranges={0: (40, 52)})},
+            changed_us=1,
+        ),
+        b'{"source":"zk/a","round":17,"token":5,"topics":{"clicks":{"id":"5f0c","ranges":'
+        b'{"0":[40,52]}}},"changed_us":1}',
+    ),
+    (
+        MirroredTopicPayload(
+            id="5f0c", target="main.clicks", target_id="77aa", points={0: [(10, 0), (40, 30)]}
+        ),
+        b'{"id":"5f0c","target":"main.clicks","target_id":"77aa","points":{"0":[[10,0],[40,30]]}}',
     ),
     (
         StatePayload(leader=1, leader_epoch=4, in_sync=[1]),
