@@ -109,7 +109,7 @@ class Mirror:
         self._mirrors = Mirrors(session)
         self._stopping = threading.Event()
         self._stager = Stager(source, target, readers=config.readers, stopping=self._stopping)
-        self._run = uuid.uuid4().hex
+        self._run = ""
         self._lock = mirror_lock(session, config.name, doing=f"a mirror of {source.name}")
         self._state = MirrorState(source.name, PlannedRound(), {})
         self._in_doubt = True  # whether a plan that stands may have been carried out
@@ -270,6 +270,7 @@ class Mirror:
 
     def _reload(self) -> None:
         self._state = self._mirrors.read(self.config.name)
+        self._run = uuid.uuid4().hex  # one that others have succeeded decides nothing any more
         self._in_doubt = True
 
     def _write(self, after: MirrorState) -> None:

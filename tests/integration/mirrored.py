@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,12 +21,14 @@ from spark_logbus.client import (
     RangeReader,
 )
 from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.local.processes import spawn
 from spark_logbus.mirror import Mirror, MirrorConfig, Renaming, open_mirror
 from spark_logbus.mirror.mirror import RoundReport
 from spark_logbus.mirror.opening import CLIENT
 from spark_logbus.model import Compression, Earliest, Latest, OffsetRange, TopicPartition
 from spark_logbus.record.format import HEADER_SIZE
 from spark_logbus.selection import Selection, Topics
+from tests.integration.spark_processes import environment
 from tests.servers.broker import broker_process
 
 _CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
@@ -115,6 +119,37 @@ class Pair:
             client=client,
         ) as opened:
             yield opened
+
+
+class MirrorProcess:
+    """A mirror in a process of its own; killed at the end of its block."""
+
+    def __init__(
+        self, words: list[str], log: Path, more_environment: Mapping[str, str] | None = None
+    ) -> None:
+        env = {**environment(), **(more_environment or {})}
+        self._process = spawn([sys.executable, "-m", *words], output=log, env=env)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def __enter__(self) -> MirrorProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def copy_all(mirror: Mirror) -> list[RoundReport]:

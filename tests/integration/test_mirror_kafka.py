@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.integration.mirrored import Found, Pair, copy_all, records, two_clusters
+from tests.integration.mirrored import Found, MirrorProcess, Pair, copy_all, records, two_clusters
 
 pytestmark = pytest.mark.slow
 
@@ -161,3 +164,27 @@ def test_a_topic_of_kafka_that_was_created_again_is_another(peer: Kafka, pair: P
         wait_until(listed, message="Kafka to know its topic")
         with pytest.raises(TopicRecreatedError, match="created again in the source"):
             copy_all(opened)
+
+
+def test_a_mirror_of_kafka_killed_at_random_times_copies_each_record_once(
+    peer: Kafka, pair: Pair, tmp_path: Path
+) -> None:
+    topic = "kafka-killed"
+    peer.create_topic(topic, partitions=2)
+    words = [
+        "spark_logbus.cli", "mirror", "--from-kafka", peer.bootstrap, "--topics", topic,
+        "--zookeeper", pair.target_zookeeper, "--name", f"mirror-{topic}", "--round-bytes", "1",
+    ]  # fmt: skip
+    dice, pause = random.Random(1), threading.Event()
+    sent: list[Found] = []
+    for number in range(8):
+        with MirrorProcess(words, tmp_path / f"log-{number}") as process:
+            until = dice.uniform(1.0, 3.0)
+            for _ in range(4):
+                sent += produce(peer, topic, len(sent), 600)
+                produce(peer, topic, 10**6, 100, aborted=True)
+                pause.wait(until / 4)
+            assert process.alive()
+    with mirror(peer, pair, topic) as opened:
+        copy_all(opened)
+    assert by_partition(sent) == records(pair.target, topic)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,20 @@ import pytest
 from spark_logbus.client import ClientConfig, Producer
 from spark_logbus.coordination.mirrors import Mirrors
 from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.local.processes import spawn
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.mirror import Listener, Progress, run_mirror
 from spark_logbus.mirror.points import translated
 from spark_logbus.zookeeper import Session
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.kill_points import KillPoints
-from tests.integration.mirrored import Pair, assert_equal, copy_all, spans, two_clusters
+from tests.integration.mirrored import (
+    MirrorProcess,
+    Pair,
+    assert_equal,
+    copy_all,
+    spans,
+    two_clusters,
+)
 from tests.integration.spark_processes import environment
 
 OWN_POINTS = ["planned", "half-staged", "committed", "noted"]
@@ -34,37 +39,6 @@ POINTS_OF_WRITES = ["staged", "prepared", "decided", "half-published", "publishe
 def pair(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with two_clusters(zookeeper.address, tmp_path_factory.mktemp("clusters")) as clusters:
         yield clusters
-
-
-class MirrorProcess:
-    """A mirror in a process of its own; killed at the end of its block."""
-
-    def __init__(
-        self, words: list[str], log: Path, more_environment: Mapping[str, str] | None = None
-    ) -> None:
-        env = {**environment(), **(more_environment or {})}
-        self._process = spawn([sys.executable, "-m", *words], output=log, env=env)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def terminate(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
-
-    def __enter__(self) -> MirrorProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
 
 def command(pair: Pair, topic: str, *more: str) -> list[str]:
