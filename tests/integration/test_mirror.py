@@ -42,6 +42,12 @@ def pair(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory)
         yield clusters
 
 
+def produce_in_segments(pair: Pair, topic: str) -> None:
+    """2,000 records; an append is never cut over segments, so they come in several."""
+    for _ in range(10):
+        pair.produce(topic, 200)
+
+
 # -- what is copied -----------------------------------------------------------------------
 
 
@@ -105,11 +111,11 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(pair: Pair) -> None:
         min_cleanable_dirty_ratio="0.01",
     )  # fmt: skip
     history = pair.source_broker.directory / "data" / f"{topic}-0" / "compaction"
-    pair.produce(topic, 2_000)
+    produce_in_segments(pair, topic)
     at = TopicPartition(topic, 0)
     with pair.mirror(topic, round_bytes=30_000) as mirror:
         mirror.copy_round()  # up to the middle of what compaction joins
-        pair.produce(topic, 2_000)
+        produce_in_segments(pair, topic)
         wait_until(history.exists, message="a compaction")
         wait_until(lambda: len(records(pair.source, topic)) < 1_000, message="a shorter log")
         copied = records(pair.target, topic)
@@ -125,12 +131,6 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(pair: Pair) -> None:
 
 
 # -- what is lost, or is another topic ----------------------------------------------------
-
-
-def produce_in_segments(pair: Pair, topic: str) -> None:
-    """2,000 records; an append is never cut over segments, so they come in several."""
-    for _ in range(10):
-        pair.produce(topic, 200)
 
 
 def delete_the_first(pair: Pair, topic: str) -> int:

@@ -62,7 +62,7 @@ def schema_ids(zookeeper: str, subject: str) -> list[int]:
         return SchemaRegistry(session).schema_ids(subject)
 
 
-@pytest.mark.parametrize("encoding", ["columns", "avro"])
+@pytest.mark.parametrize("encoding", ["columns", pytest.param("avro", marks=pytest.mark.long)])
 def test_rows_and_their_schemas_are_copied(pair: Pair, encoding: str) -> None:
     """Also a version that comes while the mirror runs, and under another name of the topic."""
     register(pair.source_zookeeper, "others", "long")  # so that ids do not begin at 1
@@ -101,6 +101,7 @@ def test_ids_that_are_taken_are_given_anew(pair: Pair) -> None:
     assert assert_equal(pair, topic) == 150
 
 
+@pytest.mark.long
 def test_values_that_hold_ids_need_the_same_ones(pair: Pair) -> None:
     topic = created(pair, "avro")
     with Producer(pair.source) as producer:
@@ -120,6 +121,7 @@ def test_values_that_hold_ids_need_the_same_ones(pair: Pair) -> None:
         copy_all(mirror)
 
 
+@pytest.mark.long
 def test_schemas_are_copied_with_those_they_refer_to(pair: Pair) -> None:
     register(pair.source_zookeeper, "code", CODE)
     wrapped = {"type": "record", "name": "Wrapped", "fields": [{"name": "code", "type": "Code"}]}
@@ -135,6 +137,7 @@ def test_schemas_are_copied_with_those_they_refer_to(pair: Pair) -> None:
     assert schema_ids(pair.target_zookeeper, "code") == [1]
 
 
+@pytest.mark.long
 def test_another_schema_under_the_same_version_is_refused(pair: Pair) -> None:
     topic = created(pair, "columns")
     register(pair.target_zookeeper, f"{topic}-value", NEWER)
