@@ -1,66 +1,230 @@
-"""Load a topic's new records into date-partitioned Parquet, data and offsets together.
+"""Load a topic's new records into Parquet or ORC, data and offsets together.
 
     spark-submit load_warehouse.py --topic flights --warehouse /data/warehouse
 
 Run it as often as new records should come in. A load that is killed at any point loses nothing
 and leaves nothing twice: run it again. How that works is told in ``spark_logbus.load.warehouse``.
+
+Exit codes: 0 loaded, or nothing was new; 1 failed; 2 options that cannot be used.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from spark_logbus.errors import LogbusError
-from spark_logbus.load import LoadConfig, Loaded, run_load
+from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.load import (
+    Commit,
+    FileFormat,
+    LayoutChoice,
+    LoadConfig,
+    Loaded,
+    Period,
+    Steps,
+    run_load,
+)
+from spark_logbus.load.commits import DEAD_LETTERS
+from spark_logbus.load.config import COMPRESSIONS
+from spark_logbus.load.planning import first_start, last_end
+from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
 from spark_logbus.zookeeper import default_connect
 
 
-def parse_arguments(argv: list[str] | None = None) -> LoadConfig:
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How the job tells its outcome."""
+
+    as_json: bool = False
+    nothing_new_code: int = 0
+
+
+def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
+    """ConfigError and InvalidNameError say what is wrong with a value."""
     parser = argparse.ArgumentParser(
         prog="load_warehouse.py",
-        description="Load a topic's new records into date-partitioned Parquet.",
+        description="Load a topic's new records into Parquet or ORC.",
+        epilog="Exit codes: 0 loaded, or nothing was new (see --nothing-new-exit-code); 1 failed; "
+        "2 options that cannot be used.",
     )
     parser.add_argument("--topic", required=True)
     parser.add_argument("--warehouse", required=True, help="directory, local or hdfs://...")
     parser.add_argument("--zookeeper", default=default_connect())
     parser.add_argument("--group", help="also show the progress as this group's offsets")
-    parser.add_argument(
+    _add_values(parser.add_argument_group("values"))
+    _add_bounds(parser.add_argument_group("bounds of a load"))
+    _add_layout(parser.add_argument_group("layout, which a warehouse keeps from its first load on"))
+    _add_output(parser.add_argument_group("output"))
+    args = parser.parse_args(argv)
+    check_name("topic", args.topic)
+    if args.group:
+        check_name("group", args.group)
+    columns = args.partition_columns
+    config = LoadConfig(
+        args.topic,
+        args.warehouse,
+        args.zookeeper,
+        json_schema=args.json_schema,
+        allow_gaps=args.allow_gaps,
+        group=args.group,
+        drop_value=args.drop_value,
+        layout=LayoutChoice(
+            period=None if args.partition_by is None else Period(args.partition_by),
+            prefix=args.partition_prefix,
+            columns=None if columns is None else tuple(filter(None, columns.split(","))),
+            event_time=args.event_time,
+            format=None if args.format is None else FileFormat(args.format),
+        ),
+        compression=args.compression,
+        start=args.start,
+        until=args.until,
+        max_records=args.max_records,
+        max_bytes=args.max_bytes,
+        avro_schema=None if args.avro_schema is None else _text(args.avro_schema),
+        dead_letters=args.dead_letters,
+        compact=args.compact,
+        audit=args.audit,
+    )
+    # Before Spark starts.
+    if config.start is not None:
+        first_start(config.start)
+    if config.until is not None:
+        last_end(config.until)
+    return config, Output(args.json, args.nothing_new_exit_code)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
+
+
+def _add_values(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--json-schema", help='fields of JSON values as columns: "carrier string, delay int"'
     )
-    parser.add_argument(
+    group.add_argument(
+        "--avro-schema",
+        metavar="FILE",
+        help="schema of Avro values, whose fields become columns, for topics without a schema",
+    )
+    group.add_argument(
         "--drop-value",
         action="store_true",
-        help="keep of JSON values only the fields of --json-schema, for good",
+        help="keep of values only the fields of --json-schema or --avro-schema, for good",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--dead-letters",
+        action="store_true",
+        help="keep records whose values do not decode apart, with the reason, in "
+        f"<warehouse>/<topic>/{DEAD_LETTERS}",
+    )
+
+
+def _add_bounds(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--from",
+        dest="start",
+        metavar="WHERE",
+        help="where the first load begins: a time (2013-12-01T05:00Z), earliest, -1000 records, "
+        """'-10 minutes', or offsets as JSON ({"topic": {"0": 23}})""",
+    )
+    group.add_argument("--until", metavar="WHERE", help="where this load ends at the latest")
+    group.add_argument("--max-records", type=int, help="of this load; the next one goes on")
+    group.add_argument("--max-bytes", type=int, help="of this load, about; the next one goes on")
+    group.add_argument(
         "--allow-gaps",
         action="store_true",
         help="go on after records that retention deleted before they were loaded, and over "
         "offsets without a record in a topic that is no longer compacted",
     )
-    parser.add_argument(
+
+
+def _add_layout(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--partition-by",
+        choices=[period.value for period in Period],
+        help="directories of that much event time, in UTC (default: day)",
+    )
+    group.add_argument(
+        "--event-time",
+        "--date-column",
+        metavar="SQL",
+        help="a field of the value, or an expression, that is a timestamp or a date "
+        "(default: timestamp, the record's own)",
+    )
+    group.add_argument(
+        "--partition-columns",
+        metavar="A,B",
+        help="columns whose values become directories below those of the event time",
+    )
+    group.add_argument(
+        "--partition-prefix",
+        metavar="TEXT",
+        help="before the names date, hour and month, where values have a field of that name",
+    )
+    group.add_argument(
+        "--format",
+        choices=[each.value for each in FileFormat],
+        help="of the files (default: parquet)",
+    )
+    group.add_argument(
+        "--compression", choices=COMPRESSIONS, help="of the files; may change from load to load"
+    )
+    group.add_argument(
+        "--compact",
+        type=int,
+        nargs="?",
+        const=DEFAULT_FILES,
+        metavar="FILES",
+        help="after the load, rewrite the small files of each directory that has so many of them "
+        f"(default: {DEFAULT_FILES}) as one",
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--json", action="store_true", help="the report as one line of JSON, without a table"
+    )
+    group.add_argument(
         "--audit",
         action="store_true",
         help="publish how many records were loaded, for `logbus audit`",
     )
-    args = parser.parse_args(argv)
-    check_name("topic", args.topic)
-    if args.group:
-        check_name("group", args.group)
-    return LoadConfig(**vars(args))
+    group.add_argument(
+        "--nothing-new-exit-code",
+        type=int,
+        default=0,
+        metavar="CODE",
+        help="end with this code where nothing was new (Airflow skips a task that ends with 99)",
+    )
 
 
 def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
+    """The outcome for a person."""
     commit = loaded.commit
-    if commit is None:
+    if commit is None or loaded.nothing_new:
         console.print(f"Nothing new in {config.topic}; the warehouse is up to date.")
-        return
+    else:
+        _report_commit(console, config, loaded, commit)
+    if loaded.files_replaced:
+        console.print(
+            f"{loaded.files_replaced:,} small files were rewritten as {loaded.files_rewritten:,}.",
+            highlight=False,
+        )
+
+
+def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit: Commit) -> None:
     table = Table(
         "partition", "from", "to", "offsets", title=f"Load {commit.number} of {config.topic}"
     )
@@ -71,11 +235,24 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
             str(r.topic_partition.partition), f"{r.start:,}", f"{r.end:,}", f"{r.count:,}"
         )
     console.print(table)
+    times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in loaded.steps.items())
     console.print(
-        f"{commit.records:,} records in {len(commit.files):,} files under {loaded.path}, "
-        f"{loaded.seconds:.1f} s.",
+        f"{commit.records:,} records in {len(commit.files):,} files "
+        f"({loaded.size_bytes:,} bytes) under {loaded.path}, {loaded.seconds:.1f} s ({times}).",
         highlight=False,
     )
+    if loaded.without_event_time:
+        console.print(
+            f"{loaded.without_event_time:,} of them have no event time; they are in "
+            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
+            highlight=False,
+        )
+    if commit.dead_letters:
+        console.print(
+            f"{commit.dead_letters:,} records did not decode; they are in "
+            f"{loaded.path}/{DEAD_LETTERS}.",
+            highlight=False,
+        )
     if config.group is not None:
         console.print(f"Group {config.group} in ZooKeeper stands at the end of this load.")
 
@@ -83,7 +260,21 @@ def report(console: Console, config: LoadConfig, loaded: Loaded) -> None:
 def main(argv: list[str] | None = None) -> int:
     console = Console(soft_wrap=True)
     try:
-        config = parse_arguments(argv)
+        config, output = parse_arguments(argv)
+        with console.status("start Spark") as status:
+            loaded = _load(config, Steps(lambda step: status.update(f"{config.topic}: {step}")))
+    except LogbusError as error:
+        console.print(f"[bold red]The load failed:[/] {escape(str(error))}", highlight=False)
+        return 1
+    if output.as_json:
+        print(json.dumps(loaded.to_json()))
+    else:
+        report(console, config, loaded)
+    return output.nothing_new_code if loaded.nothing_new else 0
+
+
+def _load(config: LoadConfig, steps: Steps) -> Loaded:
+    with steps.step("start Spark"):
         spark = (
             SparkSession.builder.appName(f"load {config.topic}")
             .config("spark.sql.session.timeZone", "UTC")
@@ -91,14 +282,10 @@ def main(argv: list[str] | None = None) -> int:
             .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             .getOrCreate()
         )
-        try:
-            report(console, config, run_load(spark, config))
-        finally:
-            spark.stop()
-    except LogbusError as error:
-        console.print(f"[bold red]The load failed:[/] {error}", highlight=False)
-        return 1
-    return 0
+    try:
+        return run_load(spark, config, steps)
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -96,10 +96,15 @@ def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
 def _rows(path: Path) -> pa.Table:
     # Imported here: who audits no warehouse does without.
     import pyarrow.parquet as pq
+    from pyarrow import orc
 
     columns = ["partition", "offset", "timestamp"]
-    files = sorted(path.glob("date=*/*.parquet"))
-    tables = [pq.ParquetFile(file).read(columns=columns) for file in files]
+    utc = pa.timestamp("us", "UTC")
+    tables = []
+    for file in _files(path):
+        opened = orc.ORCFile(file) if file.suffix == ".orc" else pq.ParquetFile(file)
+        table = opened.read(columns=columns).select(columns)
+        tables.append(table.set_column(2, "timestamp", table.column("timestamp").cast(utc)))
     if not tables:
         return pa.table(
             {
@@ -109,6 +114,13 @@ def _rows(path: Path) -> pa.Table:
             }
         )
     return pa.concat_tables(tables)
+
+
+def _files(path: Path) -> list[Path]:
+    """Of all records that are in, in any layout; those whose values did not decode stand apart."""
+    apart = path / "_logbus"
+    visible = (each for each in path.rglob("part-*") if apart not in each.parents)
+    return sorted([*visible, *apart.glob("dead_letters/part-*")])
 
 
 def _numbers(column: Any) -> npt.NDArray[np.int64]:

@@ -2,18 +2,34 @@
 
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.completeness import SparkCounts
-from spark_logbus.load.hadoop import WarehouseError
-from spark_logbus.load.load import LoadConfig, Loaded, run_load
+from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.hadoop import UnsuitableFilesystemError, WarehouseError
+from spark_logbus.load.layout import (
+    FileFormat,
+    Layout,
+    LayoutChangedError,
+    LayoutChoice,
+    Period,
+)
+from spark_logbus.load.load import Loaded, run_load
 from spark_logbus.load.schema import IncompatibleSchemaError
+from spark_logbus.load.steps import Steps
 from spark_logbus.load.warehouse import SupersededError, Warehouse
 
 __all__ = [
     "Commit",
+    "FileFormat",
     "IncompatibleSchemaError",
+    "Layout",
+    "LayoutChangedError",
+    "LayoutChoice",
     "LoadConfig",
     "Loaded",
+    "Period",
     "SparkCounts",
+    "Steps",
     "SupersededError",
+    "UnsuitableFilesystemError",
     "Warehouse",
     "WarehouseError",
     "run_load",

@@ -1,18 +1,27 @@
 """The commit file of one load: the offsets that are in, the files that hold them, and the
-schema that the warehouse has with them."""
+schema and layout that the warehouse has with them.
+
+A commit that an earlier release can go on from is written in format 1, as that release did. What
+it must not overlook makes it format 2, which it refuses: another layout than by day, dead letters,
+and files that take the place of others.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.types import StructType
 
 from spark_logbus.load.hadoop import WarehouseError
+from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout
 from spark_logbus.model import OffsetRange, TopicPartition
 
-COMMIT_VERSION = 1
+COMMIT_VERSION = 2
+#: Records whose values do not decode; readers of the warehouse do not look there.
+DEAD_LETTERS = "_logbus/dead_letters"
 _DIGITS = 20
 _SUFFIX = ".json"
 
@@ -30,7 +39,12 @@ class Commit:
     files: tuple[str, ...]  # relative to the topic's directory: date=.../part-...
 
     schema: StructType | None = None
-    """Of this load and all before it, without the date. Earlier releases did not keep it."""
+    """Of this load and all before it, without the columns of the period. Earlier releases did not
+    keep it."""
+
+    layout: Layout = DEFAULT_LAYOUT
+    dead_letters: int = 0  # beside the records, in files under DEAD_LETTERS
+    replaces: tuple[str, ...] = ()  # whose records are in ``files`` instead
 
     def __post_init__(self) -> None:
         if self.number < 1:
@@ -41,6 +55,12 @@ class Commit:
         """Sorts as the number does."""
         return f"{self.number:0{_DIGITS}d}{_SUFFIX}"
 
+    @property
+    def version(self) -> int:
+        """The oldest format that tells all of it."""
+        known = self.layout == DEFAULT_LAYOUT and not self.dead_letters and not self.replaces
+        return 1 if known else 2
+
     @staticmethod
     def staging_name(number: int, unique: str) -> str:
         return f"{number:0{_DIGITS}d}-{unique}"
@@ -48,7 +68,7 @@ class Commit:
     def to_json(self) -> str:
         return json.dumps(
             {
-                "version": COMMIT_VERSION,
+                "version": self.version,
                 "number": self.number,
                 "staging": self.staging,
                 "topic_id": self.topic_id,
@@ -60,21 +80,30 @@ class Commit:
                 "records": self.records,
                 "files": list(self.files),
                 "schema": None if self.schema is None else self.schema.jsonValue(),
+                **({} if self.version == 1 else self._added()),
             },
             indent=1,
         )
+
+    def _added(self) -> dict[str, Any]:
+        """What format 2 tells besides."""
+        return {
+            "layout": self.layout.to_json(),
+            "dead_letters": self.dead_letters,
+            "replaces": list(self.replaces),
+        }
 
     @staticmethod
     def from_json(topic: str, text: str) -> Commit:
         """Raises WarehouseError for what is no commit, or one of a newer release."""
         try:
             data = json.loads(text)
-            if data["version"] != COMMIT_VERSION:
+            if not 1 <= data["version"] <= COMMIT_VERSION:
                 raise WarehouseError(
                     f"Load {data['number']} was committed in format {data['version']}, this "
-                    f"release knows {COMMIT_VERSION}; use the newer one that wrote it."
+                    f"release knows up to {COMMIT_VERSION}; use the newer one that wrote it."
                 )
-            schema = data.get("schema")
+            schema, added = data.get("schema"), data["version"] > 1
             return Commit(
                 data["number"],
                 data["staging"],
@@ -87,6 +116,9 @@ class Commit:
                 data["records"],
                 tuple(data["files"]),
                 None if schema is None else StructType.fromJson(schema),
+                Layout.from_json(data["layout"]) if added else DEFAULT_LAYOUT,
+                data["dead_letters"] if added else 0,
+                tuple(data["replaces"]) if added else (),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WarehouseError(

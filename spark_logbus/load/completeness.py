@@ -16,7 +16,7 @@ from spark_logbus.audit.warehouse import SHOWN, Loads, OffsetSpan, doubled_note,
 from spark_logbus.client import Cluster
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.load.hadoop import translated
-from spark_logbus.load.reading import of_ranges
+from spark_logbus.load.reading import options_of
 from spark_logbus.load.warehouse import Warehouse
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -43,8 +43,9 @@ class SparkCounts:
     def _in_ranges(self, ranges: Sequence[OffsetRange], window_us: int) -> dict[int, Tally]:
         if not any(each.count for each in ranges):
             return {}
-        reader = of_ranges(self._spark.read, list(ranges), self._zookeeper, self._topic)
-        return tallies_of(reader.load().select("timestamp"), window_us=window_us)
+        options = options_of(ranges, self._zookeeper, self._topic)
+        frame = self._spark.read.format("logbus").options(**options).load()
+        return tallies_of(frame.select("timestamp"), window_us=window_us)
 
     def warehouse(self, root: str) -> Place:
         """The warehouse under ``root``. InvalidRequestError if no load was ever committed there."""
@@ -60,7 +61,7 @@ class SparkCounts:
         def read(window_us: int, since_us: int) -> Copy:
             plan = plan_count(self._cluster, self._topic, since_us=since_us)
             with translated(f"count the rows of {warehouse.path}"):
-                frame = self._spark.read.schema(_ROWS).parquet(warehouse.path)
+                frame = warehouse.rows(_ROWS)
                 tallies = tallies_of(frame, window_us=window_us)
                 notes = _offset_notes(frame, self._topic, loads)
             return Copy(

@@ -24,6 +24,41 @@ class WarehouseError(LogbusError):
     fault: ClassVar[Fault] = "data"
 
 
+class UnsuitableFilesystemError(WarehouseError):
+    """A rename is no single step there, so that no load could commit by one."""
+
+
+#: By the scheme of their paths, the stores of objects whose connectors copy and delete each file
+#: to rename it, or a directory file by file.
+_COPYING = {
+    "s3": "Amazon S3",
+    "s3a": "Amazon S3",
+    "s3n": "Amazon S3",
+    "gs": "Google Cloud Storage",
+    "wasb": "Azure Blob Storage",
+    "wasbs": "Azure Blob Storage",
+    "oss": "Alibaba OSS",
+    "cosn": "Tencent COS",
+    "obs": "Huawei OBS",
+    "swift": "OpenStack Swift",
+}
+_AZURE = ("abfs", "abfss")  # renames in one step with a hierarchical namespace alone
+
+
+def check_renames(scheme: str, path: str, *, hierarchical: bool = False) -> None:
+    """UnsuitableFilesystemError for a store that renames by copies (pure); ``hierarchical`` says
+    that Azure's storage account has a hierarchical namespace."""
+    store = _COPYING.get(scheme.lower())
+    if scheme.lower() in _AZURE and not hierarchical:
+        store = "an Azure storage account without hierarchical namespace"
+    if store is not None:
+        raise UnsuitableFilesystemError(
+            f"{path} is on {store}, where a rename copies files one by one, and a load commits by "
+            "a rename that happens at once or not at all. Load into HDFS, a local directory, or "
+            "Azure storage with a hierarchical namespace, and copy what is there."
+        )
+
+
 @contextmanager
 def translated(what: str) -> Iterator[None]:
     """Errors of Spark and of the JVM under it, as one readable WarehouseError."""
@@ -51,6 +86,11 @@ def reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def local_path(url: str) -> Path | None:
+    """That of a file or directory on this machine's own filesystem, as Hadoop writes it."""
+    return Path(url.removeprefix("file:")) if urlsplit(url).scheme == "file" else None
+
+
 class HadoopDirectory:
     """One directory; paths are given relative to it, with ``/``. Not thread-safe.
 
@@ -64,15 +104,24 @@ class HadoopDirectory:
         self._path_class: Any = jvm.org.apache.hadoop.fs.Path
         with translated(f"use the directory {path}"):
             given = self._path_class(path)
+            scheme = str(
+                given.toUri().getScheme()
+                or jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(self._conf).getScheme()
+            )
+            # Before its classes are asked for, which need not be there.
+            check_renames(scheme, path, hierarchical=True)
             self._fs: Any = given.getFileSystem(self._conf)
+            if scheme.lower() in _AZURE:
+                # Its connector has access control lists with such a namespace only.
+                capable = self._fs.hasPathCapability(given, "fs.capability.paths.acls")
+                check_renames(scheme, path, hierarchical=bool(capable))
             #: The same for every way to write it: absolute, with its scheme.
             self.root = str(self._fs.makeQualified(given).toString())
 
     @property
     def local(self) -> Path | None:
         """The directory itself where this machine's own filesystem holds it."""
-        parts = urlsplit(self.root)
-        return Path(self.root.removeprefix("file:")) if parts.scheme == "file" else None
+        return local_path(self.root)
 
     def absolute(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -91,6 +140,11 @@ class HadoopDirectory:
             if not self._fs.exists(path):
                 return []
             return sorted(str(one.getPath().getName()) for one in self._fs.listStatus(path))
+
+    def size_bytes(self, name: str) -> int:
+        """Of all files in a directory and those below it."""
+        with translated(f"look at {self.absolute(name)}"):
+            return int(self._fs.getContentSummary(self._path(name)).getLength())
 
     def read(self, name: str) -> str:
         with translated(f"read {self.absolute(name)}"):

@@ -6,32 +6,34 @@ import logging
 import os
 import platform
 import time
-import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.audit.counts import Tallies
 from spark_logbus.audit.report import Tier
 from spark_logbus.audit.reporter import AuditConfig, prepare, report_commit
-from spark_logbus.client import Admin, Bootstrap, Cluster
+from spark_logbus.client import Cluster
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
-from spark_logbus.errors import ConfigError, DataLossError, LogbusError
+from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commits import Commit
+from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.hadoop import translated
-from spark_logbus.load.reading import json_fields, parse_json, plan, read
-from spark_logbus.load.schema import merged
-from spark_logbus.load.tally import Observed, Tally, tally_of
-from spark_logbus.load.warehouse import Warehouse, without_date
+from spark_logbus.load.layout import settle
+from spark_logbus.load.planning import Source, look_up
+from spark_logbus.load.reading import Decoding
+from spark_logbus.load.small_files import stage_rewrite
+from spark_logbus.load.staging import Staging
+from spark_logbus.load.steps import Steps
+from spark_logbus.load.values import AvroFields, json_fields
+from spark_logbus.load.warehouse import Warehouse
 from spark_logbus.load.windows import tallies_of
-from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
-from spark_logbus.selection import Topics
-from spark_logbus.topic_schemas import VALUE_ENCODING
+from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 
 logger = logging.getLogger(__name__)
@@ -40,189 +42,160 @@ _AUDIT: Final = AuditConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class LoadConfig:
-    """The topic to load, and its target."""
+class Loaded:
+    """The outcome of one load; ``commit`` is None when there was none to make."""
 
     topic: str
-    warehouse: str  # a directory on any Hadoop filesystem
-    zookeeper: str
-    #: DDL of fields in JSON values that become columns, beside the values as they are.
-    json_schema: str | None = None
-    #: Go on after records that retention deleted before they were loaded, and over offsets
-    #: without a record in a topic that is not compacted (any more).
-    allow_gaps: bool = False
-    #: Show the progress as this group's offsets in ZooKeeper.
-    group: str | None = None
-    #: Keep of JSON values only the fields of ``json_schema``, and values that do not parse.
-    drop_value: bool = False
-    #: Publish how many records the load has committed, by window of their time.
-    audit: bool = False
-
-    def __post_init__(self) -> None:
-        if self.drop_value and self.json_schema is None:
-            raise ConfigError(
-                "--drop-value without --json-schema would keep nothing of the values; name the "
-                "fields that are to become columns."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The outcome of one load; ``commit`` is None when nothing was new."""
-
     commit: Commit | None
     path: str
     seconds: float
+    #: Of each step, in their order.
+    steps: Mapping[str, float]
+    #: Of the files that are new.
+    size_bytes: int = 0
+    #: Records whose event time is null.
+    without_event_time: int = 0
+    #: Small files that were rewritten, and those that have taken their place.
+    files_replaced: int = 0
+    files_rewritten: int = 0
+
+    @property
+    def nothing_new(self) -> bool:
+        return self.commit is None or not self.commit.ranges
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for programs; numbers are 0 and lists empty where nothing was new."""
+        commit = self.commit
+        return {
+            "topic": self.topic,
+            "warehouse": self.path,
+            "nothing_new": self.nothing_new,
+            "load": None if commit is None else commit.number,
+            "ranges": []
+            if commit is None
+            else [
+                {"partition": r.topic_partition.partition, "start": r.start, "end": r.end}
+                for r in commit.ranges
+            ],
+            "records": 0 if commit is None else commit.records,
+            "dead_letters": 0 if commit is None else commit.dead_letters,
+            "files": 0 if commit is None else len(commit.files),
+            "bytes": self.size_bytes,
+            "without_event_time": self.without_event_time,
+            "files_replaced": self.files_replaced,
+            "files_rewritten": self.files_rewritten,
+            "seconds": round(self.seconds, 3),
+            "steps": {step: round(seconds, 3) for step, seconds in self.steps.items()},
+        }
 
 
-def run_load(spark: SparkSession, config: LoadConfig) -> Loaded:
+def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None) -> Loaded:
     """Finish what an earlier load left, then load what is new.
 
     Raises DataLossError, LockHeldError, GroupHeldError, ConfigError, WarehouseError, and what the
     client raises. Whatever it raises, running it again is right: what was committed stays and is
     made visible, everything else is discarded and read again.
     """
-    started = time.monotonic()
-    fields = None
-    if config.json_schema is not None:
-        fields = json_fields(config.json_schema, drop_value=config.drop_value)
+    steps = steps or Steps()
+    json, avro = _fields(config)
     warehouse = Warehouse(spark, config.warehouse, config.topic)
     with (
         Session(config.zookeeper, client_name="load", expects_cluster=True) as session,
         Lock(session, f"load {warehouse.path}", holder=_holder(config)) as lock,
     ):
-        ownership = _acquire_topic(session, config)
-        last = warehouse.recover()
-        began_us = time.time_ns() // 1_000
-        source = _look_up(config)
-        if source.has_schema and fields is not None:
-            raise ConfigError(
-                f"--json-schema is for values that are JSON, and those of {config.topic} have a "
-                "schema, whose fields are loaded as columns; leave it out."
+        with steps.step("look up"):
+            ownership = _acquire_topic(session, config)
+            last = warehouse.recover()
+            layout = settle(
+                None if last is None else last.layout, config.layout, where=warehouse.path
             )
-        ranges = plan(source.snapshot, config.topic, last, allow_gaps=config.allow_gaps)
-        commit = None
-        tallies: Tallies = {}
-        if any(r.count for r in ranges):
-            commit = _Staging(spark, config, fields, warehouse, source).stage(ranges, last)
+            began_us = time.time_ns() // 1_000
+            source = look_up(config, last)
+            decoding = _decoding(config, source, json=json, avro=avro)
+            for fields in (json, None if avro is None else avro.fields):
+                layout.check_names([] if fields is None else fields.names)
+
+        def put_in_place(commit: Commit) -> None:
+            with steps.step("commit"):
+                warehouse.prepare(commit)
+                lock.check()
+                warehouse.commit(commit)
+            with steps.step("publish"):
+                warehouse.publish(commit)
+
+        staged = None
+        # A first load keeps where it was told to begin, also when nothing has come since.
+        if any(r.count for r in source.ranges) or (last is None and config.start is not None):
+            staged = Staging(spark, config, decoding, layout, warehouse, source, steps).stage(last)
+            tallies: Tallies = {}
             if config.audit:
-                tallies = _staged_windows(spark, warehouse, commit)
-            warehouse.prepare(commit)
-            lock.check()
-            warehouse.commit(commit)
-            warehouse.publish(commit)
+                with steps.step("audit"):
+                    tallies = _staged_windows(warehouse, staged.commit)
+            put_in_place(staged.commit)
             if config.audit:
-                _report(config, warehouse, commit, tallies, complete_through_us=began_us)
-        newest = commit or last
+                with steps.step("audit"):
+                    _report(config, warehouse, staged.commit, tallies, complete_through_us=began_us)
+        newest = last if staged is None else staged.commit
         if config.group is not None and newest is not None:
             _tell_group(session, config, newest, group=config.group, ownership=ownership)
-    return Loaded(commit, warehouse.path, time.monotonic() - started)
+        rewritten = None
+        if config.compact is not None and newest is not None:
+            with steps.step("compact"):
+                rewritten = stage_rewrite(
+                    spark, warehouse, newest, least=config.compact, compression=config.compression
+                )
+            if rewritten is not None:
+                put_in_place(rewritten)
+    return Loaded(
+        config.topic,
+        None if staged is None else staged.commit,
+        warehouse.path,
+        steps.total,
+        steps.seconds,
+        0 if staged is None else staged.size_bytes,
+        0 if staged is None else staged.without_event_time,
+        0 if rewritten is None else len(rewritten.replaces),
+        0 if rewritten is None else len(rewritten.files),
+    )
+
+
+def _fields(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:
+    """Those that values are to have, by their format; ConfigError says what is wrong with them."""
+    json = avro = None
+    if config.json_schema is not None:
+        json = json_fields(config.json_schema, drop_value=config.drop_value)
+    if config.avro_schema is not None:
+        avro = AvroFields(
+            config.avro_schema, dead_letters=config.dead_letters, drop_value=config.drop_value
+        )
+    return json, avro
+
+
+def _decoding(
+    config: LoadConfig, source: Source, *, json: StructType | None, avro: AvroFields | None
+) -> Decoding:
+    given = "--json-schema" if json is not None else "--avro-schema" if avro is not None else None
+    if source.has_schema and given is not None:
+        raise ConfigError(
+            f"{given} is for values of topics without a schema, and those of {config.topic} have "
+            "one, whose fields are loaded as columns; leave it out."
+        )
+    if config.dead_letters and not source.has_schema and given is None:
+        raise ConfigError(
+            f"--dead-letters is for values that are decoded, and those of {config.topic} are "
+            "loaded as they are; give --json-schema or --avro-schema, or leave it out."
+        )
+    return Decoding(source.has_schema, json, avro, config.drop_value, config.dead_letters)
 
 
 def _holder(config: LoadConfig) -> str:
     return f"a load of {config.topic} on {platform.node()} (process {os.getpid()})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The topic as it is when a load begins."""
-
-    snapshot: Snapshot
-    compacted: bool
-    has_schema: bool
-
-
-def _look_up(config: LoadConfig) -> _Source:
-    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
-        admin = Admin(cluster)
-        snapshot = take_snapshot(admin, Topics((config.topic,)), missing_ok=False)
-        topic = admin.describe([config.topic], ends=False)[config.topic]
-    return _Source(
-        snapshot,
-        "compact" in topic.config.get("cleanup.policy", ""),
-        VALUE_ENCODING in topic.config,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Staging:
-    """Writes what is new where nobody sees it, and makes sure of it."""
-
-    spark: SparkSession
-    config: LoadConfig
-    fields: StructType | None
-    warehouse: Warehouse
-    source: _Source
-
-    def stage(self, ranges: list[OffsetRange], last: Commit | None) -> Commit:
-        """The commit that would publish ``ranges``, which hold an offset at least."""
-        config, has_schema = self.config, self.source.has_schema
-        observed = Observed(
-            read(self.spark, ranges, config.zookeeper, config.topic, has_schema=has_schema)
-        )
-        frame = observed.frame
-        if self.fields is not None:
-            frame = parse_json(frame, self.fields, drop_value=self.config.drop_value)
-        before = self.warehouse.schema(last) or StructType()
-        schema = merged(before, without_date(frame.schema), where=self.warehouse.path)
-        number = last.number + 1 if last else 1
-        staging = Commit.staging_name(number, uuid.uuid4().hex)
-        path = self.warehouse.staging(staging)
-        with translated(f"stage load {number} in {path}"):
-            _write(frame, path)
-        with translated(f"count what was staged in {path}"):
-            staged, files = _look(self.spark, path)
-        self._check(ranges, observed.tally(), staged)
-        return Commit(
-            number,
-            staging,
-            self.source.snapshot.topic_ids[self.config.topic],
-            tuple(r for r in ranges if r.count),
-            {r.topic_partition.partition: r.end for r in ranges},
-            staged.records,
-            files,
-            schema,
-        )
-
-    def _check(self, ranges: list[OffsetRange], handed_over: Tally, staged: Tally) -> None:
-        """DataLossError unless exactly what was read is staged, and all that had to be was read."""
-        where = ", ".join(map(str, ranges))
-        if staged != handed_over:
-            raise DataLossError(
-                f"Expected {handed_over.records:,} records, which were read of {where}, staged "
-                f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "
-                "nothing was committed. Run the load again, and if it persists, check the topic "
-                "with `logbus dump`."
-            )
-        offsets = sum(r.count for r in ranges)
-        with_gaps = self.source.compacted or self.config.allow_gaps
-        if staged.records > offsets or (staged.records < offsets and not with_gaps):
-            raise DataLossError(
-                f"Expected {offsets:,} records in {where}, found {staged.records:,}; nothing was "
-                f"committed. Topic {self.config.topic} is not compacted, so that each offset has "
-                "its record. If it was compacted at one time, use --allow-gaps; if not, check it "
-                "with `logbus verify`."
-            )
-
-
-def _write(frame: DataFrame, path: str) -> None:
-    # A date goes to one task and so to one file, unless it is so large that Spark splits it.
-    frame.hint("rebalance", "date").write.partitionBy("date").parquet(path)
-
-
-def _look(spark: SparkSession, path: str) -> tuple[Tally, tuple[str, ...]]:
-    """The records that are really there, and their files."""
-    staged = spark.read.schema("partition int, offset bigint, date date").parquet(path)
-    # Spark gives whole URLs; the last two parts are date=... and the file's name.
-    files = ("/".join(url.rsplit("/", 2)[-2:]) for url in staged.inputFiles())
-    return tally_of(staged), tuple(sorted(files))
-
-
-def _staged_windows(spark: SparkSession, warehouse: Warehouse, commit: Commit) -> Tallies:
+def _staged_windows(warehouse: Warehouse, commit: Commit) -> Tallies:
     """How many records are in the staged files, by window."""
-    path = warehouse.staging(commit.staging)
-    with translated(f"count what was staged in {path} by window"):
-        staged = spark.read.schema("timestamp timestamp").parquet(path)
+    with translated(f"count what was staged in {warehouse.staging(commit.staging)} by window"):
+        staged = warehouse.rows("timestamp timestamp", staged=commit)
         return tallies_of(staged, window_us=_AUDIT.window_ms * 1_000)
 
 

@@ -1,173 +1,148 @@
-"""The ranges of a load: planned purely from offsets, then read as a data frame."""
+"""The records of a load as a data frame: read where their ranges say, and divided by a layout."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
-from spark_logbus.errors import ConfigError, DataLossError
-from spark_logbus.load.commits import Commit
+from spark_logbus.datasource.batch_reader import LogbusBatchReader
+from spark_logbus.datasource.source import reader_of_batch, source_schema
+from spark_logbus.errors import ConfigError
 from spark_logbus.load.hadoop import reason
-from spark_logbus.model import OffsetRange
-from spark_logbus.offsets.snapshot import Snapshot
-
-#: What is kept of a record, besides its date. The topic is the directory's name.
-COLUMNS = (
-    "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
+from spark_logbus.load.layout import EVENT_TIME, Layout
+from spark_logbus.load.values import (
+    RECORD,
+    UNDECODABLE,
+    VALUE,
+    AvroFields,
+    fields_of_schema,
+    parse_json,
 )
-_NAMES = ("key", "value", "partition", "offset", "timestamp", "headers")
-_VALUE = "value"
-_MALFORMED = "malformed_value"
-_RESERVED = ("key", "partition", "offset", "timestamp", "headers", "date", _MALFORMED)
-
-# From the seconds since 1970, because a cast to date goes by the session's time zone.
-_UTC_DATE = "date_from_unix_date(cast(floor(unix_seconds(timestamp) / 86400) as int))"
+from spark_logbus.model import OffsetRange
+from spark_logbus.spark.hang_ups import end_quietly_when_dropped
 
 
-def plan(
-    snapshot: Snapshot, topic: str, last: Commit | None, *, allow_gaps: bool
-) -> list[OffsetRange]:
-    """The new records: from the last commit (or the log's start) to the high watermark (pure).
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How values become columns; none of the three: they stay bytes."""
 
-    Raises DataLossError when that is not what follows the last commit.
-    """
-    if last is not None and last.topic_id != snapshot.topic_ids[topic]:
-        raise DataLossError(
-            f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
-            "start over. Load it into another warehouse directory."
-        )
-    ranges = []
-    for topic_partition, span in sorted(snapshot.spans.items()):
-        # A partition that the last load did not know was added since, and starts at 0.
-        start = span.start if last is None else last.ends.get(topic_partition.partition, 0)
-        if last is not None and start > span.end:
-            raise DataLossError(
-                f"{topic_partition}: load {last.number} ended at offset {start:,}, but the log "
-                "now ends at "
-                f"{span.end:,}: records that are in the warehouse are gone from the log, and "
-                "their offsets will be given to others. Load into another warehouse directory."
-            )
-        if last is not None and start < span.start and not allow_gaps:
-            raise DataLossError(
-                f"{topic_partition}: load {last.number} ended at offset {start:,}, but the log "
-                "now starts at "
-                f"{span.start:,}: the offsets between were not loaded and are gone, deleted by "
-                "retention or given up with their log. Use --allow-gaps to go on after them."
-            )
-        ranges.append(OffsetRange(topic_partition, max(start, span.start), span.end))
-    return ranges
+    has_schema: bool = False
+    json: StructType | None = None
+    avro: AvroFields | None = None
+    drop_value: bool = False
+    dead_letters: bool = False
 
 
 def read(
     spark: SparkSession,
-    ranges: list[OffsetRange],
+    ranges: Sequence[OffsetRange],
     zookeeper: str,
     topic: str,
-    *,
-    has_schema: bool = False,
+    decoding: Decoding,
 ) -> DataFrame:
-    """Exactly the records of ``ranges``, with a ``date`` column (UTC) to partition by.
+    """Exactly the records of ``ranges``, whose values are not decoded yet but for those with a
+    schema."""
 
-    The fields of values that have a schema are columns. Raises ConfigError where one of them has
-    the name of a column that a load adds.
-    """
+    options = {**options_of(ranges, zookeeper, topic), "includeHeaders": "true"}
+    names = ["key", VALUE, *RECORD[1:]]
+    if decoding.has_schema and decoding.dead_letters:
+        options["onUndecodable"] = "keep"
+        names.append(UNDECODABLE)
+    offered = source_schema(options)
+    schema = StructType([offered[name] for name in names])
+    return _planned_here(spark, reader_of_batch(options, schema), schema, decoding.avro)
 
-    reader = spark.read if has_schema else spark.read.schema(COLUMNS)
-    frame = of_ranges(reader, ranges, zookeeper, topic).option("includeHeaders", "true").load()
-    if has_schema:
-        frame = _with_fields(frame.select(*_NAMES))
-    return frame.withColumn("date", F.expr(_UTC_DATE))
 
-
-def of_ranges(
-    reader: DataFrameReader, ranges: list[OffsetRange], zookeeper: str, topic: str
-) -> DataFrameReader:
-    """A reader of exactly the records of ``ranges``."""
+def options_of(ranges: Sequence[OffsetRange], zookeeper: str, topic: str) -> dict[str, str]:
+    """The source's options for exactly the records of ``ranges``."""
 
     def positions(pick: str) -> str:
         return json.dumps(
             {topic: {str(r.topic_partition.partition): getattr(r, pick) for r in ranges}}
         )
 
-    return (
-        reader.format("logbus")
-        .option("zookeeper", zookeeper)
-        .option("assign", json.dumps({topic: [r.topic_partition.partition for r in ranges]}))
-        .option("startingOffsets", positions("start"))
-        .option("endingOffsets", positions("end"))
-    )
+    return {
+        "zookeeper": zookeeper,
+        "assign": json.dumps({topic: [r.topic_partition.partition for r in ranges]}),
+        "startingOffsets": positions("start"),
+        "endingOffsets": positions("end"),
+    }
 
 
-def _with_fields(frame: DataFrame) -> DataFrame:
-    """``frame`` with the fields of ``value`` in its place, if it has any."""
-    value = frame.schema[_VALUE].dataType
-    if not isinstance(value, StructType):
-        return frame
-    taken = sorted({name.lower() for name in value.names} & set(_RESERVED))
-    if taken:
-        raise ConfigError(
-            f"The schema of the topic has the fields {', '.join(taken)}, which are columns that "
-            f"the load adds itself ({', '.join(_RESERVED)}). Give them other names in a new "
-            "version of the schema, with aliases."
+def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
+    """The fields of values as columns, and what does not decode as ``UNDECODABLE`` if it is to be
+    kept apart.
+
+    Raises ConfigError where a field has the name of a column that a load adds.
+    """
+    if decoding.json is not None:
+        return parse_json(
+            frame,
+            decoding.json,
+            drop_value=decoding.drop_value,
+            dead_letters=decoding.dead_letters,
         )
-    fields = [F.col(_VALUE)[name].alias(name) for name in value.names]
-    return frame.select(*(name for name in _NAMES if name != _VALUE), *fields)
+    return fields_of_schema(frame) if decoding.has_schema else frame
 
 
-def json_fields(ddl: str, *, drop_value: bool) -> StructType:
-    """The fields that ``--json-schema`` names. Raises ConfigError; needs a Spark session."""
+def partitioned(frame: DataFrame, layout: Layout) -> DataFrame:
+    """``frame`` with the columns of the period of each record's event time.
+
+    Raises ConfigError where the records cannot be divided as the layout wants it.
+    """
+    layout.check_columns(frame.schema)
+    if not layout.period_columns:
+        return frame
     try:
-        schema = DataType.fromDDL(ddl)
+        timed = frame.withColumn(EVENT_TIME, F.expr(layout.event_time))
     except PySparkException as error:
         raise ConfigError(
-            f"--json-schema is {ddl!r}: {reason(error)} Name fields and types, as in "
-            '"carrier string, delay int".'
+            f"--event-time is {layout.event_time!r}: {reason(error)} Name a column, or give an "
+            "expression of Spark SQL that makes a timestamp of columns."
         ) from error
-    if not isinstance(schema, StructType):
-        raise ConfigError(
-            f"--json-schema is {ddl!r}, which is a single type; name fields and types, as in "
-            '"carrier string, delay int".'
-        )
-    names = {name.lower() for name in schema.names}
-    taken = sorted(names & set(_RESERVED))
-    if taken:
-        raise ConfigError(
-            f"--json-schema names {', '.join(taken)}, which the load adds itself "
-            f"({', '.join(_RESERVED)}). Leave it out, or load values as they are and select the "
-            "field with from_json when reading."
-        )
-    if _VALUE in names and not drop_value:
-        raise ConfigError(
-            f"--json-schema names {_VALUE}, the column that keeps each value as it came. Leave it "
-            "out and select the field with from_json when reading, or give the column up with "
-            "--drop-value."
-        )
-    return schema
+    made = layout.expressions(timed.schema[EVENT_TIME].dataType)
+    return timed.withColumns(
+        {name: F.expr(sql) for name, sql in zip(layout.period_columns, made, strict=True)}
+    ).drop(EVENT_TIME)
 
 
-def parse_json(frame: DataFrame, fields: StructType, *, drop_value: bool) -> DataFrame:
-    """Add the fields of JSON values as columns, beside the values as they came.
+def _planned_here(
+    spark: SparkSession, reader: LogbusBatchReader, schema: StructType, avro: AvroFields | None
+) -> DataFrame:
+    """What ``spark.read.format("logbus")`` reads, planned in this process, with the fields of Avro
+    values decoded where they are read.
 
-    ``malformed_value`` repeats those that do not parse. With ``drop_value`` they are all that is
-    kept of values: what the fields do not name is dropped.
+    Spark asks a Python source for its columns and for its input partitions in a process of its own
+    each, which takes longer to start than a small load does to read. This one has all that they
+    would import.
     """
-    parsed = F.from_json(
-        F.col(_VALUE).cast("string"),
-        StructType(fields.fields).add(_MALFORMED, "string"),
-        {"columnNameOfCorruptRecord": _MALFORMED},
-    )
-    frame = frame.withColumn("_parsed", parsed)
-    bad = F.col("_parsed").isNull() | F.col("_parsed")[_MALFORMED].isNotNull()
-    apart = ("_parsed", "date", _VALUE) if drop_value else ("_parsed", "date")
-    kept = [name for name in frame.columns if name not in apart]
-    return frame.select(
-        *kept,
-        *[F.col("_parsed")[name].alias(name) for name in fields.names],
-        F.when(bad, F.col(_VALUE)).alias(_MALFORMED),
-        "date",
-    )
+    made = schema if avro is None else avro.added_to(schema)
+    partitions = reader.partitions()
+    if not partitions:
+        return spark.createDataFrame([], made)
+    tasks = spark.range(0, len(partitions), numPartitions=len(partitions))
+    return tasks.mapInArrow(partial(_read, reader, partitions, avro, made), made)
+
+
+def _read(
+    reader: LogbusBatchReader,
+    partitions: Sequence[InputPartition],
+    avro: AvroFields | None,
+    schema: StructType,
+    tasks: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The records of the input partitions whose numbers come in."""
+    end_quietly_when_dropped()
+    for numbers in tasks:
+        for number in numbers.column(0).to_pylist():
+            batches = reader.read(partitions[number])
+            yield from batches if avro is None else avro.decode(batches, schema)

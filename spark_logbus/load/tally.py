@@ -13,6 +13,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+#: The columns that a tally is made of.
+TALLIED = ("partition", "offset")
 _RECORDS = "records"
 _DIGEST = "digest"
 
@@ -23,6 +25,10 @@ class Tally:
 
     records: int
     digest: int
+
+    def with_others(self, others: Tally) -> Tally:
+        """Of both together, which have no record in common."""
+        return Tally(self.records + others.records, self.digest ^ others.digest)
 
 
 class Observed:
@@ -41,9 +47,28 @@ class Observed:
         Where nothing at all passes through, Spark cuts the plan short, and there is nothing that it
         has counted: not even that there were no rows.
         """
-        observed = self._observation._jo  # whose row PySpark can only take when there is one
-        counted = observed is not None and observed.getRow().schema() is not None
-        return _tally(self._observation.get if counted else {})
+        return _tally(_seen(self._observation))
+
+
+class Counted:
+    """The number of rows of a data frame that meet a condition, while an action on it runs."""
+
+    def __init__(self, frame: DataFrame, condition: str) -> None:
+        """``condition`` is an expression of Spark SQL."""
+        self._observation = Observation()
+        self.frame = frame.observe(
+            self._observation, F.expr(f"count_if({condition})").alias(_RECORDS)
+        )
+
+    def count(self) -> int:
+        """Of the first action on ``frame``, which must have ended."""
+        return int(_seen(self._observation).get(_RECORDS) or 0)
+
+
+def _seen(observation: Observation) -> dict[str, Any]:
+    observed = observation._jo  # whose row PySpark can only take when there is one
+    counted = observed is not None and observed.getRow().schema() is not None
+    return observation.get if counted else {}
 
 
 def tally_of(frame: DataFrame) -> Tally:
@@ -55,7 +80,7 @@ def tally_of(frame: DataFrame) -> Tally:
 def _aggregates() -> list[Column]:
     return [
         F.count(F.lit(1)).alias(_RECORDS),
-        F.expr("bit_xor(xxhash64(partition, offset))").alias(_DIGEST),
+        F.expr(f"bit_xor(xxhash64({', '.join(TALLIED)}))").alias(_DIGEST),
     ]
 
 

@@ -2,7 +2,7 @@
 
 The warehouse is a directory on any Hadoop filesystem::
 
-    <warehouse>/<topic>/date=2013-01-01/part-....parquet     what everyone reads
+    <warehouse>/<topic>/date=2013-01-01/part-....parquet     what everyone reads (see layout)
     <warehouse>/<topic>/_logbus/loads/<number>.json          one per load: offsets and files
     <warehouse>/<topic>/_logbus/staging/<number>-<id>/       files of a load under way
     <warehouse>/<topic>/_logbus/fenced/<number>-<id>/        of one that the next load took over
@@ -26,13 +26,15 @@ Readers skip ``_logbus``, as every name that begins with ``_`` or ``.``.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_logbus.load.commits import Commit, newest
-from spark_logbus.load.hadoop import HadoopDirectory, WarehouseError
+from spark_logbus.load.commits import DEAD_LETTERS, Commit, newest
+from spark_logbus.load.hadoop import HadoopDirectory, WarehouseError, translated
+from spark_logbus.load.layout import DEFAULT_LAYOUT
 
 _LOADS = "_logbus/loads"
 _STAGING = "_logbus/staging"
@@ -73,6 +75,21 @@ class Warehouse:
         if name is None:
             return None
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
+
+    def rows(self, columns: str, *, staged: Commit | None = None) -> DataFrame:
+        """Those columns, as DDL that names none of a directory's, of all records that are in, dead
+        letters too; or of those of a load that is ``staged``."""
+        root = self.path if staged is None else self.staging(staged.staging)
+        commit = self.last_commit() if staged is None else staged
+        layout = DEFAULT_LAYOUT if commit is None else commit.layout
+        reader = self._spark.read.format(layout.format.value).schema(columns)
+        letters = f"{root}/{DEAD_LETTERS}"
+        # Directories add columns of their own.
+        names = cast(StructType, StructType.fromDDL(columns)).names
+        frame = reader.load(root).select(names)
+        if self._directory.exists(letters.removeprefix(f"{self.path}/")):
+            frame = frame.union(reader.load(letters).select(names))
+        return frame
 
     def schema(self, last: Commit | None) -> StructType | None:
         """Of all columns that loads up to ``last`` have written; None before there are any.
@@ -124,8 +141,10 @@ class Warehouse:
         """All of a commit but its one rename: staged files are on disk, the commit file beside
         them. Check the lock after this, and then ``commit``."""
         staging = f"{_STAGING}/{commit.staging}"
-        directories = {name.rpartition("/")[0] for name in commit.files}
-        self._directory.flush(f"{staging}/{name}" for name in (*commit.files, *directories, ""))
+        directories = {parent for name in commit.files for parent in _parents(name)}
+        self._directory.flush(
+            f"{staging}/{name}" for name in (*commit.files, *sorted(directories), "")
+        )
         self._directory.write(f"{staging}/{_COMMIT}", commit.to_json())
         self._directory.make_directory(_LOADS)
 
@@ -173,32 +192,80 @@ class Warehouse:
             ) from error
 
     def _publish(self, commit: Commit, staging: str) -> None:
-        """Repeating it is harmless. A date that is new to the warehouse is moved as a whole, by
-        one rename."""
-        by_date: dict[str, set[str]] = defaultdict(set)
+        """Repeating it is harmless. A directory that is new to the warehouse is moved as a whole,
+        by one rename. What is replaced goes first: readers may miss records for a moment, as while
+        a load comes in, and never see one twice."""
+        for name in commit.replaces:
+            self._directory.delete(name)
+        by_directory: dict[str, set[str]] = defaultdict(set)
         for name in commit.files:
-            date, _, file = name.rpartition("/")
-            by_date[date].add(file)
-        staged, present = set(self._directory.names(staging)), set(self._directory.names())
-        for date, files in sorted(by_date.items()):
-            if date in staged and date not in present:
-                self._directory.rename(f"{staging}/{date}", date)
-                continue
-            here = files & set(self._directory.names(f"{staging}/{date}"))
-            self._require(commit, date, files - here)
-            for file in sorted(here):
-                self._directory.rename(f"{staging}/{date}/{file}", f"{date}/{file}")
+            directory, _, file = name.rpartition("/")
+            by_directory[directory].add(file)
+        moved: set[str] = set()
+        for directory, files in sorted(by_directory.items()):
+            if not self._move_whole(directory, staging, moved):
+                here = files & set(self._directory.names(_under(staging, directory)))
+                self._require(commit, directory, files - here)
+                for file in sorted(here):
+                    name = _under(directory, file)
+                    self._directory.rename(f"{staging}/{name}", name)
         self._directory.delete(staging)
 
-    def _require(self, commit: Commit, date: str, moved: set[str]) -> None:
+    def _move_whole(self, directory: str, staging: str, moved: set[str]) -> bool:
+        """Move ``directory``, or the one above it that is new to the warehouse: False if there is
+        none, or none of it is staged any more. Those in ``moved`` have gone with an earlier one."""
+        for each in _chain(directory):
+            if each in moved:
+                return True
+            if not self._directory.exists(each):
+                if not self._directory.exists(f"{staging}/{each}"):
+                    return False
+                self._directory.rename(f"{staging}/{each}", each)
+                moved.add(each)
+                return True
+        return False
+
+    def _require(self, commit: Commit, directory: str, moved: set[str]) -> None:
         """Files that are no longer staged must have been moved by an earlier try."""
-        missing = sorted(moved - set(self._directory.names(date))) if moved else []
+        missing = sorted(moved - set(self._directory.names(directory))) if moved else []
         if missing:
             raise WarehouseError(
-                f"{self._directory.absolute(date)}/{missing[0]} of committed load "
+                f"{self._directory.absolute(_under(directory, missing[0]))} of committed load "
                 f"{commit.number} is missing, and so is its staged copy; restore the file before "
                 "loading on."
             )
+
+    def file_sizes(self) -> dict[str, int]:
+        """Of all files that readers see, by name from the topic's directory on."""
+        with translated(f"list the files of {self.path}"):
+            # Lists many directories in parallel, and reads no file for these two columns.
+            found = (
+                self._spark.read.format("binaryFile")
+                .option("recursiveFileLookup", "true")
+                .option("pathGlobFilter", "part-*")
+                .load(self.path)
+                .select("path", "length")
+                .collect()
+            )
+        return {row["path"].removeprefix(f"{self.path}/"): row["length"] for row in found}
+
+    def size_bytes(self, staging: str) -> int:
+        """Of the files of a load that is staged."""
+        return self._directory.size_bytes(f"{_STAGING}/{staging}")
+
+
+def _chain(directory: str) -> list[str]:
+    """A directory and those above it, from the top down; none for the root itself."""
+    parts = directory.split("/") if directory else []
+    return ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def _parents(name: str) -> list[str]:
+    return _chain(name.rpartition("/")[0])
+
+
+def _under(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory and name else directory or name
 
 
 def without_date(schema: StructType) -> StructType:

@@ -216,7 +216,7 @@ def forget_schema(commit: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
-        ("n int, Date string", "names date, which the load adds itself"),
+        ("n int, Date string", "a field Date, a column that the load adds itself"),
         ("offset long, key string", "names key, offset"),
         ("no such thing at all", "--json-schema is 'no such thing at all': "),
         ("int", "which is a single type"),
@@ -372,11 +372,11 @@ def test_only_records_that_were_read_are_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic.produce("a", "b")
-    from spark_logbus.load import load as module
+    from spark_logbus.load import staging as module
+    from spark_logbus.load.staged_files import write
 
-    write = module._write
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_write", lambda frame, path: write(change(frame), path))
+        patch.setattr(module, "write", lambda frame, *given: write(change(frame), *given))
         with pytest.raises(DataLossError, match=named):
             topic.load()
     assert topic.commits == []
@@ -388,7 +388,7 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
 ) -> None:
     """Also where a reader passes over some without a word."""
     topic.produce("a", "b")
-    from spark_logbus.load import load as module
+    from spark_logbus.load import staging as module
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:
@@ -409,7 +409,7 @@ def test_offsets_without_records_are_passed_over(
 ) -> None:
     """As where all that is new were deletions, and their time is over."""
     topic.produce("a", "b")
-    from spark_logbus.load import load as module
+    from spark_logbus.load import staging as module
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:

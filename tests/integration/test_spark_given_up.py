@@ -13,7 +13,7 @@ from spark_logbus.client import Cluster
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
-from spark_logbus.load.reading import plan
+from spark_logbus.load.planning import plan
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.selection import Topics

@@ -52,7 +52,7 @@ def test_what_is_for_other_topics_or_taken_is_refused(
     topic = topic_of(logbus, "columns")
     publish(logbus, topic, flights(0, 1))
     config = LoadConfig(topic, str(tmp_path), logbus.zookeeper, json_schema="carrier string")
-    with pytest.raises(ConfigError, match="have a schema"):
+    with pytest.raises(ConfigError, match="for values of topics without a schema"):
         run_load(spark, config)
     clash = '{"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}]}'
     other = topic_of(logbus, "columns", schema=clash)
