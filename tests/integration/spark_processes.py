@@ -31,7 +31,9 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SPARK_SUBMIT = _SPARK_CLASS.with_name("spark-submit")
 _START_S = 120.0
+_SUBMIT_S = 240.0
 
 
 def running(parent: int, program: str) -> list[int]:
@@ -209,3 +211,28 @@ def connect_server(directory: Path, env: Mapping[str, str]) -> Iterator[Spark]:
     with server("connect", *arguments, directory=directory, env=roomy) as connect:
         port = connect.told(r"Spark Connect server started at: \S*:(\d+)")
         yield Spark(f"sc://127.0.0.1:{port}", [connect])
+
+
+def submit(
+    spark: Spark, program: Path, *arguments: str | Path, directory: Path, env: Mapping[str, str]
+) -> str:
+    """What spark-submit prints of a program that ends well on a cluster."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    log = directory / f"{program.stem}.log"
+    process = spawn(
+        [_SPARK_SUBMIT, "--master", spark.url, *conf, program, *arguments],
+        output=log, cwd=directory, env=env,
+    )  # fmt: skip
+    try:
+        assert process.wait(_SUBMIT_S) == 0, log.read_text()[-5000:]
+    finally:
+        stop(process, 20)
+    return log.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.servers.spark import Logbus
@@ -94,6 +96,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv"
 
 
+def lend_dependencies(environment: Path) -> Path:
+    """The environment's folder of packages, which now has all that logbus depends on, but not
+    logbus, from this one: its folder, not its .pth files."""
+    [site] = environment.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return site
+
+
+def imported_from(python: Path, cwd: Path) -> str:
+    where = "import spark_logbus; print(spark_logbus.__file__)"
+    return run(python, "-c", where, cwd=cwd, env=without_pythonpath())
+
+
 def package_files(folder: Path) -> set[str]:
     return {
         path.relative_to(folder).as_posix()
@@ -117,7 +132,9 @@ def test_nothing_else_is_importable(installed: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("folder", "pattern"), [("jobs", "*.py"), ("conf", "*.toml")])
+@pytest.mark.parametrize(
+    ("folder", "pattern"), [("jobs", "*.py"), ("conf", "*.toml"), ("conf/clickstream", "*")]
+)
 def test_jobs_and_sample_configuration_are_installed(
     installed: Path, folder: str, pattern: str
 ) -> None:
@@ -190,10 +207,67 @@ def test_any_installation_reads_a_topic_from_any_folder(
     elif way == "editable":
         what = ("-e", source)
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", *what)
-    # All that logbus depends on comes from this environment: its folder, not its .pth files.
-    [site] = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = "import spark_logbus; print(spark_logbus.__file__)"
-    found = run(python, "-c", where, cwd=tmp_path, env=without_pythonpath())
-    assert found.startswith(str(source if way == "editable" else site))
+    site = lend_dependencies(tmp_path / "venv")
+    assert imported_from(python, tmp_path).startswith(str(source if way == "editable" else site))
     assert str(list(LETTERS)) in run_reader(python, logbus, tmp_path)
+
+
+# -- the jobs that come with it -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jobs(installed: Path) -> Path:
+    """The folder of the jobs as they were installed, in an environment where they can run."""
+    site = lend_dependencies(installed)
+    folder = installed / "share" / "logbus" / "jobs"
+    assert imported_from(installed / "bin" / "python", folder).startswith(str(site))
+    return folder
+
+
+@pytest.mark.long
+def test_each_installed_job_explains_itself(installed: Path, jobs: Path, tmp_path: Path) -> None:
+    programs = sorted(jobs.glob("*.py"))
+    assert programs != []
+    for program in programs:
+        told = run(
+            installed / "bin" / "python", program, "--help",
+            cwd=tmp_path, env=without_pythonpath(),
+        )  # fmt: skip
+        assert told.startswith(f"usage: {program.name}")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_an_installed_job_loads_a_topic(
+    installed: Path, jobs: Path, logbus: Logbus, tmp_path: Path
+) -> None:
+    topic = logbus.topic(partitions=2)
+    for partition in (0, 1):
+        logbus.produce(topic, LETTERS, partition=partition)
+    python = str(installed / "bin" / "python")
+    env = without_pythonpath() | {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    told = run(
+        Path(sys.executable).with_name("spark-submit"), "--master", "local[2]",
+        "--driver-memory", "512m", "--conf", "spark.ui.enabled=false",
+        jobs / "load_warehouse.py", "--topic", topic, "--zookeeper", logbus.zookeeper,
+        "--warehouse", tmp_path / "warehouse", cwd=tmp_path, env=env,
+    )  # fmt: skip
+    assert f"{2 * len(LETTERS)} records" in told
+    values = pq.read_table(tmp_path / "warehouse" / topic, columns=["value"]).column("value")
+    assert sorted(values.to_pylist()) == sorted(2 * [letter.encode() for letter in LETTERS])
+
+
+@pytest.mark.long
+def test_the_installed_clickstream_names_the_installed_schemas(
+    installed: Path, jobs: Path, logbus: Logbus, tmp_path: Path
+) -> None:
+    """What an error tells to do can be done with what was installed."""
+    done = subprocess.run(
+        [installed / "bin" / "python", jobs / "clickstream.py", "--zookeeper", logbus.zookeeper,
+         "--checkpoint", tmp_path, "--parquet", tmp_path, "--views", "no-views"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=without_pythonpath(),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    [schema] = re.findall(r"--value-schema (\S+\.avsc)", done.stdout)
+    assert Path(schema).is_file()
+    assert Path(schema).is_relative_to(installed)
