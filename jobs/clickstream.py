@@ -112,7 +112,7 @@ class ClickstreamConfig:
             reason = str(error)
         raise ConfigError(f"{_option(name)} cannot be used: {reason}.")
 
-    def seconds(self, name: str) -> str:
+    def interval(self, name: str) -> str:
         """A duration as Spark reads it, whatever unit it was given in."""
         return f"{parse_duration_us(getattr(self, name))} microseconds"
 
@@ -268,13 +268,13 @@ def read_events(spark: SparkSession, config: ClickstreamConfig, query: str, topi
         reader = reader.option("maxOffsetsPerTrigger", config.max_offsets_per_trigger)
     if config.group is not None:
         reader = reader.option("group", f"{config.group}-{query}")
-    events = reader.load().withWatermark("at", config.seconds("watermark"))
+    events = reader.load().withWatermark("at", config.interval("watermark"))
     return events.dropDuplicatesWithinWatermark(["view_id"])
 
 
 def count_views(spark: SparkSession, config: ClickstreamConfig) -> DataFrame:
     views = read_events(spark, config, COUNTS, config.views, "view_id,page,at")
-    windows = views.groupBy("page", F.window("at", config.seconds("window")).alias("window"))
+    windows = views.groupBy("page", F.window("at", config.interval("window")).alias("window"))
     return _flat(windows.agg(F.count("*").alias("views")), "views")
 
 
@@ -283,12 +283,12 @@ def count_clicked_views(spark: SparkSession, config: ClickstreamConfig) -> DataF
     clicks = read_events(spark, config, CLICK_THROUGH, config.clicks, "view_id,at").select(
         F.col("view_id").alias("clicked_view"), F.col("at").alias("clicked_at")
     )
-    bound = F.expr(f"interval {config.seconds('click_within')}")
+    bound = F.expr(f"interval {config.interval('click_within')}")
     in_time = F.col("clicked_at").between(F.col("at"), F.col("at") + bound)
     joined = views.join(clicks, (F.col("view_id") == F.col("clicked_view")) & in_time, "leftOuter")
     # Spark wants one column of event time in what is grouped.
     windows = joined.select("page", "at", "clicked_view").groupBy(
-        "page", F.window("at", config.seconds("window")).alias("window")
+        "page", F.window("at", config.interval("window")).alias("window")
     )
     counted = windows.agg(F.count("*").alias("views"), F.count("clicked_view").alias("clicks"))
     return _flat(counted, "views", "clicks")
@@ -310,7 +310,7 @@ def start_query(config: ClickstreamConfig, name: str, results: DataFrame) -> Str
     writer = writer.queryName(name).outputMode("append")
     if config.once:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=config.seconds("trigger")).start()
+    return writer.trigger(processingTime=config.interval("trigger")).start()
 
 
 # -- what a person sees -------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""The notebooks of the examples: what is kept of them, and that they run and show the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.spark import PROJECT
+
+NOTEBOOKS = sorted((PROJECT / "examples").glob("*.ipynb"))
+MAX_BYTES = 400_000
+OF_A_MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr|opt)/|127\.0\.0\.1:\d|localhost:\d")
+
+notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+
+
+def code_cells(path: Path) -> list[dict[str, Any]]:
+    cells = json.loads(path.read_text())["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def text_of(cell: dict[str, Any]) -> list[str]:
+    """What a cell shows, but for its images."""
+    return [
+        "".join(output["text"] if "text" in output else output["data"].get("text/plain", ""))
+        for output in cell["outputs"]
+    ]
+
+
+def images_of(cell: dict[str, Any]) -> int:
+    return sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+
+
+@notebooks
+def test_a_kept_notebook_has_run_and_tells_nothing_of_its_machine(path: Path) -> None:
+    assert path.stat().st_size < MAX_BYTES
+    cells = code_cells(path)
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    for cell in cells:
+        for output in cell["outputs"]:
+            assert output["output_type"] != "error"
+            assert output.get("name") != "stderr", output
+        for text in text_of(cell):
+            assert OF_A_MACHINE.search(text) is None, text
+    assert sum(map(images_of, cells)) > 0
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@notebooks
+def test_a_notebook_runs_and_shows_what_is_kept(path: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, PROJECT / "scripts" / "notebooks.py", path, "--into", tmp_path],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    kept, shown = code_cells(path), code_cells(tmp_path / path.name)
+    assert list(map(text_of, shown)) == list(map(text_of, kept))
+    assert list(map(images_of, shown)) == list(map(images_of, kept))
