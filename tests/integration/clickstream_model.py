@@ -2,16 +2,18 @@
 
 Which events are late depends on the micro-batches, as Spark documents it: a watermark is the latest
 time that the micro-batches before have seen, less the delay, of several streams the earliest; it
-moves between micro-batches and never back. An event is late if its time is not after the watermark
-of the micro-batch before, and a window is written when the watermark has reached its end. So the
-micro-batches are read from the checkpoint, and nothing else is.
+moves between micro-batches and never back. A checkpoint keeps the watermark, but not how far each
+stream was: after a restart a stream of which nothing came yet holds it where it is. An event is
+late if its time is not after the watermark of the micro-batch before, and a window is written when
+the watermark has reached its end. So the micro-batches are read from the checkpoint, and nothing
+else is.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,10 @@ Events = Mapping[Place, Mapping[str, Any]]
 
 def micro_batches(checkpoint: Path) -> list[list[Place]]:
     """The places of the records of each micro-batch, also of those without any."""
-    files = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
+    files = _numbered(checkpoint / "offsets")
     batches: list[list[Place]] = []
     ends: dict[tuple[str, str], int] = {}
-    for path in sorted(files, key=lambda path: int(path.name)):
+    for path in files:
         batch: list[Place] = []
         for line in path.read_text().splitlines()[2:]:
             for topic, partitions in json.loads(line)["to"].items():
@@ -43,6 +45,18 @@ def micro_batches(checkpoint: Path) -> list[list[Place]]:
                     ends[topic, partition] = end
         batches.append(batch)
     return batches
+
+
+def next_micro_batch(checkpoint: Path) -> int:
+    """The number of the micro-batch with which a query goes on."""
+    return len(_numbered(checkpoint / "commits"))
+
+
+def _numbered(directory: Path) -> list[Path]:
+    if not directory.exists():
+        return []
+    files = [path for path in directory.iterdir() if path.name.isdigit()]
+    return sorted(files, key=lambda path: int(path.name))
 
 
 @dataclass
@@ -56,19 +70,24 @@ class Accepted:
     repeated: int = 0
 
 
-def accept(events: Events, batches: Iterable[list[Place]], topics: Iterable[str]) -> Accepted:
-    """Go through a query's micro-batches; ``topics`` are all that it reads."""
+def accept(
+    events: Events, batches: Iterable[list[Place]], topics: Sequence[str], *, restarts: set[int]
+) -> Accepted:
+    """Go through a query's micro-batches; ``topics`` are all that it reads, and with ``restarts``
+    the query was started again."""
     accepted = Accepted()
     seen_ms = dict.fromkeys(topics, 0)
     before_ms = 0  # the watermark of the micro-batch before
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        if number in restarts:
+            seen_ms = dict.fromkeys(topics, 0)
         for place in batch:
             _take(accepted, events[place], before_ms * 1_000)
         before_ms = accepted.watermark_ms
         for place in batch:
             watermark_ms = events[place]["at_us"] // 1_000 - DELAY_MS
             seen_ms[place[0]] = max(seen_ms[place[0]], watermark_ms)
-        accepted.watermark_ms = min(seen_ms.values())
+        accepted.watermark_ms = max(accepted.watermark_ms, min(seen_ms.values()))
     return accepted
 
 

@@ -96,9 +96,13 @@ class Job:
             "--max-offsets-per-trigger", "400", "--state-partitions", "1", "--group", "site",
         )  # fmt: skip
         self._runs = 0
+        self.starts: dict[str, set[int]] = {"counts": set(), "click-through": set()}
+        """Of each query, the micro-batches with which it was started."""
 
     def start(self, *more: str) -> Driver:
         self._runs += 1
+        for query, starts in self.starts.items():
+            starts.add(model.next_micro_batch(self.checkpoint / query))
         log = self._directory / f"run-{self._runs}.log"
         env = {
             "SPARK_CONF_DIR": str(PROJECT / "conf" / "spark"),
@@ -166,6 +170,8 @@ def test_killed_twice_it_writes_what_a_plain_count_says(
     job = Job(site, tmp_path, *where[target])
     job.kill_when("counts", "offsets", "2")  # before, while or after it is written
     job.kill_when("click-through", "commits", "4")
+    later = generate.START + timedelta(hours=3 if target == "topics" else 6)
+    generate.publish(site.cluster, generate.make_events(100, seed=later.hour, start=later))
     said = job.run()
 
     events = site.values("views", "clicks")
@@ -173,13 +179,19 @@ def test_killed_twice_it_writes_what_a_plain_count_says(
         written = [[*site.values(topic).values()] for topic in ("page-counts", "click-through")]
     else:
         written = [read_parquet(results / name) for name in ("counts", "click-through")]
-    counted = model.accept(events, model.micro_batches(job.checkpoint / "counts"), ["views"])
-    joined = model.accept(
-        events, model.micro_batches(job.checkpoint / "click-through"), ["views", "clicks"]
+    counted, joined = (
+        model.accept(
+            events,
+            model.micro_batches(job.checkpoint / query),
+            topics,
+            restarts=job.starts[query],
+        )
+        for query, topics in (("counts", ["views"]), ("click-through", ["views", "clicks"]))
     )
     assert windows(written[0]) == sorted(model.counts(counted).items())
     assert windows(written[1]) == sorted(model.click_through(joined).items())
 
+    assert min(len(each) for each in written) > 300
     assert min(counted.late, counted.repeated, joined.late, joined.repeated) > 0
     assert len(counted.views) + counted.late + counted.repeated == sum(
         place[0] == "views" for place in events
