@@ -31,6 +31,7 @@ def run(path: Path) -> Any:
         timeout=_CELL_S,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
