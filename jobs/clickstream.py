@@ -471,6 +471,8 @@ def main(argv: list[str] | None = None) -> int:
         spark = (
             SparkSession.builder.appName("clickstream")
             .config("spark.sql.session.timeZone", "UTC")
+            # What Parquet readers other than Spark know; Spark's own default is its older INT96.
+            .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             .config("spark.sql.shuffle.partitions", str(config.state_partitions))
             .getOrCreate()
         )

@@ -17,7 +17,7 @@ from spark_logbus.local.cluster import EmbeddedCluster
 from tests.integration.spark_processes import Spark, environment, standalone, submit
 from tests.servers.spark import PROJECT, Logbus
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 JOBS = PROJECT / "jobs"
 VALUES = [f"{number:04d}" for number in range(400)]
@@ -39,6 +39,7 @@ def read_parquet(directory: Path) -> list[dict[str, Any]]:
     return [row for path in directory.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
 
 
+@pytest.mark.long
 def test_loads_on_two_workers_load_each_record_once(
     cluster: Spark, logbus: Logbus, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_loads_on_two_workers_load_each_record_once(
     assert busy_workers(cluster) == {"work-0", "work-1"}
 
 
+@pytest.mark.slow
 def test_windows_are_counted_on_two_workers(cluster: Spark, tmp_path: Path) -> None:
     """All events come in time, in one micro-batch: what is counted does not depend on Spark."""
     with EmbeddedCluster(tmp_path / "site") as site:
