@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from examples.clickstream import generate
 from jobs import clickstream
@@ -298,3 +299,19 @@ def test_a_topic_that_is_missing_or_untyped_is_told_with_the_remedy(
     logbus.topic(name="no-such-topic")
     with pytest.raises(LogbusError, match=f"The topic {plain} has no schema"):
         clickstream.check_topics(config)
+
+
+@pytest.mark.spark
+def test_results_of_another_checkpoint_are_not_gone_on_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    results, checkpoint = tmp_path / "results", tmp_path / "checkpoint"
+    given = ["--parquet", str(results), "--checkpoint", str(checkpoint)]
+    config = clickstream.parse_arguments(given)
+    clickstream.check_parquet(spark, config)
+    (results / "click-through" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(LogbusError, match=r"click-through has results .* another checkpoint"):
+        clickstream.check_parquet(spark, config)
+    (checkpoint / "click-through").mkdir(parents=True)
+    (checkpoint / "click-through" / "metadata").touch()
+    clickstream.check_parquet(spark, config)
