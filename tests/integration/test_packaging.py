@@ -233,7 +233,7 @@ def test_each_installed_job_explains_itself(installed: Path, jobs: Path, tmp_pat
             installed / "bin" / "python", program, "--help",
             cwd=tmp_path, env=without_pythonpath(),
         )  # fmt: skip
-        assert told.startswith(f"usage: {program.name}")
+        assert told.lower().lstrip().startswith("usage: ")
 
 
 @pytest.mark.long
