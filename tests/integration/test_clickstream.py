@@ -290,13 +290,12 @@ def test_a_topic_that_is_missing_or_untyped_is_told_with_the_remedy(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     plain = logbus.topic()
-    given = ["--zookeeper", logbus.zookeeper, *GOOD, "--clicks", "no-such-topic", "--views", plain]
+    clicks = f"{plain}-clicks"
+    given = ["--zookeeper", logbus.zookeeper, *GOOD, "--clicks", clicks, "--views", plain]
     config = clickstream.parse_arguments(given)
-    with pytest.raises(
-        UnknownTopicError, match=r"topics create no-such-topic --value-schema .*\.avsc"
-    ):
+    with pytest.raises(UnknownTopicError, match=rf"topics create {clicks} --value-schema .*\.avsc"):
         clickstream.check_topics(config)
-    logbus.topic(name="no-such-topic")
+    logbus.topic(name=clicks)
     with pytest.raises(LogbusError, match=f"The topic {plain} has no schema"):
         clickstream.check_topics(config)
 

@@ -68,7 +68,7 @@ BATCH = [
     ("columns", "a, a", "expected different names with commas between them, got 'a, a'"),
     ("flatten", "yes", "expected true or false, got 'yes'"),
     ("schemaVersion", "0", r"expected a whole number from 1 to \d+, got '0'"),
-    ("schemaVersion", "latest", r"expected a whole number from 1 to \d+, got 'latest'"),
+    ("schemaVersion", "newest", r"expected a whole number from 1 to \d+, got 'newest'"),
     ("onUndecodable", "skip", "expected one of fail, drop, keep, got 'skip'"),
 ]
 

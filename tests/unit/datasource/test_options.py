@@ -67,6 +67,12 @@ def test_a_bad_environment_variable_is_named(
         parse_options({"subscribe": "t"}, streaming=False)
 
 
+@pytest.mark.parametrize(("word", "version"), [("latest", None), ("-1", None), ("3", 3)])
+def test_versions_of_a_schema(word: str, version: int | None) -> None:
+    options = parse_options({"subscribe": "t", "schemaVersion": word}, streaming=False)
+    assert options.values.version == version
+
+
 @pytest.mark.parametrize(
     ("options", "selection"),
     [
