@@ -441,8 +441,18 @@ class Producer:
             if not self._sender.stopped:
                 self.flush(timeout_s)
         finally:
-            if self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1):
-                self._interceptors.close()
+            self._stop()
+
+    def _abandon(self) -> None:
+        """Stop without a flush: what waits is never sent, and fails with ProducerClosedError."""
+        if not self._closed:
+            self._closed = True
+            self._accumulator.close()
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1):
+            self._interceptors.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -455,9 +465,10 @@ class Producer:
     ) -> None:
         if error is None:
             self.close()
-            return
-        # An end of the program is no failure: what was handed over is due. With any other exception
-        # the caller wants out, not to wait for a broker that may be gone.
-        ends = isinstance(error, SystemExit | KeyboardInterrupt)
-        with suppress(RequestTimeoutError):
-            self.close(_LAST_RECORDS_S if ends else 0)
+        elif isinstance(error, SystemExit | KeyboardInterrupt):
+            # An end of the program is no failure: what was handed over is due.
+            with suppress(RequestTimeoutError):
+                self.close(_LAST_RECORDS_S)
+        else:
+            # The caller wants out, not to wait for a broker that may be gone.
+            self._abandon()
