@@ -8,6 +8,8 @@ from typing import Any
 
 from spark_logbus.cli.logs import JsonFormatter
 
+log = logging.getLogger("tests.logs")
+
 
 def formatted(*args: object, **options: Any) -> dict[str, Any]:
     """What a record with these arguments becomes; checks that it is one line."""
@@ -17,10 +19,14 @@ def formatted(*args: object, **options: Any) -> dict[str, Any]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(JsonFormatter(7).format(record))
 
-    # Not one that getLogger knows: pytest would see its records too.
-    log = logging.Logger("tests.logs")
-    log.addHandler(Handler())
-    log.warning(*args, **options)
+    handler = Handler()
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        log.warning(*args, **options)
+    finally:
+        log.removeHandler(handler)
+        log.propagate = True  # else pytest keeps the records too
     assert len(lines) == 1
     assert len(lines[0].splitlines()) == 1
     found: dict[str, Any] = json.loads(lines[0])
