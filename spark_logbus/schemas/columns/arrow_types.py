@@ -200,3 +200,13 @@ def _avro_type(arrow: pa.DataType, place: str, taken: set[str]) -> Any:
 
 def _nested(one: pa.Field, place: str, *, taken: set[str]) -> Any:
     return _typed(one, place, taken)["type"]
+
+
+def row_bytes(arrow: pa.DataType) -> int:
+    """What a row of a column takes at least, null or not."""
+    if types.is_struct(arrow):
+        return 1 + sum(row_bytes(one.type) for one in arrow)
+    try:
+        return 1 + int(arrow.bit_width) // 8
+    except ValueError:  # of no fixed size: an offset
+        return 5

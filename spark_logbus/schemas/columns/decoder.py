@@ -22,8 +22,9 @@ from spark_logbus.errors import (
     UndecodableRecordError,
 )
 from spark_logbus.schemas.columns import inlined
+from spark_logbus.schemas.columns.arrow_types import row_bytes
 from spark_logbus.schemas.columns.cursors import Chunk, Flags, Lanes, Longs, Undecodable
-from spark_logbus.schemas.columns.nested_readers import RecordReader, reader_of, row_bytes, zeros_of
+from spark_logbus.schemas.columns.nested_readers import RecordReader, reader_of, zeros_of
 
 __all__ = ["MAX_DECODED_BYTES", "Decoded", "Decoder", "Undecodable"]
 
