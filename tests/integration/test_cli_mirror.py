@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from spark_logbus.cli import main
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.integration.mirrored import Pair, assert_equal, copy_all, two_clusters
 from tests.integration.spark_processes import environment
-from tests.servers.command import Ended
+from tests.servers.command import Command, command_at
 
 
 @pytest.fixture(scope="module")
@@ -27,28 +26,12 @@ def pair(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory)
         yield clusters
 
 
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
 def command(
     pair: Pair, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Command:
     """Runs ``logbus mirror <words>`` in this process, for the target."""
-    monkeypatch.setenv("LOGBUS_ZOOKEEPER", pair.target_zookeeper)
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["logbus", "mirror", *words])
-        monkeypatch.setattr(sys, "stdin", io.StringIO())
-        with pytest.raises(SystemExit) as ended:
-            main()
-        sys.stdout.flush()
-        shown = capfd.readouterr()
-        code = ended.value.code
-        return Ended(code if isinstance(code, int) else 0, shown.out, shown.err)
-
-    return run
+    return partial(command_at(pair.target_zookeeper, capfd, monkeypatch), "mirror")
 
 
 def mirror(pair: Pair, *words: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from spark_logbus.client import ClientConfig, Producer
 from spark_logbus.coordination.mirrors import Mirrors
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from spark_logbus.mirror import Listener, Progress, run_mirror
+from spark_logbus.mirror import Listener, Mirror, Progress, run_mirror
 from spark_logbus.mirror.points import translated
 from spark_logbus.zookeeper import Session
 from tests.helpers import process_is_stopped, wait_until
@@ -189,6 +189,20 @@ class Heard(Listener):
         )
 
 
+@contextlib.contextmanager
+def running(mirror: Mirror, heard: Heard) -> Iterator[None]:
+    """The mirror at work in a thread."""
+    thread = threading.Thread(
+        target=run_mirror, args=(mirror,), kwargs={"once": False, "listener": heard}
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        mirror.stop()
+        thread.join(60)
+
+
 @pytest.mark.parametrize("which", ["source", pytest.param("target", marks=pytest.mark.long)])
 def test_a_mirror_waits_for_a_broker_that_is_away(pair: Pair, which: str) -> None:
     topic = pair.topic(partitions=2)
@@ -196,22 +210,17 @@ def test_a_mirror_waits_for_a_broker_that_is_away(pair: Pair, which: str) -> Non
     heard = Heard()
     broker: BrokerProcess = getattr(pair, f"{which}_broker")
     impatient = ClientConfig(retry_deadline_ms=2_000)
-    with pair.mirror(topic, retry_max_ms=500, client=impatient) as mirror:
-        thread = threading.Thread(
-            target=run_mirror, args=(mirror,), kwargs={"once": False, "listener": heard}
-        )
-        thread.start()
-        try:
-            wait_until(lambda: heard.is_done(200), message="the first records")
-            broker.kill()
-            wait_until(lambda: heard.failures, deadline_s=90, message="a failure to be told")
-            broker.start()
-            pair.produce(topic, 200)
-            wait_until(lambda: heard.is_done(400), deadline_s=90, message="the other records")
-            assert heard.recoveries
-        finally:
-            mirror.stop()
-            thread.join(60)
+    with (
+        pair.mirror(topic, retry_max_ms=500, client=impatient) as mirror,
+        running(mirror, heard),
+    ):
+        wait_until(lambda: heard.is_done(200), message="the first records")
+        broker.kill()
+        wait_until(lambda: heard.failures, deadline_s=90, message="a failure to be told")
+        broker.start()
+        pair.produce(topic, 200)
+        wait_until(lambda: heard.is_done(400), deadline_s=90, message="the other records")
+        assert heard.recoveries
     assert assert_equal(pair, topic) == 400
 
 
@@ -225,21 +234,13 @@ def test_a_mirror_waits_for_zookeeper(tmp_path: Path) -> None:
         topic = pair.topic()
         pair.produce(topic, 200)
         heard = Heard()
-        with pair.mirror(topic, retry_max_ms=500) as mirror:
-            thread = threading.Thread(
-                target=run_mirror, args=(mirror,), kwargs={"once": False, "listener": heard}
-            )
-            thread.start()
-            try:
-                wait_until(lambda: heard.is_done(200), message="the first records")
-                server.stop()
-                wait_until(lambda: heard.failures, deadline_s=90, message="a failure to be told")
-                server.start()
-                pair.produce(topic, 200)
-                wait_until(lambda: heard.is_done(400), deadline_s=120, message="the others")
-            finally:
-                mirror.stop()
-                thread.join(60)
+        with pair.mirror(topic, retry_max_ms=500) as mirror, running(mirror, heard):
+            wait_until(lambda: heard.is_done(200), message="the first records")
+            server.stop()
+            wait_until(lambda: heard.failures, deadline_s=90, message="a failure to be told")
+            server.start()
+            pair.produce(topic, 200)
+            wait_until(lambda: heard.is_done(400), deadline_s=120, message="the others")
         assert assert_equal(pair, topic) == 400
 
 

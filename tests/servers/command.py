@@ -36,12 +36,11 @@ class Ended:
 Command = Callable[..., Ended]
 
 
-@pytest.fixture
-def command(
-    logbus: Logbus, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def command_at(
+    zookeeper: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Command:
-    """Runs ``logbus <words>`` in this process, against the cluster of the tests."""
-    monkeypatch.setenv("LOGBUS_ZOOKEEPER", logbus.zookeeper)
+    """Runs ``logbus <words>`` in this process, against the cluster at this address."""
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", zookeeper)
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(*words: str, stdin: bytes = b"") -> Ended:
@@ -55,6 +54,14 @@ def command(
         return Ended(code if isinstance(code, int) else 0, shown.out, shown.err)
 
     return run
+
+
+@pytest.fixture
+def command(
+    logbus: Logbus, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """Runs ``logbus <words>`` in this process, against the cluster of the tests."""
+    return command_at(logbus.zookeeper, capfd, monkeypatch)
 
 
 @pytest.fixture
