@@ -22,9 +22,8 @@ class Lock:
 
     It does not wait: whoever comes second gets LockHeldError, which names the holder. The node is
     ephemeral, so a holder that dies lets go when its session expires; one that was killed on this
-    machine is seen to be gone, and followed at once. A holder whose session
-    expired while it was busy does not notice by itself: call ``check`` before the step that must
-    not be done twice.
+    machine is seen to be gone, and followed at once. A holder whose session expired while it was
+    busy does not notice by itself: call ``check`` before the step that must not be done twice.
     """
 
     def __init__(self, session: Session, name: str, *, holder: str) -> None:

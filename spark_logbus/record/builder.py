@@ -18,6 +18,10 @@ from spark_logbus.record.rows import FEW_RECORDS
 # Rough bytes of a record beside its key, value and headers: timestamp and three offsets.
 RECORD_OVERHEAD_BYTES = 20
 
+# Bytes that encoding adds at most to the sizes which ArrowBatchBuilder counts: our header, Arrow's
+# metadata, and the padding of each buffer.
+BATCH_OVERHEAD_BYTES = 2_048
+
 _MIN_INT64 = -(1 << 63)
 _MAX_INT64 = (1 << 63) - 1
 

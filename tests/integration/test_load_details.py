@@ -25,6 +25,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.zookeeper import Session
+from tests.integration.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
@@ -33,11 +34,7 @@ SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing of the load runs after it."""
-
-
-class Topic:
+class Topic(LoadedDirectory):
     """A topic of one partition, and its directory in a warehouse."""
 
     def __init__(self, spark: SparkSession, logbus: Logbus, root: Path) -> None:
@@ -65,18 +62,6 @@ class Topic:
     def everything(self) -> list[Path]:
         """All files and directories."""
         return sorted(self.directory.rglob("*"))
-
-    @property
-    def commits(self) -> list[Path]:
-        return sorted((self.directory / "_logbus" / "loads").glob("*.json"))
-
-    @property
-    def staged(self) -> list[Path]:
-        return list((self.directory / "_logbus" / "staging").glob("*"))
-
-    @property
-    def fenced(self) -> list[Path]:
-        return list((self.directory / "_logbus" / "fenced").glob("*"))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from spark_logbus.load import (
     run_load,
 )
 from spark_logbus.load.hadoop import HadoopDirectory
+from tests.integration.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
@@ -32,11 +33,7 @@ DAY_US = 24 * HOUR_US
 EVENTS = "at timestamp, kind string, n int"
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing of the load runs after it."""
-
-
-class Events:
+class Events(LoadedDirectory):
     """A topic of JSON events with a time of their own, and its warehouse."""
 
     def __init__(self, spark: SparkSession, logbus: Logbus, root: Path) -> None:
@@ -66,23 +63,6 @@ class Events:
     def rows(self, *columns: str, form: str = "parquet") -> list[tuple[Any, ...]]:
         table = self._spark.read.format(form).load(str(self.directory))
         return [tuple(row) for row in table.orderBy("n").selectExpr(*columns).collect()]
-
-    @property
-    def directories(self) -> set[str]:
-        """Those that hold files which readers see."""
-        return {
-            str(path.parent.relative_to(self.directory))
-            for path in self.directory.rglob("part-*")
-            if "_logbus" not in path.parts
-        }
-
-    @property
-    def left_over(self) -> list[Path]:
-        return [
-            path
-            for where in ("staging", "fenced")
-            for path in (self.directory / "_logbus" / where).glob("*")
-        ]
 
 
 @pytest.fixture
@@ -136,12 +116,12 @@ def test_records_stand_in_the_directories_of_their_event(
     events.produce("2013-02-28T00:00:00Z", kind="b/c", partition=1)
     loaded = events.load(replace(layout, format=form), compression="zstd")
     assert loaded.commit is not None
-    assert events.directories == directories
+    assert set(events.files) == directories
     assert {path.suffix for path in events.directory.rglob("part-*")} == {f".{form.value}"}
     assert loaded.size_bytes == sum(p.stat().st_size for p in events.directory.rglob("part-*"))
     events.produce("2013-02-28T00:00:01Z", kind="b/c")
     events.load()
-    assert events.directories == directories
+    assert set(events.files) == directories
     assert events.rows("n", "kind", "unix_seconds(at)", form=form.value) == [
         (0, "a", 1357016400), (1, "a", 1357084799), (2, "b/c", 1362009600), (3, "b/c", 1362009601),
     ]  # fmt: skip
@@ -168,7 +148,7 @@ def test_records_without_event_time_are_kept_apart_and_told(events: Events) -> N
     loaded = events.load(BY_HOUR)
     assert loaded.without_event_time == 2
     nobody = "__HIVE_DEFAULT_PARTITION__"
-    assert events.directories == {"date=2013-01-01/hour=5", f"date={nobody}/hour={nobody}"}
+    assert set(events.files) == {"date=2013-01-01/hour=5", f"date={nobody}/hour={nobody}"}
     assert events.rows("date is null", "hour", "n") == [
         (False, 5, 0),
         (True, None, 1),
@@ -186,7 +166,7 @@ def test_a_warehouse_keeps_the_layout_of_its_first_load(events: Events) -> None:
             events.load(choice)
     assert sorted(events.directory.rglob("*")) == before
     events.load()
-    assert events.directories == {"date=2013-01-01/hour=5", "date=2013-01-01/hour=6"}
+    assert set(events.files) == {"date=2013-01-01/hour=5", "date=2013-01-01/hour=6"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from spark_logbus.load import (
     run_load,
 )
 from spark_logbus.load.hadoop import HadoopDirectory
+from tests.integration.loaded_directory import KilledError, LoadedDirectory
 from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
@@ -27,11 +28,7 @@ BY_CODE = LayoutChoice(period=Period.NONE, columns=("code",), format=FileFormat.
 UNDIVIDED = LayoutChoice(period=Period.NONE)
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing of the load runs after it."""
-
-
-class Job:
+class Job(LoadedDirectory):
     """Loads of JSON values into one directory, of which each leaves a file."""
 
     def __init__(
@@ -55,22 +52,6 @@ class Job:
         form = (self._config.layout.format or FileFormat.PARQUET).value
         table = self._spark.read.format(form).load(str(self.directory))
         return sorted(row["n"] for row in table.select("n").collect())
-
-    @property
-    def files(self) -> list[str]:
-        return sorted(
-            str(path.parent.relative_to(self.directory))
-            for path in self.directory.rglob("part-*")
-            if "_logbus" not in path.parts
-        )
-
-    @property
-    def left_over(self) -> list[Path]:
-        return [
-            path
-            for where in ("staging", "fenced")
-            for path in (self.directory / "_logbus" / where).glob("*")
-        ]
 
 
 @pytest.fixture(

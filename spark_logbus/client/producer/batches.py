@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,18 +15,14 @@ from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.record.arrow import canonical, encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 
 if TYPE_CHECKING:
     from spark_logbus.client.producer.values import ValueWriter
 
-# Bytes that encoding adds at most to the sizes which ArrowBatchBuilder counts: our header,
-# Arrow's metadata, and the padding of each buffer.
-BATCH_OVERHEAD_BYTES: Final = 2_048
-
 
 def overhead_bytes(values: ValueWriter | None) -> int:
-    """Likewise for rows of a schema."""
+    """Bytes that encoding adds at most to the sizes which its builder counts."""
     return BATCH_OVERHEAD_BYTES if values is None else values.overhead_bytes
 
 

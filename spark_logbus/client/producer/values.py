@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from spark_logbus.client.producer.batches import BATCH_OVERHEAD_BYTES
 from spark_logbus.client.value_schemas import (
     WriterSchema,
     find_writer_schema,
@@ -19,7 +18,7 @@ from spark_logbus.client.value_schemas import (
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.model import Compression
 from spark_logbus.record.arrow import canonical, encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 from spark_logbus.record.column_encoder import encode_columns
 from spark_logbus.record.column_layout import fields_of
 from spark_logbus.schemas.columns.arrow_types import arrow_type
