@@ -250,7 +250,7 @@ def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit:
     if commit.dead_letters:
         console.print(
             f"{commit.dead_letters:,} records did not decode; they are in "
-            f"{loaded.path}/{DEAD_LETTERS}.",
+            f"{loaded.dead_letters_path}.",
             highlight=False,
         )
     if config.group is not None:

@@ -1,4 +1,4 @@
-"""One load of a topic's new records into a warehouse: read, stage, check, commit, publish."""
+"""One load of a topic's new records into its target: read, stage, check, commit, publish."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.files import FileTarget
 from spark_logbus.load.hadoop import translated
-from spark_logbus.load.layout import settle
+from spark_logbus.load.incoming import Incoming
 from spark_logbus.load.planning import Source, look_up
 from spark_logbus.load.reading import Decoding
-from spark_logbus.load.small_files import stage_rewrite
-from spark_logbus.load.staging import Staging
 from spark_logbus.load.steps import Steps
+from spark_logbus.load.target import Target
 from spark_logbus.load.values import AvroFields, json_fields
-from spark_logbus.load.warehouse import Warehouse
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
@@ -58,6 +57,8 @@ class Loaded:
     #: Small files that were rewritten, and those that have taken their place.
     files_replaced: int = 0
     files_rewritten: int = 0
+    #: Where records are that did not decode.
+    dead_letters_path: str = ""
 
     @property
     def nothing_new(self) -> bool:
@@ -98,65 +99,66 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
     """
     steps = steps or Steps()
     json, avro = _fields(config)
-    warehouse = Warehouse(spark, config.warehouse, config.topic)
+    target = open_target(spark, config)
     with (
         Session(config.zookeeper, client_name="load", expects_cluster=True) as session,
-        Lock(session, f"load {warehouse.path}", holder=_holder(config)) as lock,
+        Lock(session, f"load {target.path}", holder=_holder(config)) as lock,
     ):
         with steps.step("look up"):
             ownership = _acquire_topic(session, config)
-            last = warehouse.recover()
-            layout = settle(
-                None if last is None else last.layout, config.layout, where=warehouse.path
-            )
+            last = target.recover()
             began_us = time.time_ns() // 1_000
             source = look_up(config, last)
             decoding = _decoding(config, source, json=json, avro=avro)
             for fields in (json, None if avro is None else avro.fields):
-                layout.check_names([] if fields is None else fields.names)
+                target.check_names([] if fields is None else fields.names)
 
         def put_in_place(commit: Commit) -> None:
             with steps.step("commit"):
-                warehouse.prepare(commit)
+                target.prepare(commit)
                 lock.check()
-                warehouse.commit(commit)
+                target.commit(commit)
             with steps.step("publish"):
-                warehouse.publish(commit)
+                target.publish(commit)
 
         staged = None
         # A first load keeps where it was told to begin, also when nothing has come since.
         if any(r.count for r in source.ranges) or (last is None and config.start is not None):
-            staged = Staging(spark, config, decoding, layout, warehouse, source, steps).stage(last)
+            staged = target.stage(Incoming(spark, config, decoding, source), last, steps)
             tallies: Tallies = {}
             if config.audit:
                 with steps.step("audit"):
-                    tallies = _staged_windows(warehouse, staged.commit)
+                    tallies = _staged_windows(target, staged.commit)
             put_in_place(staged.commit)
             if config.audit:
                 with steps.step("audit"):
-                    _report(config, warehouse, staged.commit, tallies, complete_through_us=began_us)
+                    _report(config, target, staged.commit, tallies, complete_through_us=began_us)
         newest = last if staged is None else staged.commit
         if config.group is not None and newest is not None:
             _tell_group(session, config, newest, group=config.group, ownership=ownership)
         rewritten = None
         if config.compact is not None and newest is not None:
             with steps.step("compact"):
-                rewritten = stage_rewrite(
-                    spark, warehouse, newest, least=config.compact, compression=config.compression
-                )
+                rewritten = target.rewrite(newest)
             if rewritten is not None:
                 put_in_place(rewritten)
     return Loaded(
         config.topic,
         None if staged is None else staged.commit,
-        warehouse.path,
+        target.path,
         steps.total,
         steps.seconds,
         0 if staged is None else staged.size_bytes,
         0 if staged is None else staged.without_event_time,
         0 if rewritten is None else len(rewritten.replaces),
         0 if rewritten is None else len(rewritten.files),
+        target.dead_letters,
     )
+
+
+def open_target(spark: SparkSession, config: LoadConfig) -> Target:
+    """What ``config`` names to load into; ``spark`` reaches it."""
+    return FileTarget(spark, config.warehouse, config)
 
 
 def _fields(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:
@@ -192,16 +194,15 @@ def _holder(config: LoadConfig) -> str:
     return f"a load of {config.topic} on {platform.node()} (process {os.getpid()})"
 
 
-def _staged_windows(warehouse: Warehouse, commit: Commit) -> Tallies:
-    """How many records are in the staged files, by window."""
-    with translated(f"count what was staged in {warehouse.staging(commit.staging)} by window"):
-        staged = warehouse.rows("timestamp timestamp", staged=commit)
-        return tallies_of(staged, window_us=_AUDIT.window_ms * 1_000)
+def _staged_windows(target: Target, commit: Commit) -> Tallies:
+    """How many records are staged, by window."""
+    with translated(f"count what was staged for {target.path} by window"):
+        return tallies_of(target.staged_times(commit), window_us=_AUDIT.window_ms * 1_000)
 
 
 def _report(
     config: LoadConfig,
-    warehouse: Warehouse,
+    target: Target,
     commit: Commit,
     tallies: Tallies,
     *,
@@ -215,7 +216,7 @@ def _report(
                 _AUDIT,
                 prepare(cluster, _AUDIT),
                 tier=Tier.LOAD,
-                counter=warehouse.path,
+                counter=target.path,
                 run=commit.staging,
                 tallies={config.topic: tallies},
                 complete_through_us=complete_through_us,

@@ -373,7 +373,7 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
 ) -> None:
     """Also where a reader passes over some without a word."""
     topic.produce("a", "b")
-    from spark_logbus.load import staging as module
+    from spark_logbus.load import incoming as module
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:
@@ -394,7 +394,7 @@ def test_offsets_without_records_are_passed_over(
 ) -> None:
     """As where all that is new were deletions, and their time is over."""
     topic.produce("a", "b")
-    from spark_logbus.load import staging as module
+    from spark_logbus.load import incoming as module
     from spark_logbus.load.reading import read
 
     with monkeypatch.context() as patch:

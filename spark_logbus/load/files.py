@@ -1,0 +1,68 @@
+"""Files in a directory by date, as the target of a load (see ``warehouse``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_logbus.load.commits import DEAD_LETTERS, Commit
+from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.layout import DEFAULT_LAYOUT, settle
+from spark_logbus.load.small_files import stage_rewrite
+from spark_logbus.load.staging import Staging
+from spark_logbus.load.steps import Steps
+from spark_logbus.load.target import Staged
+from spark_logbus.load.warehouse import Warehouse
+
+
+class FileTarget:
+    """A topic's directory in a warehouse, in the layout that it has or is to have. Not
+    thread-safe."""
+
+    def __init__(self, spark: SparkSession, root: str, config: LoadConfig) -> None:
+        self._spark = spark
+        self._config = config
+        self._warehouse = Warehouse(spark, root, config.topic)
+        self._layout = DEFAULT_LAYOUT
+
+    @property
+    def path(self) -> str:
+        return self._warehouse.path
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.path}/{DEAD_LETTERS}"
+
+    def recover(self) -> Commit | None:
+        last = self._warehouse.recover()
+        kept = None if last is None else last.layout
+        self._layout = settle(kept, self._config.layout, where=self.path)
+        return last
+
+    def check_names(self, names: Sequence[str]) -> None:
+        self._layout.check_names(names)
+
+    def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
+        return Staging(incoming, self._layout, self._warehouse, steps).stage(last)
+
+    def staged_times(self, commit: Commit) -> DataFrame:
+        return self._warehouse.rows("timestamp timestamp", staged=commit)
+
+    def prepare(self, commit: Commit) -> None:
+        self._warehouse.prepare(commit)
+
+    def commit(self, commit: Commit) -> None:
+        self._warehouse.commit(commit)
+
+    def publish(self, commit: Commit) -> None:
+        self._warehouse.publish(commit)
+
+    def rewrite(self, last: Commit) -> Commit | None:
+        least, compression = self._config.compact, self._config.compression
+        if least is None:
+            return None
+        return stage_rewrite(
+            self._spark, self._warehouse, last, least=least, compression=compression
+        )

@@ -1,0 +1,79 @@
+"""The target of a load: where its records go, and where it stands which of them are in.
+
+A target stages what comes in where nobody sees it, and its commit makes data and offsets visible
+together. ``run_load`` knows nothing else of it: how that is one step depends on the target. Files
+have a rename (``files``), a database has its transactions (``jdbc``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from spark_logbus.load.commits import Commit
+from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.steps import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A load that is ready to be committed, and what the report says of it."""
+
+    commit: Commit
+    size_bytes: int = 0
+    without_event_time: int = 0
+
+
+class Target(Protocol):
+    """Only for the holder of its lock, which is named by ``path``. All methods raise
+    WarehouseError; running the load again is right whatever they raise."""
+
+    @property
+    def path(self) -> str:
+        """The same for every way to name the target."""
+        ...
+
+    @property
+    def dead_letters(self) -> str:
+        """Where those are, for a person."""
+        ...
+
+    def recover(self) -> Commit | None:
+        """Take over from all loads before: none of them can commit any more when this returns.
+
+        Finishes a load that was committed and discards those that were not; the last commit.
+        """
+        ...
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """ConfigError where a field of values has a name that the target itself gives."""
+        ...
+
+    def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
+        """Bring in what is new after ``last``, and make sure of it; nobody sees it yet."""
+        ...
+
+    def staged_times(self, commit: Commit) -> DataFrame:
+        """The column ``timestamp`` of all that is staged, dead letters too."""
+        ...
+
+    def prepare(self, commit: Commit) -> None:
+        """All that can be done before the lock is checked for the last time."""
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Data and offsets are in when this returns; SupersededError when another load has taken
+        over, and nothing is left of this one then."""
+        ...
+
+    def publish(self, commit: Commit) -> None:
+        """What is left to do for a load that is committed."""
+        ...
+
+    def rewrite(self, last: Commit) -> Commit | None:
+        """A commit that changes no records, only how they are stored, ready to be committed; None
+        where there is nothing to do."""
+        ...
