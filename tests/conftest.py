@@ -17,11 +17,13 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 #: Of the examples that Hypothesis tries in a run of all tests, those of a shorter run.
 SHORT_RUN_PERCENT = 30
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Spark's workers run this very Python, and any Java that logbus would choose. Hypothesis tries
-    fewer examples where the longer tests are left out (see tests/property/examples.py).
+    """Spark's workers run this very Python, and any Java that logbus would choose. Its JVMs live
+    for minutes at most, and would spend most of them on compiling. Hypothesis tries fewer examples
+    where the longer tests are left out (see tests/property/examples.py).
 
     Started in the background by a shell, tests ignore SIGINT, and programs inherit that; those
     under test are to hear it.
@@ -29,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{SHORT_LIVED_JVM}' pyspark-shell"
+    os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIVED_JVM
     ensure_java_home()
     settings.register_profile("short run", max_examples=SHORT_RUN_PERCENT)
     if "not long" in config.option.markexpr:
