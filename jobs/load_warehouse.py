@@ -1,4 +1,4 @@
-"""Load a topic's new records into Parquet or ORC, data and offsets together.
+"""Load a topic's new records into Parquet or ORC, or a table, data and offsets together.
 
     spark-submit load_warehouse.py --topic flights --warehouse /data/warehouse
 
@@ -34,6 +34,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.commits import DEAD_LETTERS
 from spark_logbus.load.config import COMPRESSIONS
+from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
 from spark_logbus.load.planning import first_start, last_end
 from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
@@ -52,12 +53,13 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     """ConfigError and InvalidNameError say what is wrong with a value."""
     parser = argparse.ArgumentParser(
         prog="load_warehouse.py",
-        description="Load a topic's new records into Parquet or ORC.",
+        description="Load a topic's new records into Parquet or ORC, or into a table.",
         epilog="Exit codes: 0 loaded, or nothing was new (see --nothing-new-exit-code); 1 failed; "
         "2 options that cannot be used.",
     )
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--warehouse", required=True, help="directory, local or hdfs://...")
+    parser.add_argument("--warehouse", help="directory, local or hdfs://...")
+    _add_table(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
     parser.add_argument("--zookeeper", default=default_connect())
     parser.add_argument("--group", help="also show the progress as this group's offsets")
     _add_values(parser.add_argument_group("values"))
@@ -71,7 +73,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     columns = args.partition_columns
     config = LoadConfig(
         args.topic,
-        args.warehouse,
+        _warehouse(parser, args),
         args.zookeeper,
         json_schema=args.json_schema,
         allow_gaps=args.allow_gaps,
@@ -102,11 +104,33 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     return config, Output(args.json, args.nothing_new_exit_code)
 
 
+def _warehouse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str | JdbcTable:
+    """The one target that is given; usage errors end the process."""
+    url, table, properties = args.jdbc_url, args.jdbc_table, args.jdbc_properties
+    into_table = (args.warehouse is None, url is not None, table is not None)
+    if into_table not in ((False,) * 3, (True,) * 3) or (properties is not None and url is None):
+        parser.error("give --warehouse, or --jdbc-url and --jdbc-table")
+    if url is None:
+        return str(args.warehouse)
+    return JdbcTable(url, table, properties_of(properties))
+
+
 def _text(path: str) -> str:
     try:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
+
+
+def _add_table(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
+    group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="is made if it is not there")
+    group.add_argument(
+        "--jdbc-properties",
+        metavar="FILE",
+        help="name=value a line: user, password and other properties of the connection; "
+        f"{' and '.join(ENVIRONMENT.values())} win over it",
+    )
 
 
 def _add_values(group: argparse._ArgumentGroup) -> None:
@@ -127,7 +151,7 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
         "--dead-letters",
         action="store_true",
         help="keep records whose values do not decode apart, with the reason, in "
-        f"<warehouse>/<topic>/{DEAD_LETTERS}",
+        f"<warehouse>/<topic>/{DEAD_LETTERS} or <table>_dead_letters",
     )
 
 
@@ -236,9 +260,13 @@ def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit:
         )
     console.print(table)
     times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in loaded.steps.items())
+    where = (
+        f"{loaded.path}"
+        if isinstance(config.warehouse, JdbcTable)
+        else f"{len(commit.files):,} files ({loaded.size_bytes:,} bytes) under {loaded.path}"
+    )
     console.print(
-        f"{commit.records:,} records in {len(commit.files):,} files "
-        f"({loaded.size_bytes:,} bytes) under {loaded.path}, {loaded.seconds:.1f} s ({times}).",
+        f"{commit.records:,} records in {where}, {loaded.seconds:.1f} s ({times}).",
         highlight=False,
     )
     if loaded.without_event_time:

@@ -4,6 +4,7 @@ from spark_logbus.load.commits import Commit
 from spark_logbus.load.completeness import SparkCounts
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.hadoop import UnsuitableFilesystemError, WarehouseError
+from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.load.layout import (
     FileFormat,
     Layout,
@@ -20,6 +21,7 @@ __all__ = [
     "Commit",
     "FileFormat",
     "IncompatibleSchemaError",
+    "JdbcTable",
     "Layout",
     "LayoutChangedError",
     "LayoutChoice",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.layout import LayoutChoice
+from spark_logbus.load.jdbc.config import JdbcTable
+from spark_logbus.load.layout import OPTIONS, LayoutChoice
 
 #: Names that Parquet and ORC files both know; ORC calls gzip zlib.
 COMPRESSIONS = ("none", "snappy", "gzip", "zstd")
@@ -16,7 +17,7 @@ class LoadConfig:
     """The topic to load, and its target."""
 
     topic: str
-    warehouse: str  # a directory on any Hadoop filesystem
+    warehouse: str | JdbcTable  # a directory on any Hadoop filesystem, or a table
     zookeeper: str
     #: DDL of fields in JSON values that become columns, beside the values as they are.
     json_schema: str | None = None
@@ -56,6 +57,8 @@ class LoadConfig:
                 "--drop-value without --json-schema or --avro-schema would keep nothing of the "
                 "values; name the fields that are to become columns."
             )
+        if isinstance(self.warehouse, JdbcTable):
+            self._refuse_options_of_files()
         if self.compact is not None and self.compact < 2:
             raise ConfigError(
                 f"--compact is {self.compact}, expected 2 files or more: one cannot become fewer."
@@ -70,4 +73,15 @@ class LoadConfig:
         if self.compression is not None and self.compression not in COMPRESSIONS:
             raise ConfigError(
                 f"--compression is {self.compression!r}, expected one of {', '.join(COMPRESSIONS)}."
+            )
+
+    def _refuse_options_of_files(self) -> None:
+        given = [OPTIONS[name] for name in self.layout.chosen()]
+        given += [
+            f"--{name}" for name in ("compression", "compact") if getattr(self, name) is not None
+        ]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)}: for loads into files, and this one goes into the table "
+                f"{self.warehouse}; leave that out."
             )

@@ -24,6 +24,9 @@ class WarehouseError(LogbusError):
     fault: ClassVar[Fault] = "data"
 
 
+_SQL_ERROR = "PSQLException: "
+
+
 class UnsuitableFilesystemError(WarehouseError):
     """A rename is no single step there, so that no load could commit by one."""
 
@@ -80,6 +83,10 @@ def reason(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    refused = [line for line in lines if _SQL_ERROR in line]
+    if refused:
+        # Around it stands the statement, with all its values.
+        return refused[-1].rpartition(_SQL_ERROR)[2]
     ours = [line for line in lines if line.startswith("spark_logbus.") and "Error: " in line]
     if ours:
         return ours[-1].partition("Error: ")[2]

@@ -82,6 +82,11 @@ class LayoutChoice:
     event_time: str | None = None
     format: FileFormat | None = None
 
+    def chosen(self) -> dict[str, Any]:
+        """What is asked for, by field."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -201,7 +206,7 @@ class Layout:
 DEFAULT_LAYOUT: Final = Layout()
 """That of all warehouses of earlier releases, whose commits do not tell it."""
 
-_OPTIONS: Final = {
+OPTIONS: Final = {
     "period": "--partition-by",
     "prefix": "--partition-prefix",
     "columns": "--partition-columns",
@@ -215,19 +220,15 @@ def settle(kept: Layout | None, choice: LayoutChoice, *, where: str) -> Layout:
 
     Raises LayoutChangedError where both are there and differ; ``where`` names the warehouse.
     """
-    chosen = {
-        field.name: value
-        for field in fields(choice)
-        if (value := getattr(choice, field.name)) is not None
-    }
+    chosen = choice.chosen()
     if kept is None:
         return replace(DEFAULT_LAYOUT, **chosen)
     for name, value in chosen.items():
         if value != getattr(kept, name):
             raise LayoutChangedError(
-                f"{where} was begun with {_OPTIONS[name]} {_shown(getattr(kept, name))}, and this "
+                f"{where} was begun with {OPTIONS[name]} {_shown(getattr(kept, name))}, and this "
                 f"load asks for {_shown(value)}; readers could not tell the two apart. Nothing "
-                f"was written. Leave {_OPTIONS[name]} out, or load into another directory."
+                f"was written. Leave {OPTIONS[name]} out, or load into another directory."
             )
     return kept
 

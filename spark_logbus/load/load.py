@@ -26,6 +26,8 @@ from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.files import FileTarget
 from spark_logbus.load.hadoop import translated
 from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.jdbc.config import JdbcTable
+from spark_logbus.load.jdbc.table import TableTarget
 from spark_logbus.load.planning import Source, look_up
 from spark_logbus.load.reading import Decoding
 from spark_logbus.load.steps import Steps
@@ -158,7 +160,11 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
 
 def open_target(spark: SparkSession, config: LoadConfig) -> Target:
     """What ``config`` names to load into; ``spark`` reaches it."""
-    return FileTarget(spark, config.warehouse, config)
+    match config.warehouse:
+        case JdbcTable() as table:
+            return TableTarget(spark, table, config.topic, holder=_holder(config))
+        case str() as root:
+            return FileTarget(spark, root, config)
 
 
 def _fields(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:

@@ -1,0 +1,5 @@
+"""Tables of a relational database as the target of loads: data and offsets in one transaction."""
+
+from spark_logbus.load.jdbc.config import JdbcTable
+
+__all__ = ["JdbcTable"]

@@ -1,0 +1,181 @@
+"""The table of loads: for each load of each table one row, with the offsets that are in.
+
+::
+
+    <schema>.logbus_loads
+        target, load          the table, and the number of the load; the key
+        topic, topic_id       of which the records are
+        ranges, ends          offsets, as JSON: what came in; the ends of all partitions
+        records, dead_letters
+        staging               the name of its staging table, which no other load has
+        holder                who loaded
+        committed_at
+
+The row is the commit: it goes in with the records, in one transaction. Putting it in is also the
+lock. Of two loads with the same number, the second waits in the database for the first, and is
+refused when that has committed, because the key is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from spark_logbus.errors import LockHeldError
+from spark_logbus.load.commits import Commit
+from spark_logbus.load.hadoop import WarehouseError
+from spark_logbus.load.jdbc.columns import quoted
+from spark_logbus.load.jdbc.config import JdbcTable
+from spark_logbus.load.jdbc.connection import LOCK_S, Database, DatabaseError, Transaction
+from spark_logbus.load.warehouse import SupersededError
+from spark_logbus.model import OffsetRange, TopicPartition
+
+LEDGER: Final = "logbus_loads"
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The loads of one table."""
+
+    database: Database
+    table: JdbcTable
+    topic: str
+    holder: str
+
+    @property
+    def name(self) -> str:
+        return f"{quoted(self.table.schema)}.{LEDGER}"
+
+    def create(self) -> None:
+        """Unless it is there; two first loads into one schema may come at once."""
+        for last_try in (False, True):
+            try:
+                with self.database.transaction() as transaction:
+                    if not self._is_there(transaction):
+                        transaction.run(
+                            f"CREATE TABLE {self.name} (target text NOT NULL, load bigint NOT "
+                            "NULL, topic text NOT NULL, topic_id text NOT NULL, ranges json NOT "
+                            "NULL, ends json NOT NULL, records bigint NOT NULL, dead_letters "
+                            "bigint NOT NULL, staging text NOT NULL, holder text NOT NULL, "
+                            "committed_at timestamp with time zone NOT NULL DEFAULT now(), "
+                            "PRIMARY KEY (target, load))"
+                        )
+                return
+            except DatabaseError as error:
+                if last_try or not error.is_taken:
+                    raise
+
+    def _is_there(self, transaction: Transaction) -> bool:
+        return transaction.rows("SELECT to_regclass(?) IS NOT NULL", self.name) == [(True,)]
+
+    def last(self, transaction: Transaction, *, before: int | None = None) -> Commit | None:
+        """The newest, or the newest with a lower number than ``before``.
+
+        Raises WarehouseError where the table holds records of another topic.
+        """
+        found = transaction.rows(
+            "SELECT load, topic, topic_id, ranges::text, ends::text, records, dead_letters, "
+            f"staging FROM {self.name} WHERE target = ? AND (load < ? OR ?) "
+            "ORDER BY load DESC LIMIT 1",
+            self.table.name,
+            before or 0,
+            before is None,
+        )
+        if not found:
+            return None
+        ((number, topic, topic_id, ranges, ends, records, dead_letters, staging),) = found
+        if topic != self.topic:
+            raise WarehouseError(
+                f"Table {self.table} holds the topic {topic} since load {number}, not "
+                f"{self.topic}: rows are known by partition and offset. Load into another table."
+            )
+        return Commit(
+            number,
+            staging,
+            topic_id,
+            tuple(
+                OffsetRange(TopicPartition(topic, each["partition"]), each["start"], each["end"])
+                for each in json.loads(ranges)
+            ),
+            {int(partition): end for partition, end in json.loads(ends).items()},
+            records,
+            (),
+            dead_letters=dead_letters,
+        )
+
+    def enter(self, transaction: Transaction, commit: Commit, last: Commit | None) -> None:
+        """Put the row in, and with it keep other loads of the table out until the transaction ends.
+
+        Raises SupersededError where another load has gone on from ``last``, or its row is not there
+        any more; LockHeldError while another is about to commit.
+        """
+        data = json.loads(commit.to_json())
+        try:
+            transaction.run(
+                f"INSERT INTO {self.name} (target, load, topic, topic_id, ranges, ends, records, "
+                "dead_letters, staging, holder) "
+                "VALUES (?, ?, ?, ?, ?::json, ?::json, ?, ?, ?, ?)",
+                self.table.name,
+                commit.number,
+                self.topic,
+                commit.topic_id,
+                json.dumps(data["ranges"]),
+                json.dumps(data["ends"]),
+                commit.records,
+                commit.dead_letters,
+                commit.staging,
+                self.holder,
+            )
+        except DatabaseError as error:
+            if error.is_taken:
+                raise self._superseded(commit) from error
+            if error.is_locked:
+                raise self.held() from error
+            raise
+        before = self.last(transaction, before=commit.number)
+        same = (None if before is None else before.staging) == (
+            None if last is None else last.staging
+        )
+        if not same:
+            raise self._superseded(commit)
+
+    def holds(self, commit: Commit) -> bool:
+        """True if this very load is in."""
+        with self.database.transaction() as transaction:
+            return bool(
+                transaction.rows(
+                    f"SELECT 1 FROM {self.name} WHERE target = ? AND load = ? AND staging = ?",
+                    self.table.name,
+                    commit.number,
+                    commit.staging,
+                )
+            )
+
+    def held(self) -> LockHeldError:
+        """What to raise where another transaction is in the way; names its load."""
+        with self.database.transaction() as transaction:
+            found = transaction.rows(
+                "SELECT DISTINCT application_name || ' (server process ' || pid || ')' "
+                "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE pid <> pg_backend_pid() "
+                "AND relation = to_regclass(?)",
+                self.name,
+            )
+        who = ", ".join(name for (name,) in found) or "another transaction"
+        return LockHeldError(
+            f"{self.table} is locked by {who}, for longer than {LOCK_S} seconds. Wait until that "
+            "one has ended; one that stands still is ended by the database within a minute."
+        )
+
+    def _superseded(self, commit: Commit) -> SupersededError:
+        with self.database.transaction() as transaction:
+            found = transaction.rows(
+                f"SELECT holder, committed_at::text FROM {self.name} WHERE target = ? "
+                "ORDER BY load DESC LIMIT 1",
+                self.table.name,
+            )
+        by = f"{found[0][0]} has committed at {found[0][1]}" if found else "its row is gone"
+        return SupersededError(
+            f"Load {commit.number} of {self.table} does not go on from the last commit any more: "
+            f"{by}. Nothing of this load was committed. Run it again for what is new by then."
+        )

@@ -1,0 +1,165 @@
+"""PostgreSQL as a server of its own, with its JDBC driver for Spark.
+
+It listens on loopback, at a port that nobody else gets, with everything in a temporary directory,
+and wants a password. It does not run as root: a test that does hands it to another user.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.peers import PeerUnavailableError
+from bench.peers.artifacts import jars_of
+from spark_logbus.load.jdbc import JdbcTable
+from spark_logbus.local.processes import spawn, stop
+from tests.helpers import wait_until
+from tests.servers.ports import reserved_port
+
+USER = "loader"
+PASSWORD = "a secret"
+_START_S = 60.0
+_STOP_S = 20.0
+_SERVER_USERS = ("postgres", "nobody")
+
+
+@dataclass
+class Postgresql:
+    """A running server; its database is ``postgres``."""
+
+    url: str
+    port: int
+    jars: list[Path]
+    directory: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+    _command: list[str | Path] = field(repr=False)
+
+    def table(self, name: str, **properties: str) -> JdbcTable:
+        """A target, with the credentials that it takes."""
+        return JdbcTable(self.url, name, {"user": USER, "password": PASSWORD, **properties})
+
+    def query(self, sql: str) -> list[tuple[str, ...]]:
+        """The rows of a query, as texts, through PostgreSQL's own client."""
+        done = subprocess.run(
+            [_programs() / "psql", "-X", "--csv", "-t", "-P", "null=NULL", "-v", "ON_ERROR_STOP=1",
+             "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres", "-c", sql],
+            capture_output=True, text=True, check=False, timeout=_START_S,
+            env={**os.environ, "PGPASSWORD": PASSWORD, "PGTZ": "UTC"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [tuple(row) for row in csv.reader(io.StringIO(done.stdout))]
+
+    def kill(self) -> None:
+        """All at once, as a power cut does; what was committed is on disk."""
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        self.process = spawn(self._command, output=self.directory / "log")
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        log = self.directory / "log"
+
+        def ready() -> bool:
+            assert self.process.poll() is None, log.read_text(errors="replace")[-3000:]
+            done = subprocess.run(
+                [_programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
+                check=False,
+            )
+            return done.returncode == 0
+
+        wait_until(ready, deadline_s=_START_S, message="PostgreSQL to take connections")
+
+
+@contextmanager
+def postgresql() -> Iterator[Postgresql]:
+    """Once it takes connections. Skips the test where it or its driver cannot be had."""
+    programs = _programs()
+    try:
+        jars = jars_of(Path(__file__).with_suffix(".xml"))
+    except PeerUnavailableError as missing:
+        pytest.skip(f"PostgreSQL's JDBC driver is not at hand: {missing}")
+    as_user = _as_user()
+    with (
+        tempfile.TemporaryDirectory(prefix="logbus-postgresql-") as name,
+        reserved_port() as port,
+    ):
+        directory = Path(name)
+        data, secret = directory / "data", directory / "password"
+        secret.write_text(PASSWORD)
+        if as_user:
+            user = _server_user()
+            for path in (directory, secret):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        subprocess.run(
+            [*as_user, programs / "initdb", "-D", data, "-U", USER, "-A", "scram-sha-256",
+             "--pwfile", secret, "-E", "UTF8", "--locale=C", "--no-sync"],
+            check=True, capture_output=True, timeout=_START_S, cwd=directory,
+        )  # fmt: skip
+        settings = {"listen_addresses": "127.0.0.1", "port": str(port), "fsync": "off",
+                    "unix_socket_directories": name, "timezone": "America/New_York"}  # fmt: skip
+        with (data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{key} = '{value}'\n" for key, value in settings.items())
+        command: list[str | Path] = [*as_user, programs / "postgres", "-D", data]
+        process = spawn(command, output=directory / "log")
+        url = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
+        server = Postgresql(url, port, jars, directory, process, command)
+        try:
+            server.wait_until_ready()
+            yield server
+        finally:
+            stop(server.process, _STOP_S)
+
+
+def add_driver(spark: SparkSession, jars: list[Path]) -> None:
+    """What ``--jars`` does, for a session that runs already."""
+    jvm = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
+    for jar in jars:
+        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())  # type: ignore[union-attr]
+
+
+def _programs() -> Path:
+    """The directory of PostgreSQL's programs, the newest of Debian's, or that on the PATH."""
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        key=lambda path: float(path.parts[-3]),
+    )
+    found = debian[-1] if debian else shutil.which("postgres")
+    if found is None:
+        pytest.skip("PostgreSQL is not at hand: no postgres in /usr/lib/postgresql or on the PATH")
+    return Path(found).resolve().parent
+
+
+def _as_user() -> list[str | Path]:
+    """What makes a program another user's, where this one is root, and lets it end with us."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("PostgreSQL does not run as root, and there is no setpriv to change the user")
+    user = _server_user()
+    return [setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups",
+            "--pdeathsig=INT"]  # fmt: skip
+
+
+def _server_user() -> pwd.struct_passwd:
+    for name in _SERVER_USERS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    pytest.skip(f"PostgreSQL does not run as root, and there is none of {', '.join(_SERVER_USERS)}")
