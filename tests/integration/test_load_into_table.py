@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -448,6 +449,34 @@ def test_a_driver_killed_at_a_step_leaves_every_record_once(job: Job, step: str)
     assert job.load().to_json()["load"] == (3 if step == "committed" else 2)
     assert job.values() == ["a", "b", "c", "d"]
     assert job.staged() == []
+
+
+@pytest.mark.slow
+def test_the_job_loads_into_a_table_by_itself(job: Job, tmp_path: Path) -> None:
+    """As spark-submit runs it: the driver comes with --jars, the password with a file."""
+    job.produce("a", "b")
+    properties = tmp_path / "jdbc.properties"
+    properties.write_text(f"user={USER}\npassword={PASSWORD}\n")
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        submit = Path(sys.executable).with_name("spark-submit")
+        return subprocess.run(
+            [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *options,
+             PROJECT / "jobs" / "load_warehouse.py", "--topic", job.topic, "--zookeeper",
+             job.logbus.zookeeper, "--jdbc-url", job.database.url, "--jdbc-table", job.name,
+             "--jdbc-properties", properties],
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+
+    missing = run()
+    assert missing.returncode == 1
+    assert "There is no org.postgresql.Driver on Spark's class path" in missing.stdout
+    assert "Traceback" not in missing.stdout + missing.stderr
+    done = run("--jars", ",".join(map(str, job.database.jars)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"2 records in {job.table}" in done.stdout
+    assert PASSWORD not in missing.stdout + missing.stderr + done.stdout + done.stderr
+    assert job.values() == ["a", "b"]
 
 
 @pytest.mark.parametrize("committed", [pytest.param(False, marks=pytest.mark.long), True])

@@ -44,7 +44,6 @@ class Postgresql:
     jars: list[Path]
     directory: Path
     process: subprocess.Popen[bytes] = field(repr=False)
-    _command: list[str | Path] = field(repr=False)
 
     def table(self, name: str, **properties: str) -> JdbcTable:
         """A target, with the credentials that it takes."""
@@ -60,15 +59,6 @@ class Postgresql:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [tuple(row) for row in csv.reader(io.StringIO(done.stdout))]
-
-    def kill(self) -> None:
-        """All at once, as a power cut does; what was committed is on disk."""
-        self.process.kill()
-        self.process.wait()
-
-    def start(self) -> None:
-        self.process = spawn(self._command, output=self.directory / "log")
-        self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         log = self.directory / "log"
@@ -116,7 +106,7 @@ def postgresql() -> Iterator[Postgresql]:
         command: list[str | Path] = [*as_user, programs / "postgres", "-D", data]
         process = spawn(command, output=directory / "log")
         url = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
-        server = Postgresql(url, port, jars, directory, process, command)
+        server = Postgresql(url, port, jars, directory, process)
         try:
             server.wait_until_ready()
             yield server

@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
@@ -172,14 +176,18 @@ def _translated(address: str) -> Iterator[None]:
     """Errors of JDBC as one DatabaseError with what to do."""
     try:
         yield
-    # py4j has several roots for what comes from the JVM, and PySpark replaces some of them.
-    except Exception as error:
-        java = getattr(error, "java_exception", None)
-        if java is None or not hasattr(java, "getSQLState"):
-            raise DatabaseUnavailableError(
-                f"The connection to {address} was lost with Spark: {error}. Run the load again."
-            ) from error
-        raise error_of(str(java.getSQLState() or ""), str(java.getMessage()), address) from error
+    except Py4JJavaError as error:
+        java = error.java_exception
+        gateway = SparkContext._gateway
+        by_database = is_instance_of(gateway, java, "java.sql.SQLException")
+        state = str(java.getSQLState() or "") if by_database else ""
+        said = java.getMessage() if by_database else java.toString()
+        raise error_of(state, str(said), address) from error
+    except (Py4JError, PySparkException, OSError) as error:
+        raise DatabaseUnavailableError(
+            f"The connection to {address} was lost with Spark's JVM: {reason(error)}. Run the "
+            "load again."
+        ) from error
 
 
 def error_of(state: str, text: str, address: str) -> DatabaseError:

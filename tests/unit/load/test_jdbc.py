@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DecimalType,
     FloatType,
@@ -121,7 +122,7 @@ def test_options_of_files_are_refused_by_name(given: dict[str, Any], named: str)
         (DecimalType(9, 2), ["numeric(9,2)", "numeric"], ["numeric(9,1)"]),
         (TimestampType(), ["timestamp with time zone"],
          ["timestamp(3) with time zone", "timestamp without time zone"]),
-        (StructType().add("a", "int"), ["json", "jsonb", "text"], ["bytea"]),
+        (StructType().add("a", IntegerType()), ["json", "jsonb", "text"], ["bytea"]),
     ],
 )  # fmt: skip
 def test_columns_that_keep_each_value_are_taken_and_no_others(
@@ -138,13 +139,15 @@ def test_columns_that_keep_each_value_are_taken_and_no_others(
 
 def test_names_that_no_column_can_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="of 64 bytes, which cannot name a column"):
-        columns_of(StructType().add("é" * 32, "int"))
+        columns_of(StructType().add("é" * 32, IntegerType()))
     with pytest.raises(ConfigError, match="a field x of the type void"):
         columns_of(StructType().add("x", NullType()))
 
 
 def test_statements_quote_all_names() -> None:
-    columns = columns_of(StructType().add('a"; DROP', "string").add("h", "array<int>"))
+    columns = columns_of(
+        StructType().add('a"; DROP', StringType()).add("h", ArrayType(IntegerType()))
+    )
     assert quoted('a"; DROP') == '"a""; DROP"'
     assert create_target(columns, table="t") == (
         'CREATE TABLE t ("a""; DROP" text, "h" json, PRIMARY KEY ("partition", "offset"))'
