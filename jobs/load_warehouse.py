@@ -61,6 +61,11 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     parser.add_argument("--warehouse", help="directory, local or hdfs://...")
     _add_table(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
     parser.add_argument("--zookeeper", default=default_connect())
+    parser.add_argument(
+        "--hive-table",
+        metavar="DB.TABLE",
+        help="keep a table over the files in the Hive metastore that Spark is set up for",
+    )
     parser.add_argument("--group", help="also show the progress as this group's offsets")
     _add_values(parser.add_argument_group("values"))
     _add_bounds(parser.add_argument_group("bounds of a load"))
@@ -95,6 +100,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
         dead_letters=args.dead_letters,
         compact=args.compact,
         audit=args.audit,
+        hive_table=args.hive_table,
     )
     # Before Spark starts.
     if config.start is not None:
@@ -281,6 +287,8 @@ def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit:
             f"{loaded.dead_letters_path}.",
             highlight=False,
         )
+    if config.hive_table is not None:
+        console.print(f"Table {config.hive_table} has them.")
     if config.group is not None:
         console.print(f"Group {config.group} in ZooKeeper stands at the end of this load.")
 
@@ -303,13 +311,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _load(config: LoadConfig, steps: Steps) -> Loaded:
     with steps.step("start Spark"):
-        spark = (
+        builder = (
             SparkSession.builder.appName(f"load {config.topic}")
             .config("spark.sql.session.timeZone", "UTC")
             # What Parquet readers other than Spark know; Spark's own default is its older INT96.
             .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-            .getOrCreate()
         )
+        if config.hive_table is not None:
+            builder = builder.enableHiveSupport()
+        spark = builder.getOrCreate()
     try:
         return run_load(spark, config, steps)
     finally:

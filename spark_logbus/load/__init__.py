@@ -4,6 +4,7 @@ from spark_logbus.load.commits import Commit
 from spark_logbus.load.completeness import SparkCounts
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.hadoop import UnsuitableFilesystemError, WarehouseError
+from spark_logbus.load.hive_table import HiveTableError, MetastoreError
 from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.load.layout import (
     FileFormat,
@@ -20,6 +21,7 @@ from spark_logbus.load.warehouse import SupersededError, Warehouse
 __all__ = [
     "Commit",
     "FileFormat",
+    "HiveTableError",
     "IncompatibleSchemaError",
     "JdbcTable",
     "Layout",
@@ -27,6 +29,7 @@ __all__ = [
     "LayoutChoice",
     "LoadConfig",
     "Loaded",
+    "MetastoreError",
     "Period",
     "SparkCounts",
     "Steps",

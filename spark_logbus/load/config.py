@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.hive_sql import TableName
 from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.layout import OPTIONS, LayoutChoice
 
@@ -48,8 +49,12 @@ class LoadConfig:
     compact: int | None = None
     #: Publish how many records the load has committed, by window of their time.
     audit: bool = False
+    #: A table in the Hive metastore, as ``db.table``, that is kept over the warehouse's files.
+    hive_table: str | None = None
 
     def __post_init__(self) -> None:
+        if self.hive_table is not None:
+            TableName.parse(self.hive_table)
         if self.json_schema is not None and self.avro_schema is not None:
             raise ConfigError("Give --json-schema or --avro-schema; values are one or the other.")
         if self.drop_value and self.json_schema is None and self.avro_schema is None:
@@ -78,7 +83,9 @@ class LoadConfig:
     def _refuse_options_of_files(self) -> None:
         given = [OPTIONS[name] for name in self.layout.chosen()]
         given += [
-            f"--{name}" for name in ("compression", "compact") if getattr(self, name) is not None
+            f"--{name.replace('_', '-')}"
+            for name in ("compression", "compact", "hive_table")
+            if getattr(self, name) is not None
         ]
         if given:
             raise ConfigError(

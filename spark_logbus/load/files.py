@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark_logbus.load.commits import DEAD_LETTERS, Commit
 from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.hive_table import HiveTable
 from spark_logbus.load.incoming import Incoming
 from spark_logbus.load.layout import DEFAULT_LAYOUT, settle
 from spark_logbus.load.small_files import stage_rewrite
@@ -25,6 +27,11 @@ class FileTarget:
         self._spark = spark
         self._config = config
         self._warehouse = Warehouse(spark, root, config.topic)
+        self._table = (
+            None
+            if config.hive_table is None
+            else HiveTable(spark, config.hive_table, self._warehouse)
+        )
         self._layout = DEFAULT_LAYOUT
 
     @property
@@ -39,13 +46,19 @@ class FileTarget:
         last = self._warehouse.recover()
         kept = None if last is None else last.layout
         self._layout = settle(kept, self._config.layout, where=self.path)
+        self._check_table(self._warehouse.schema(last))
         return last
+
+    def _check_table(self, stored: StructType | None) -> None:
+        if self._table is not None:
+            self._table.check(self._layout, stored)
 
     def check_names(self, names: Sequence[str]) -> None:
         self._layout.check_names(names)
 
     def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
-        return Staging(incoming, self._layout, self._warehouse, steps).stage(last)
+        staging = Staging(incoming, self._layout, self._warehouse, steps, self._check_table)
+        return staging.stage(last)
 
     def staged_times(self, commit: Commit) -> DataFrame:
         return self._warehouse.rows("timestamp timestamp", staged=commit)
@@ -58,6 +71,10 @@ class FileTarget:
 
     def publish(self, commit: Commit) -> None:
         self._warehouse.publish(commit)
+
+    def announce(self, last: Commit) -> None:
+        if self._table is not None:
+            self._table.register(last)
 
     def rewrite(self, last: Commit) -> Commit | None:
         least, compression = self._config.compact, self._config.compression

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -181,6 +182,23 @@ class Layout:
         """The columns that stand in the files and those that the records name directories with."""
         period = set(self.period_columns)
         return StructType([field for field in schema.fields if field.name not in period])
+
+    def table_schema(self, stored: StructType) -> StructType:
+        """The columns of a table over the files; those that name directories come last."""
+        period = {
+            Period.HOUR: (DateType(), IntegerType()),
+            Period.DAY: (DateType(),),
+            Period.MONTH: (StringType(),),
+            Period.NONE: (),
+        }[self.period]
+        added = zip(self.period_columns, period, strict=True)
+        return StructType(
+            [
+                *(field for field in stored.fields if field.name not in self.columns),
+                *(StructField(name, kind) for name, kind in added),
+                *(field for field in stored.fields if field.name in self.columns),
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -138,12 +138,14 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
         newest = last if staged is None else staged.commit
         if config.group is not None and newest is not None:
             _tell_group(session, config, newest, group=config.group, ownership=ownership)
+        _announce(target, newest, steps)
         rewritten = None
         if config.compact is not None and newest is not None:
             with steps.step("compact"):
                 rewritten = target.rewrite(newest)
             if rewritten is not None:
                 put_in_place(rewritten)
+            _announce(target, rewritten, steps)
     return Loaded(
         config.topic,
         None if staged is None else staged.commit,
@@ -156,6 +158,12 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
         0 if rewritten is None else len(rewritten.files),
         target.dead_letters,
     )
+
+
+def _announce(target: Target, commit: Commit | None, steps: Steps) -> None:
+    if commit is not None:
+        with steps.step("publish"):
+            target.announce(commit)
 
 
 def open_target(spark: SparkSession, config: LoadConfig) -> Target:

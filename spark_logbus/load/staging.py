@@ -4,6 +4,7 @@ committed."""
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -30,6 +31,8 @@ class Staging:
     layout: Layout
     warehouse: Warehouse
     steps: Steps
+    #: Raises where readers could not have the columns that the warehouse is to have.
+    check: Callable[[StructType], None]
 
     def stage(self, last: Commit | None) -> Staged:
         """The commit that would publish what is new."""
@@ -43,6 +46,7 @@ class Staging:
             timeless = Counted(good, _without_event_time(layout))
             before = self.warehouse.schema(last) or StructType()
             schema = merged(before, layout.stored_schema(good.schema), where=self.warehouse.path)
+            self.check(schema)
         with self.steps.step("write"), translated(f"stage load {number} in {path}"):
             write(timeless.frame, path, layout, self.incoming.config.compression)
         with self.steps.step("check"), translated(f"count what was staged in {path}"):

@@ -73,6 +73,11 @@ class Target(Protocol):
         """What is left to do for a load that is committed."""
         ...
 
+    def announce(self, last: Commit) -> None:
+        """Tell others, if any are to know, of all loads up to ``last``; also where nothing is new,
+        of what an earlier load left untold."""
+        ...
+
     def rewrite(self, last: Commit) -> Commit | None:
         """A commit that changes no records, only how they are stored, ready to be committed; None
         where there is nothing to do."""

@@ -67,7 +67,7 @@ class Warehouse:
 
     def commit_texts(self) -> list[str]:
         """The commit files of all loads, in their order."""
-        names = sorted(name for name in self._directory.names(_LOADS) if newest([name]))
+        names = sorted(filter(_is_commit, self._directory.names(_LOADS)))
         return [self._directory.read(f"{_LOADS}/{name}") for name in names]
 
     def last_commit(self) -> Commit | None:
@@ -75,6 +75,17 @@ class Warehouse:
         if name is None:
             return None
         return Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
+
+    def directories_since(self, staging: str | None) -> list[str]:
+        """Those, sorted, that loads after the one with that staging directory have brought files
+        for; of all loads where none has it."""
+        found: set[str] = set()
+        for name in sorted(filter(_is_commit, self._directory.names(_LOADS)), reverse=True):
+            commit = Commit.from_json(self.topic, self._directory.read(f"{_LOADS}/{name}"))
+            if commit.staging == staging:
+                break
+            found.update(file.rpartition("/")[0] for file in commit.files)
+        return sorted(found - {"", DEAD_LETTERS})
 
     def rows(self, columns: str, *, staged: Commit | None = None) -> DataFrame:
         """Those columns, as DDL that names none of a directory's, of all records that are in, dead
@@ -252,6 +263,10 @@ class Warehouse:
     def size_bytes(self, staging: str) -> int:
         """Of the files of a load that is staged."""
         return self._directory.size_bytes(f"{_STAGING}/{staging}")
+
+
+def _is_commit(name: str) -> bool:
+    return newest([name]) is not None
 
 
 def _chain(directory: str) -> list[str]:

@@ -189,6 +189,9 @@ class TableTarget:
     def publish(self, commit: Commit) -> None:
         """Nothing: readers see a transaction when it commits."""
 
+    def announce(self, last: Commit) -> None:
+        """Nothing: the database is the one to ask."""
+
     def rewrite(self, last: Commit) -> Commit | None:
         return None
 
