@@ -105,6 +105,7 @@ def test_one_whole_target_is_given(wrong: list[str]) -> None:
         ),
         ({"compression": "zstd"}, "--compression: for loads into files"),
         ({"compact": 8}, "--compact: for loads into files"),
+        ({"hive_table": "a.b"}, "--hive-table: for loads into files"),
     ],
 )
 def test_options_of_files_are_refused_by_name(given: dict[str, Any], named: str) -> None:
