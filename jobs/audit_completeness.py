@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_logbus.audit import AUDIT_TOPIC, AuditResult, Question, audit
-from spark_logbus.audit.auditing import mirror
 from spark_logbus.audit.showing import as_objects, exit_code, row_of, sentences
 from spark_logbus.client import Cluster
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import SparkCounts
+from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
 from spark_logbus.times import parse_duration_us, parse_past_us, show_moment
 from spark_logbus.zookeeper import default_connect
@@ -86,7 +86,11 @@ def run(args: argparse.Namespace, spark: SparkSession) -> AuditResult:
             places.append(counts.warehouse(args.warehouse))
         if args.mirror is not None:
             other = stack.enter_context(Cluster.from_zookeeper(args.mirror))
-            places.append(mirror(other, args.topic, name=f"mirror {args.mirror}"))
+            places += mirror_places(
+                cluster, args.topic,
+                copy=other, copy_topic=args.topic, address=args.mirror,
+                audit_topic=args.audit_topic,
+            )  # fmt: skip
         return audit(cluster, question, places=places, count=counts.count)
 
 

@@ -14,7 +14,7 @@ from spark_logbus.audit.topic import TopicCounts, count_topic, read_reports
 from spark_logbus.client import Cluster
 
 # Reports of a window come with it or later. One of records whose times lie ahead comes before.
-_AHEAD_US: Final = 3_600_000_000
+AHEAD_US: Final = 3_600_000_000
 _LOOK_AGAIN_S: Final = 1.0
 
 _INTERVALS_TO_SETTLE: Final = 2
@@ -99,7 +99,7 @@ def audit(
 
 
 def _read(cluster: Cluster, question: Question) -> list[RunRecord]:
-    since_us = question.since_us - _AHEAD_US
+    since_us = question.since_us - AHEAD_US
     return fold(
         read_reports(cluster, question.audit_topic, question.topic, since_us=max(0, since_us))
     )

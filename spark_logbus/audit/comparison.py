@@ -36,6 +36,12 @@ class Copy:
     not_yet: Mapping[int, Tally] = field(default_factory=dict)
     """Records of the topic that are not due there yet."""
 
+    topic: Mapping[int, Tally] | None = None
+    """The topic's records as they were counted for this place; None: as the audit found them."""
+
+    from_us: int = 0
+    """Windows that begin before are not compared."""
+
     notes: tuple[str, ...] = ()
     """What was found there that is no matter of windows: offsets that are missing or doubled."""
 
@@ -194,7 +200,11 @@ def _judged(
         verdict = judge(expected, there, start_us=start, window_us=span.window_us)
         reference = Expected(counted=there, reported=True)
     results = [
-        *(_judged_copy(copy, start, reference, span) for copy in copies),
+        *(
+            _judged_copy(copy, start, reference, span, expired=expired)
+            for copy in copies
+            if start >= copy.from_us
+        ),
         *_reported_copies(topic, start, runs, reference, found, span),
     ]
     return WindowResult(
@@ -243,8 +253,13 @@ def _expected(
     )
 
 
-def _judged_copy(copy: Copy, start: int, reference: Expected, span: Span) -> CopyResult:
-    due = reference.counted - copy.not_yet.get(start, _NOTHING)
+def _judged_copy(
+    copy: Copy, start: int, reference: Expected, span: Span, *, expired: bool
+) -> CopyResult:
+    of_topic = reference.counted
+    if copy.topic is not None and not expired:
+        of_topic = copy.topic.get(start, _NOTHING)
+    due = of_topic - copy.not_yet.get(start, _NOTHING)
     there = copy.counts.tallies.get(start, _NOTHING)
     expected = replace(reference, counted=due)
     verdict = judge(expected, there, start_us=start, window_us=span.window_us)
@@ -261,7 +276,7 @@ def _reported_copies(
     found: TopicCounts,
     span: Span,
 ) -> Iterable[CopyResult]:
-    """Of mirrors, loads and consumers, by what they have reported, from their first window on."""
+    """Of loads and consumers, by what they have reported, from their first window on."""
     by_name: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
         if not run.tier.appends and topic in run.topics:

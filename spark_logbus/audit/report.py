@@ -29,7 +29,7 @@ class Tier(enum.Enum):
     PRODUCER = "producer"
     #: Appended by a write of Spark's.
     SINK = "sink"
-    #: Copied into another cluster, or topic.
+    #: Appended to a copy by a mirror, which reports it where the copy is.
     MIRROR = "mirror"
     #: Committed to a warehouse.
     LOAD = "load"
@@ -39,7 +39,7 @@ class Tier(enum.Enum):
     @property
     def appends(self) -> bool:
         """True for those whose counts say what is to be in the topic."""
-        return self in (Tier.PRODUCER, Tier.SINK)
+        return self in (Tier.PRODUCER, Tier.SINK, Tier.MIRROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def audit(
         str | None,
         typer.Option(
             "--mirror",
-            help="Also compare the topic of the cluster with this ZooKeeper.",
+            help="Also compare the copy, and its mirror's counts, in this ZooKeeper's cluster.",
             metavar="HOST:PORT/PATH",
         ),
     ] = None,
@@ -95,7 +95,7 @@ def audit(
     )
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(zookeeper))
-        places = list(_places(stack, cluster, topic, warehouse, mirror, mirror_topic))
+        places = _places(stack, cluster, topic, warehouse, mirror, mirror_topic, audit_topic)
         with console(stderr=True).status(f"Comparing the records of {topic}..."):
             result = run_audit(cluster, question, places=places)
     if as_json:
@@ -114,6 +114,7 @@ def _places(
     warehouse: Path | None,
     mirror: str | None,
     mirror_topic: str | None,
+    audit_topic: str,
 ) -> list[Place]:
     found = []
     if warehouse is not None:
@@ -121,10 +122,13 @@ def _places(
 
         found.append(local_warehouse(cluster, topic, warehouse))
     if mirror is not None:
-        from spark_logbus.audit.auditing import mirror as mirror_of
+        from spark_logbus.mirror import mirror_places
 
         other = stack.enter_context(connected(mirror))
-        found.append(mirror_of(other, mirror_topic or topic, name=f"mirror {mirror}"))
+        found += mirror_places(
+            cluster, topic,
+            copy=other, copy_topic=mirror_topic or topic, address=mirror, audit_topic=audit_topic,
+        )  # fmt: skip
     return found
 
 

@@ -86,6 +86,12 @@ def mirror(
     round_bytes: Annotated[
         int, typer.Option(help="About the bytes of a round, which is committed at once.", min=1)
     ] = 64 << 20,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit", help="Count what is copied, by window, in the target's topic logbus-audit."
+        ),
+    ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
 ) -> None:
@@ -111,6 +117,7 @@ def mirror(
         renaming=Renaming(rename),
         allow_gaps=allow_gaps,
         round_bytes=round_bytes,
+        audit=audit,
     )
     with open_mirror(config, target=zookeeper, zookeeper=source, kafka=from_kafka) as opened:
         call_at([signal.SIGTERM, signal.SIGINT], opened.stop)

@@ -47,15 +47,25 @@ class Point(NamedTuple):
     target: int
 
 
+class Audited(NamedTuple):
+    """All that was copied in the round of this ``number`` or later is counted for the audit; of
+    records with a time of ``time_us`` or later that is all."""
+
+    number: int
+    time_us: int
+
+
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
     """A topic of a mirror: ids here and there, its name in the target, and the points of each
-    partition, of which there is one at least, in rising order."""
+    partition, of which there is one at least, in rising order. ``audited`` is None where the last
+    round that copied of it was not counted."""
 
     topic_id: str
     target: str
     target_id: str
     points: Mapping[int, tuple[Point, ...]]
+    audited: Audited | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,7 @@ def _topic(payload: MirroredTopicPayload) -> MirroredTopic:
             partition: tuple(Point(*pair) for pair in pairs)
             for partition, pairs in payload.points.items()
         },
+        None if payload.audited is None else Audited(*payload.audited),
     )
 
 
@@ -211,4 +222,5 @@ def _topic_payload(topic: MirroredTopic) -> MirroredTopicPayload:
         target=topic.target,
         target_id=topic.target_id,
         points={partition: list(points) for partition, points in sorted(topic.points.items())},
+        audited=topic.audited,
     )

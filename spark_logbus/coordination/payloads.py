@@ -75,13 +75,14 @@ class MirrorPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     changed_us: int
 
 
-class MirroredTopicPayload(msgspec.Struct, frozen=True, kw_only=True):
+class MirroredTopicPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a topic of a mirror, by its name in the source; see ``coordination.mirrors``."""
 
     id: str
     target: str
     target_id: str
     points: dict[NonNegative, list[tuple[NonNegative, NonNegative]]]
+    audited: tuple[NonNegative, NonNegative] | None = None  # since that round, and that time
 
 
 class OwnerPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

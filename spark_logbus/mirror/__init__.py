@@ -6,6 +6,7 @@ from spark_logbus.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from spark_logbus.mirror.administration import forget_topic
+    from spark_logbus.mirror.audited import mirror_places
     from spark_logbus.mirror.config import MirrorConfig
     from spark_logbus.mirror.groups import TranslatedPosition, translate_group
     from spark_logbus.mirror.mirror import Mirror, PartitionLag, RoundReport
@@ -17,6 +18,7 @@ else:
         __name__,
         {
             "administration": "forget_topic",
+            "audited": "mirror_places",
             "config": "MirrorConfig",
             "groups": "TranslatedPosition translate_group",
             "mirror": "Mirror PartitionLag RoundReport",
@@ -36,6 +38,7 @@ __all__ = [
     "RoundReport",
     "TranslatedPosition",
     "forget_topic",
+    "mirror_places",
     "open_mirror",
     "run_mirror",
     "source_at",

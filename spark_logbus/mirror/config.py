@@ -19,6 +19,8 @@ class MirrorConfig:
     renaming: Renaming = field(default_factory=Renaming)
     #: Copy what is left when the source has deleted records before they were copied.
     allow_gaps: bool = False
+    #: Count what is copied, by window, and publish that in the target's audit topic.
+    audit: bool = False
     #: A round copies about so much. Each has some writes to ZooKeeper and a flush for each
     #: partition beside its bytes; what a round holds is what a crash has copied anew.
     round_bytes: int = 64 << 20

@@ -33,18 +33,20 @@ from spark_logbus.errors import (
     BrokerUnavailableError,
     CoordinationError,
     DataLossError,
+    InvalidRequestError,
     LockHeldError,
     LogbusError,
 )
 from spark_logbus.mirror.administration import mirror_lock
 from spark_logbus.mirror.config import MirrorConfig
-from spark_logbus.mirror.plan import in_turn, new_records, planned, unreadable
+from spark_logbus.mirror.plan import audited, in_turn, new_records, planned, unreadable
 from spark_logbus.mirror.points import (
     PlacedRun,
     extended,
     limit_for,
     points_of_round,
 )
+from spark_logbus.mirror.reports import RoundReports
 from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source, SourceTopic
 from spark_logbus.mirror.staging import ATTEMPT, CopiedPartition, StagedRound, Stager
@@ -107,6 +109,7 @@ class Mirror:
         self._targets = Targets(self._admin)
         self._writes = AtomicWrites(target)
         self._mirrors = Mirrors(session)
+        self._reports = RoundReports(target, name=config.name)
         self._stopping = threading.Event()
         self._stager = Stager(source, target, readers=config.readers, stopping=self._stopping)
         self._run = ""
@@ -169,8 +172,10 @@ class Mirror:
 
     def plan_round(self) -> bool:
         """Plan what is new; False if nothing is."""
+        looked_us = self._target.clock.now_us()
         found = self._source.topics(self.config.topics)
         names = self.config.renaming.targets(found)
+        self._require_apart(names)
         # Schemas after the ends: what was written before them had its schema by then.
         self._copy_schemas(found)
         topics = {**self._state.topics, **self._targets.ensure(found, self._state.topics, names)}
@@ -184,19 +189,27 @@ class Mirror:
         after = replace(self._state, source=self._source.name, topics=topics)
         if ranges:
             number = self._state.round.number + 1
-            after = replace(after, round=planned(number, ranges, topics, token=new_token()))
+            round_ = planned(number, ranges, topics, token=new_token())
+            copied = {name: topics[name] for name in round_.topic_ids}
+            topics |= audited(copied, number, audit=self.config.audit, looked_us=looked_us)
+            after = replace(after, round=round_, topics=topics)
         self._write(after)
         self._in_doubt = False
         return bool(ranges)
 
     def stage_round(self) -> StagedRound:
-        """Read and stage the round that is planned."""
-        write = new_write(self._state.round.token)
+        """Read and stage the round that is planned, and its counts if it was planned with them,
+        whatever this process is to do later."""
+        round_, topics = self._state.round, self._state.topics
+        write = new_write(round_.token)
+        is_audited = any(topics[name].audited is not None for name in round_.topic_ids)
         try:
             return self._stager.stage(
-                self._state.round, self._state.topics, self._schema_ids, write=write
-            )
+                round_, topics, self._schema_ids,
+                write=write, reports=self._reports if is_audited else None,
+            )  # fmt: skip
         except BaseException:
+            self._reports.forget_schema()
             self._in_doubt = True  # whether the source still has what is planned
             self._writes.discard(write)
             raise
@@ -307,6 +320,17 @@ class Mirror:
                 f"and its state in ZooKeeper is at round {now.number}: that was removed, or is of "
                 "a backup. What it has copied is not known any more; copy into topics of another "
                 "name, by a mirror of another name (--name, --rename)."
+            )
+
+    def _require_apart(self, names: Mapping[str, str]) -> None:
+        """Its counts are not to go into a topic that is a copy."""
+        copied = next((name for name, to in names.items() if to == RoundReports.topic), None)
+        if self.config.audit and copied is not None:
+            raise InvalidRequestError(
+                f"The mirror publishes its counts to {RoundReports.topic}, and is to copy {copied} "
+                "into that: nobody could tell the counts of the two clusters apart. Give the "
+                "copies other names (--rename main.{topic}), or leave that topic out (--pattern "
+                f"'(?!{RoundReports.topic}$).*')."
             )
 
     def _copy_schemas(self, found: Mapping[str, SourceTopic]) -> None:

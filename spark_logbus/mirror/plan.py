@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
+from spark_logbus.coordination.mirrors import Audited, MirroredTopic, PlannedRound
 from spark_logbus.errors import DataLossError, TopicRecreatedError
 from spark_logbus.mirror.source import SourceTopic
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -114,6 +114,24 @@ def planned(
     names = {each.topic_partition.topic for each in ranges}
     topic_ids = {name: topics[name].topic_id for name in sorted(names)}
     return PlannedRound(number, token, topic_ids, tuple(sorted(ranges)))
+
+
+def audited(
+    topics: Mapping[str, MirroredTopic], number: int, *, audit: bool, looked_us: int
+) -> dict[str, MirroredTopic]:
+    """The entries of the topics of which the round of this ``number`` copies, and is counted or
+    not. The source was looked at after ``looked_us``: what has come since is in no round before."""
+    return {
+        name: replace(entry, audited=_audited(entry, number, looked_us) if audit else None)
+        for name, entry in topics.items()
+    }
+
+
+def _audited(entry: MirroredTopic, number: int, looked_us: int) -> Audited:
+    if entry.audited is not None:
+        return entry.audited
+    is_new = all(len(points) == 1 for points in entry.points.values())
+    return Audited(number, 0 if is_new else looked_us)
 
 
 def shares(sizes: Mapping[OffsetRange, int], *, max_bytes: int) -> dict[OffsetRange, int]:

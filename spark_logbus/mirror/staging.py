@@ -8,10 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_logbus.audit.counts import Tally, add
 from spark_logbus.client import AppendedRange, Cluster, Producer, ProducerConfig, StagedTask
+from spark_logbus.client.value_schemas import WriterSchema
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.mirror.points import CopiedRun, add_run
+from spark_logbus.mirror.reports import RoundReports, tally_encoded
 from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record.stage_id import stage_id
@@ -31,11 +34,12 @@ class StoppedError(BrokerUnavailableError):
 @dataclass(slots=True)
 class CopiedPartition:
     """What was read of a range: runs of records, bytes, and when the last one came to the source;
-    None if there was none."""
+    None if there was none. ``tallies`` are of an audited round."""
 
     runs: list[CopiedRun] = field(default_factory=list)
     size_bytes: int = 0
     time_us: int | None = None
+    tallies: dict[int, Tally] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -69,12 +73,17 @@ class Stager:
         schema_ids: Mapping[str, SchemaIds],
         *,
         write: int,
+        reports: RoundReports | None = None,
     ) -> StagedRound:
-        """Read the round's ranges from the source and stage them in the target. Raises what either
-        does, the first error that came; StoppedError."""
+        """Read the round's ranges from the source and stage them in the target, with ``reports`` of
+        them. Raises what either does, the first error that came; StoppedError."""
         failure = _Failure()
         # Record batches are sent as they are, whatever schemas there are.
-        targets = dict.fromkeys(topics[name].target for name in planned.topic_ids)
+        targets: dict[str, WriterSchema | None] = dict.fromkeys(
+            topics[name].target for name in planned.topic_ids
+        )
+        if reports is not None:
+            targets[reports.topic] = reports.schema()
         with Producer(
             self._target, _PRODUCER, stage_id=stage_id(write, ATTEMPT), schemas=targets
         ) as producer:
@@ -89,6 +98,7 @@ class Stager:
                         topic_id=planned.topic_ids[name],
                         schema_ids=schema_ids.get(name, NO_SCHEMAS),
                         failure=failure,
+                        tallied=reports is not None,
                     )
                 except BaseException:
                     failure.happened.set()
@@ -97,6 +107,9 @@ class Stager:
             with ThreadPoolExecutor(self._readers, thread_name_prefix="mirror-reader") as pool:
                 futures = {each: pool.submit(read, each) for each in planned.ranges}
             copied = {each: future.result() for each, future in _failed_first(futures)}
+            reported: dict[TopicPartition, int] = {}
+            if reports is not None:
+                reported = reports.stage(producer, planned.number, _by_target(copied, topics))
             producer.flush()
             failure.raise_if_any()
         records = {
@@ -107,7 +120,7 @@ class Stager:
             if part.records
         }
         size_bytes = sum(part.size_bytes for part in copied.values())
-        return StagedRound(write, copied, StagedTask(ATTEMPT, records, size_bytes))
+        return StagedRound(write, copied, StagedTask(ATTEMPT, records | reported, size_bytes))
 
     def _copy(
         self,
@@ -118,6 +131,7 @@ class Stager:
         topic_id: str,
         schema_ids: SchemaIds,
         failure: _Failure,
+        tallied: bool,
     ) -> CopiedPartition:
         part = CopiedPartition()
         partition = each.topic_partition.partition
@@ -129,6 +143,8 @@ class Stager:
             add_run(part.runs, CopiedRun(batch.start, batch.end, batch.record_count))
             part.size_bytes += len(batch.data)
             part.time_us = batch.time_us
+            if tallied:
+                add(part.tallies, tally_encoded(batch.data))
             producer.append_encoded(target, batch.data, partition=partition, on_ack=failure.note)
         return part
 
@@ -150,6 +166,16 @@ class _Failure:
     def raise_if_any(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _by_target(
+    copied: Mapping[OffsetRange, CopiedPartition], topics: Mapping[str, MirroredTopic]
+) -> dict[str, dict[int, Tally]]:
+    """The tallies of a round, by topic of the target."""
+    total: dict[str, dict[int, Tally]] = {}
+    for each, part in copied.items():
+        add(total.setdefault(topics[each.topic_partition.topic].target, {}), part.tallies)
+    return total
 
 
 def _failed_first(

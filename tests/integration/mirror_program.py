@@ -1,7 +1,8 @@
 """A mirror that stands still (SIGSTOP) between two of its steps, for a test to kill it there.
 
-``mirror_program.py source target topic point``: *planned*, *half-staged*, *committed* (visible, and
-not noted), *noted*. At another point it is stopped by ``stopping/sitecustomize.py``.
+``mirror_program.py source target topic point [audit]``: *planned*, *half-staged*,
+*committed* (visible, and not noted), *noted*. At another point it is stopped by
+``stopping/sitecustomize.py``.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def stopping_reads(mirror: Mirror) -> None:
 
 
 def main() -> None:
-    source, target, topic, point = sys.argv[1:]
-    config = MirrorConfig(name=f"mirror-{topic}", topics=Topics((topic,)))
+    source, target, topic, point = sys.argv[1:5]
+    audit = sys.argv[5:] == ["audit"]
+    config = MirrorConfig(name=f"mirror-{topic}", topics=Topics((topic,)), audit=audit)
     with open_mirror(config, target=target, zookeeper=source) as mirror:
         assert mirror.plan_round()
         if point == "planned":

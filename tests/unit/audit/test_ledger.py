@@ -87,6 +87,13 @@ def test_windows_are_put_together_for_a_coarser_comparison() -> None:
 # -- windows ------------------------------------------------------------------------------
 
 
+def test_what_a_mirror_has_appended_is_to_be_there() -> None:
+    reports = [copied(Tier.MIRROR, TEN, last=True), report(last=True, counted=FIVE)]
+    found = {0: Tally(14, 1_040)}
+    (window,) = compared(reports, found, now_us=2 * WINDOW).windows
+    assert (window.verdict.finding, window.verdict.records) == (Finding.MISSING, 1)
+
+
 def test_producers_of_a_window_are_added_up() -> None:
     both = [report("a", last=True), report("b", counted=FIVE, last=True)]
     result = compared(both, {0: Tally(15, 1_050)}, now_us=2 * WINDOW)
@@ -187,7 +194,7 @@ def copied(tier: Tier, tally: Tally, **fields: Any) -> Report:
     return report(f"{tier.value} run", tier=tier, counter="x", counted=tally, **fields)
 
 
-@pytest.mark.parametrize("tier", [Tier.LOAD, Tier.MIRROR, Tier.CONSUMER])
+@pytest.mark.parametrize("tier", [Tier.LOAD, Tier.CONSUMER])
 @pytest.mark.parametrize(
     ("tally", "fields", "finding"),
     [
@@ -231,3 +238,20 @@ def test_a_place_that_was_read_lacks_only_what_is_not_due(
         expired_before_us=expired,
     )
     assert result.windows[0].copies[0].verdict.finding is finding
+
+
+@pytest.mark.parametrize(
+    ("of_topic", "from_us", "found"),
+    [
+        (None, 0, [Finding.TOO_MANY]),
+        ({0: Tally(11, 1_040)}, 0, [Finding.COMPLETE]),  # one came after the audit had read
+        ({0: Tally(11, 1_040)}, 1, []),
+    ],
+)
+def test_a_place_may_have_read_the_topic_for_itself(
+    of_topic: dict[int, Tally] | None, from_us: int, found: list[Finding]
+) -> None:
+    there = TopicCounts(0, {0: Tally(11, 1_040)})
+    place = Copy(name="m", counts=there, topic=of_topic, from_us=from_us)
+    result = compared([report(last=True)], {0: TEN}, now_us=2 * WINDOW, copies=[place])
+    assert [copy.verdict.finding for copy in result.windows[0].copies] == found

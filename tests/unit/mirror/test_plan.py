@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from spark_logbus.coordination.mirrors import MirroredTopic, Point
+from spark_logbus.coordination.mirrors import Audited, MirroredTopic, MirrorState, Point
 from spark_logbus.errors import ConfigError, DataLossError, TopicRecreatedError
-from spark_logbus.mirror.plan import in_turn, new_records, planned, shares, unreadable
+from spark_logbus.mirror.audited import progress_of
+from spark_logbus.mirror.plan import audited, in_turn, new_records, planned, shares, unreadable
 from spark_logbus.mirror.renaming import Renaming
 from spark_logbus.mirror.source import SourceTopic
 from spark_logbus.mirror.targets import config_differences
@@ -148,3 +151,35 @@ def test_a_writes_number_tells_its_plan(closes: bool) -> None:
     assert is_of(write, token)
     assert not is_of(write, token ^ 1)
     assert closes_round(write) is closes
+
+
+NEW = MirroredTopic("id-1", "copy", "id-2", {0: (Point(5, 0),), 1: (Point(0, 0),)})
+
+
+@pytest.mark.parametrize(
+    ("entry", "audit", "since"),
+    [
+        (NEW, True, Audited(7, 0)),
+        (known(p0=10), True, Audited(7, 99)),
+        (replace(known(p0=10), audited=Audited(3, 55)), True, Audited(3, 55)),
+        (replace(known(p0=10), audited=Audited(3, 55)), False, None),
+    ],
+)
+def test_a_topic_is_audited_since_nothing_was_copied_uncounted(
+    entry: MirroredTopic, audit: bool, since: Audited | None
+) -> None:
+    assert audited({"t": entry}, 7, audit=audit, looked_us=99)["t"].audited == since
+
+
+@pytest.mark.parametrize(
+    ("ranges", "done"),
+    [
+        ([], 7),  # all is noted
+        ([part(0, 10, 15)], 6),
+        ([part(0, 5, 10)], 7),  # the topic's node is, the round is not
+    ],
+)
+def test_a_topic_has_come_as_far_as_is_noted(ranges: list[OffsetRange], done: int) -> None:
+    topics = {"t": known(p0=10)}
+    state = MirrorState("s", planned(7, ranges, topics, token=1), topics)
+    assert progress_of("m", state, "t").number == done
