@@ -1,4 +1,8 @@
-"""A load in a process of its own that kills or stops itself at a step; the hooks are in here."""
+"""A load in a process of its own that kills or stops itself at a step; the hooks are in here.
+
+With the step *again and again* it loads until somebody kills it, and says on its standard output
+when it begins.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.load.warehouse import Warehouse
 
 DATES_MOVED = 2
+AGAIN = "again and again"
 
 
 def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
@@ -27,9 +32,15 @@ def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
-    _arm(step)
+    config = LoadConfig(topic, warehouse, zookeeper)
     try:
-        run_load(spark, LoadConfig(topic, warehouse, zookeeper))
+        if step == AGAIN:
+            sys.stdout.write("It begins.\n")
+            sys.stdout.flush()
+            while True:
+                run_load(spark, config)
+        _arm(step)
+        run_load(spark, config)
     except LogbusError as error:
         sys.exit(error.message)
 

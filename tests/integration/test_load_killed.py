@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +110,75 @@ def test_a_load_that_was_stopped_in_its_commit_is_overtaken(
     table = spark.read.parquet(str(tmp_path / topic))
     read = [row[0] for row in table.selectExpr("cast(value as string)").collect()]
     assert sorted(read) == ["a", "b", "c"]
+    assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
+
+
+@contextlib.contextmanager
+def _producing(logbus: Logbus, topic: str) -> Iterator[list[str]]:
+    """Records of three days come to the topic all the time; their values, as far as they are
+    known to be there."""
+    values: list[str] = []
+    stop = threading.Event()
+
+    def produce() -> None:
+        for number in itertools.count():
+            if stop.wait(0.05):
+                return
+            new = [f"{number}-{each}" for each in range(20)]
+            logbus.produce(topic, new, partition=number % 3, timestamp_us=number % 3 * DAY_US)
+            values.extend(new)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield values
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.timeout(3_600)  # a session of Spark's for each kill
+@pytest.mark.parametrize("kills", [3, 50])
+def test_a_load_killed_at_random_times_loads_each_record_once(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path, kills: int
+) -> None:
+    topic = logbus.topic(partitions=3)
+    dice = random.Random(kills)
+    command = [
+        sys.executable, load_driver_program.__file__, logbus.zookeeper, topic, str(tmp_path),
+        load_driver_program.AGAIN,
+    ]  # fmt: skip
+    pause = threading.Event()
+    with _producing(logbus, topic) as produced:
+        for number in range(kills):
+            with (
+                (tmp_path / f"log-{number}").open("w+") as log,
+                subprocess.Popen(
+                    command,
+                    env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                ) as driver,
+            ):
+                try:
+                    assert driver.stdout is not None
+                    assert driver.stdout.readline() == "It begins.\n"
+                    pause.wait(dice.uniform(0.0, 6.0))
+                    log.seek(0)
+                    assert driver.poll() is None, log.read()
+                finally:
+                    driver.kill()
+
+    config = LoadConfig(topic, str(tmp_path), logbus.zookeeper)
+    last = wait_until(lambda: _unless_locked(spark, config), message="the dead load's lock to go")
+    assert last is not None
+    assert last.commit is not None
+    assert last.commit.number > kills // 10  # many were killed in, or after, a load of their own
+    table = spark.read.parquet(str(tmp_path / topic))
+    rows = table.selectExpr("cast(value as string)", "partition", "offset").collect()
+    assert sorted(row[0] for row in rows) == sorted(produced)
+    assert len({(row[1], row[2]) for row in rows}) == len(rows)
     assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
 
 
