@@ -17,6 +17,7 @@ BENCHMARKS = {
     "requests": "what an append request costs the broker, in itself and in the kernel",
     "interference": "latency of appends beside cold, stopped and idle readers, against alone",
     "clients": "producers and consumers, against librdkafka's and Kafka's own in Java",
+    "load": "a topic loaded into a warehouse, against a Spark job that writes the same rows",
     "mirror": "a topic copied to another cluster, against a consumer and a producer",
     "typed": "topics with a schema in Spark, against ready-made Arrow batches, JSON and Avro",
     "avro": "Avro datums to columns and back, against a loop of fastavro's",
