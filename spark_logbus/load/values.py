@@ -28,6 +28,8 @@ from spark_logbus.datasource.value_types import retyped, spark_type
 from spark_logbus.errors import ConfigError, UndecodableRecordError
 from spark_logbus.load.hadoop import reason
 from spark_logbus.schemas.columns.arrow_types import arrow_type
+from spark_logbus.schemas.columns.confluent import MAGIC, PREFIX_BYTES
+from spark_logbus.schemas.columns.cursors import Undecodable
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder
 
 #: The columns of a record, besides those of its value. The topic is the directory's name.
@@ -175,8 +177,8 @@ class AvroFields:
                 place = {name: batch.column(name)[first.row] for name in ("partition", "offset")}
                 raise UndecodableRecordError(
                     f"The value at offset {place['offset']} of partition {place['partition']} does "
-                    f"not decode with --avro-schema: {first.reason}. Use --dead-letters to load "
-                    "the others and keep such values apart."
+                    f"not decode with --avro-schema: {_why(first, values)}. Use --dead-letters to "
+                    "load the others and keep such values apart."
                 )
             columns = dict(zip(self.fields.names, decoded.values.flatten(), strict=True))
             columns[UNDECODABLE] = _letters(values, decoded)
@@ -199,9 +201,21 @@ def _decoder(schema: str) -> Decoder:
 def _letters(values: pa.Array, decoded: Decoded) -> pa.Array:
     letters: list[dict[str, object] | None] = [None] * len(values)
     for each in decoded.undecodable:
-        letters[each.row] = {"value": values[each.row].as_py(), "reason": each.reason}
+        letters[each.row] = {"value": values[each.row].as_py(), "reason": _why(each, values)}
     kind = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
     return pa.array(letters, kind)
+
+
+def _why(undecodable: Undecodable, values: pa.Array) -> str:
+    """The reason, and what the value looks like if that is another format."""
+    value: bytes = values[undecodable.row].as_py()
+    schema_id = int.from_bytes(value[1:PREFIX_BYTES], "big")
+    if len(value) < PREFIX_BYTES or value[0] != MAGIC or not schema_id:
+        return undecodable.reason
+    return (
+        f"{undecodable.reason}; it begins like Confluent's wire format with the schema id "
+        f"{schema_id}, which belongs into a topic with a schema (value.encoding=avro)"
+    )
 
 
 # -- names --------------------------------------------------------------------------------

@@ -120,6 +120,19 @@ def test_avro_values_become_columns_and_dead_letters(job: Job) -> None:
     assert reason
 
 
+def test_what_is_in_confluents_wire_format_is_called_so(job: Job) -> None:
+    framed = b"\0" + (7).to_bytes(4, "big") + datum("JFK-LAX", 9900)
+    job.produce(datum("", None), framed)  # the first one begins with a byte 0 as well
+    with pytest.raises(
+        WarehouseError, match=r"offset 1 of .* Confluent's wire format with the .*7"
+    ):
+        job.load(avro_schema=json.dumps(FARE))
+    job.load(avro_schema=json.dumps(FARE), dead_letters=True)
+    ((offset, value, reason),) = job.rows("offset", "value", "reason", under=DEAD)
+    assert (offset, value) == (1, framed)
+    assert "wire format with the schema id 7, which belongs into a topic with a schema" in reason
+
+
 def test_values_of_a_topic_with_a_schema_become_dead_letters(
     spark: SparkSession, logbus: Logbus, tmp_path: Path
 ) -> None:
