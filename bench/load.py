@@ -59,7 +59,10 @@ def main() -> None:
         files = 0 if first is None else len(first.files)
         took = in_turn(
             [
-                Contender("Spark, from Parquet", lambda: _copy(spark, rows / TOPIC, directory)),
+                Contender(
+                    "Spark, from Parquet",
+                    lambda: _copy(spark, rows / TOPIC, directory / "copy", files),
+                ),
                 Contender("run_load", load),
             ],
             rounds=arguments.rounds,
@@ -89,11 +92,11 @@ def _fill(client: Cluster, records: int, value_bytes: int, partitions: int) -> N
             producer.send_arrow(TOPIC, table, partition=number % partitions)
 
 
-def _copy(spark: SparkSession, rows: Path, directory: Path) -> None:
+def _copy(spark: SparkSession, rows: Path, target: Path, files: int) -> None:
     for key in ("maxPartitionBytes", "openCostInBytes"):
         spark.conf.set(f"spark.sql.files.{key}", _ONE_FILE)
-    target = directory / "copy"
     spark.read.parquet(str(rows)).write.partitionBy("date").parquet(str(target))
+    assert len(list(target.rglob("*.parquet"))) == files
     shutil.rmtree(target)
     for key in ("maxPartitionBytes", "openCostInBytes"):
         spark.conf.unset(f"spark.sql.files.{key}")
