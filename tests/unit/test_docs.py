@@ -118,6 +118,7 @@ def test_every_option_of_source_and_sink_is_described() -> None:
 #: Failures whose tests take longer than a person waits.
 TAKES_LONG = (
     "The leader of a ZooKeeper ensemble",
+    "A load is killed before it has told the Hive metastore",
     "A program or notebook stands, or is started, outside of the folder",
     "logbus is installed from a source tree",
 )
