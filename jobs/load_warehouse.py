@@ -14,14 +14,12 @@ import argparse
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from spark_logbus.errors import ConfigError, LogbusError
+from spark_logbus.errors import LogbusError
 from spark_logbus.load import (
     Commit,
     FileFormat,
@@ -32,7 +30,7 @@ from spark_logbus.load import (
     Steps,
     run_load,
 )
-from spark_logbus.load.commits import DEAD_LETTERS
+from spark_logbus.load.command import add_value_options, schema_text, warehouse_session
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
 from spark_logbus.load.planning import first_start, last_end
@@ -67,7 +65,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
         help="keep a table over the files in the Hive metastore that Spark is set up for",
     )
     parser.add_argument("--group", help="also show the progress as this group's offsets")
-    _add_values(parser.add_argument_group("values"))
+    add_value_options(parser.add_argument_group("values"))
     _add_bounds(parser.add_argument_group("bounds of a load"))
     _add_layout(parser.add_argument_group("layout, which a warehouse keeps from its first load on"))
     _add_output(parser.add_argument_group("output"))
@@ -96,7 +94,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
         until=args.until,
         max_records=args.max_records,
         max_bytes=args.max_bytes,
-        avro_schema=None if args.avro_schema is None else _text(args.avro_schema),
+        avro_schema=None if args.avro_schema is None else schema_text(args.avro_schema),
         dead_letters=args.dead_letters,
         compact=args.compact,
         audit=args.audit,
@@ -121,13 +119,6 @@ def _warehouse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str
     return JdbcTable(url, table, properties_of(properties))
 
 
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
-
-
 def _add_table(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
     group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="is made if it is not there")
@@ -136,28 +127,6 @@ def _add_table(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="name=value a line: user, password and other properties of the connection; "
         f"{' and '.join(ENVIRONMENT.values())} win over it",
-    )
-
-
-def _add_values(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--json-schema", help='fields of JSON values as columns: "carrier string, delay int"'
-    )
-    group.add_argument(
-        "--avro-schema",
-        metavar="FILE",
-        help="schema of Avro values, whose fields become columns, for topics without a schema",
-    )
-    group.add_argument(
-        "--drop-value",
-        action="store_true",
-        help="keep of values only the fields of --json-schema or --avro-schema, for good",
-    )
-    group.add_argument(
-        "--dead-letters",
-        action="store_true",
-        help="keep records whose values do not decode apart, with the reason, in "
-        f"<warehouse>/<topic>/{DEAD_LETTERS} or <table>_dead_letters",
     )
 
 
@@ -311,15 +280,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _load(config: LoadConfig, steps: Steps) -> Loaded:
     with steps.step("start Spark"):
-        builder = (
-            SparkSession.builder.appName(f"load {config.topic}")
-            .config("spark.sql.session.timeZone", "UTC")
-            # What Parquet readers other than Spark know; Spark's own default is its older INT96.
-            .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        )
-        if config.hive_table is not None:
-            builder = builder.enableHiveSupport()
-        spark = builder.getOrCreate()
+        spark = warehouse_session(f"load {config.topic}", hive=config.hive_table is not None)
     try:
         return run_load(spark, config, steps)
     finally:

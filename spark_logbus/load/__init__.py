@@ -14,6 +14,8 @@ from spark_logbus.load.layout import (
     Period,
 )
 from spark_logbus.load.load import Loaded, run_load
+from spark_logbus.load.loaded_window import NotInLogError
+from spark_logbus.load.reprocess import ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.schema import IncompatibleSchemaError
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.warehouse import SupersededError, Warehouse
@@ -30,7 +32,10 @@ __all__ = [
     "LoadConfig",
     "Loaded",
     "MetastoreError",
+    "NotInLogError",
     "Period",
+    "ReprocessConfig",
+    "Reprocessed",
     "SparkCounts",
     "Steps",
     "SupersededError",
@@ -38,4 +43,5 @@ __all__ = [
     "Warehouse",
     "WarehouseError",
     "run_load",
+    "run_reprocess",
 ]

@@ -57,8 +57,8 @@ class FileTarget:
         self._layout.check_names(names)
 
     def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
-        staging = Staging(incoming, self._layout, self._warehouse, steps, self._check_table)
-        return staging.stage(last)
+        staging = Staging(incoming, self._layout, self._warehouse, steps)
+        return staging.stage(last, self._check_table)
 
     def staged_times(self, commit: Commit) -> DataFrame:
         return self._warehouse.rows("timestamp timestamp", staged=commit)

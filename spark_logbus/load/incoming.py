@@ -12,7 +12,7 @@ from spark_logbus.errors import DataLossError
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.planning import Source
 from spark_logbus.load.reading import Decoding, decoded, read
-from spark_logbus.load.tally import Counted, Observed, Tally
+from spark_logbus.load.tally import NONE, Counted, Observed, Tally
 from spark_logbus.load.values import UNDECODABLE
 
 
@@ -77,24 +77,33 @@ class Arriving:
             )
         )
 
+    def tally(self) -> Tally:
+        """Of all records that were read, once ``frame`` is written."""
+        return self._observed.tally()
+
     def check(self, staged: Tally) -> None:
         """DataLossError unless exactly what was read is staged, and all that had to be was read."""
         source, config = self.incoming.source, self.incoming.config
-        handed_over = self._observed.tally()
-        where = ", ".join(map(str, source.ranges))
-        if staged != handed_over:
-            raise DataLossError(
-                f"Expected {handed_over.records:,} records, which were read of {where}, staged "
-                f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "
-                "nothing was committed. Run the load again, and if it persists, check the topic "
-                "with `logbus dump`."
-            )
+        self.check_staged(staged)
         offsets = sum(r.count for r in source.ranges)
         with_gaps = source.compacted or config.allow_gaps
         if staged.records > offsets or (staged.records < offsets and not with_gaps):
+            where = ", ".join(map(str, source.ranges))
             raise DataLossError(
                 f"Expected {offsets:,} records in {where}, found {staged.records:,}; nothing was "
                 f"committed. Topic {config.topic} is not compacted, so that each offset has "
                 "its record. If it was compacted at one time, use --allow-gaps; if not, check it "
                 "with `logbus verify`."
+            )
+
+    def check_staged(self, staged: Tally, *, kept: Tally = NONE) -> None:
+        """DataLossError unless exactly what was read is staged, beside what was ``kept``."""
+        handed_over = self.tally().with_others(kept)
+        if staged != handed_over:
+            where = ", ".join(map(str, self.incoming.source.ranges))
+            raise DataLossError(
+                f"Expected {handed_over.records:,} records, which were read of {where}, staged "
+                f"{staged.records:,}{'' if staged.records != handed_over.records else ' others'}; "
+                "nothing was committed. Run the load again, and if it persists, check the topic "
+                "with `logbus dump`."
             )

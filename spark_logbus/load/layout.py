@@ -114,6 +114,11 @@ class Layout:
         return tuple(f"{self.prefix}{name}" for name in names)
 
     @property
+    def undivided(self) -> Layout:
+        """The same format without directories, as dead letters have it."""
+        return Layout(period=Period.NONE, format=self.format)
+
+    @property
     def partition_columns(self) -> tuple[str, ...]:
         """Those whose values stand in the names of directories, from the top down."""
         return (*self.period_columns, *self.columns)

@@ -33,6 +33,7 @@ from spark_logbus.load.reading import Decoding
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.target import Target
 from spark_logbus.load.values import AvroFields, json_fields
+from spark_logbus.load.warehouse import Warehouse
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
@@ -100,28 +101,20 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
     made visible, everything else is discarded and read again.
     """
     steps = steps or Steps()
-    json, avro = _fields(config)
+    json, avro = fields_of(config)
     target = open_target(spark, config)
     with (
         Session(config.zookeeper, client_name="load", expects_cluster=True) as session,
-        Lock(session, f"load {target.path}", holder=_holder(config)) as lock,
+        Lock(session, f"load {target.path}", holder=holder_of(config)) as lock,
     ):
         with steps.step("look up"):
             ownership = _acquire_topic(session, config)
             last = target.recover()
             began_us = time.time_ns() // 1_000
             source = look_up(config, last)
-            decoding = _decoding(config, source, json=json, avro=avro)
+            decoding = decoding_of(config, source, json=json, avro=avro)
             for fields in (json, None if avro is None else avro.fields):
                 target.check_names([] if fields is None else fields.names)
-
-        def put_in_place(commit: Commit) -> None:
-            with steps.step("commit"):
-                target.prepare(commit)
-                lock.check()
-                target.commit(commit)
-            with steps.step("publish"):
-                target.publish(commit)
 
         staged = None
         # A first load keeps where it was told to begin, also when nothing has come since.
@@ -131,7 +124,7 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
             if config.audit:
                 with steps.step("audit"):
                     tallies = _staged_windows(target, staged.commit)
-            put_in_place(staged.commit)
+            put_in_place(target, staged.commit, lock, steps)
             if config.audit:
                 with steps.step("audit"):
                     _report(config, target, staged.commit, tallies, complete_through_us=began_us)
@@ -144,7 +137,7 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
             with steps.step("compact"):
                 rewritten = target.rewrite(newest)
             if rewritten is not None:
-                put_in_place(rewritten)
+                put_in_place(target, rewritten, lock, steps)
             _announce(target, rewritten, steps)
     return Loaded(
         config.topic,
@@ -170,12 +163,22 @@ def open_target(spark: SparkSession, config: LoadConfig) -> Target:
     """What ``config`` names to load into; ``spark`` reaches it."""
     match config.warehouse:
         case JdbcTable() as table:
-            return TableTarget(spark, table, config.topic, holder=_holder(config))
+            return TableTarget(spark, table, config.topic, holder=holder_of(config))
         case str() as root:
             return FileTarget(spark, root, config)
 
 
-def _fields(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:
+def put_in_place(target: Target | Warehouse, commit: Commit, lock: Lock, steps: Steps) -> None:
+    """Commit what is staged, and make it visible."""
+    with steps.step("commit"):
+        target.prepare(commit)
+        lock.check()
+        target.commit(commit)
+    with steps.step("publish"):
+        target.publish(commit)
+
+
+def fields_of(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:
     """Those that values are to have, by their format; ConfigError says what is wrong with them."""
     json = avro = None
     if config.json_schema is not None:
@@ -187,9 +190,10 @@ def _fields(config: LoadConfig) -> tuple[StructType | None, AvroFields | None]:
     return json, avro
 
 
-def _decoding(
+def decoding_of(
     config: LoadConfig, source: Source, *, json: StructType | None, avro: AvroFields | None
 ) -> Decoding:
+    """How values become columns; ConfigError where the options are not for those of the topic."""
     given = "--json-schema" if json is not None else "--avro-schema" if avro is not None else None
     if source.has_schema and given is not None:
         raise ConfigError(
@@ -204,7 +208,8 @@ def _decoding(
     return Decoding(source.has_schema, json, avro, config.drop_value, config.dead_letters)
 
 
-def _holder(config: LoadConfig) -> str:
+def holder_of(config: LoadConfig) -> str:
+    """Who holds the lock of a warehouse's topic."""
     return f"a load of {config.topic} on {platform.node()} (process {os.getpid()})"
 
 

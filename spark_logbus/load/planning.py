@@ -63,6 +63,11 @@ def look_up(config: LoadConfig, last: Commit | None) -> Source:
             ranges = [
                 OffsetRange(r.topic_partition, r.start, ends[r.topic_partition]) for r in ranges
             ]
+    return source_of(snapshot, topic, ranges)
+
+
+def source_of(snapshot: Snapshot, topic: str, ranges: list[OffsetRange]) -> Source:
+    """``ranges`` of a topic that is in the snapshot (pure)."""
     topic_config = snapshot.configs[topic]
     return Source(
         ranges,
@@ -117,11 +122,8 @@ def plan(
     A first load begins at ``start``, or where the log does; none goes beyond ``until``. Raises
     DataLossError when that is not what follows the last commit.
     """
-    if last is not None and last.topic_id != snapshot.topic_ids[topic]:
-        raise DataLossError(
-            f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
-            "start over. Load it into another warehouse directory."
-        )
+    if last is not None:
+        require_same_log(snapshot, topic, last)
     ranges = []
     for topic_partition, span in sorted(snapshot.spans.items()):
         if last is None:
@@ -129,13 +131,6 @@ def plan(
         else:
             # A partition that the last load did not know was added since, and starts at 0.
             begin = last.ends.get(topic_partition.partition, 0)
-        if last is not None and begin > span.end:
-            raise DataLossError(
-                f"{topic_partition}: load {last.number} ended at offset {begin:,}, but the log "
-                "now ends at "
-                f"{span.end:,}: records that are in the warehouse are gone from the log, and "
-                "their offsets will be given to others. Load into another warehouse directory."
-            )
         if last is not None and begin < span.start and not allow_gaps:
             raise DataLossError(
                 f"{topic_partition}: load {last.number} ended at offset {begin:,}, but the log "
@@ -147,3 +142,20 @@ def plan(
         end = min(span.end, until.get(topic_partition, span.end))
         ranges.append(OffsetRange(topic_partition, begin, max(begin, end)))
     return ranges
+
+
+def require_same_log(snapshot: Snapshot, topic: str, last: Commit) -> None:
+    """DataLossError unless the log is that of which ``last`` has loaded (pure)."""
+    if last.topic_id != snapshot.topic_ids[topic]:
+        raise DataLossError(
+            f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
+            "start over. Load it into another warehouse directory."
+        )
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        end = last.ends.get(topic_partition.partition, 0)
+        if end > span.end:
+            raise DataLossError(
+                f"{topic_partition}: load {last.number} ended at offset {end:,}, but the log now "
+                f"ends at {span.end:,}: records that are in the warehouse are gone from the log, "
+                "and their offsets will be given to others. Load into another warehouse directory."
+            )

@@ -23,7 +23,7 @@ from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import translated
 from spark_logbus.load.staged_files import look, write
-from spark_logbus.load.tally import Observed
+from spark_logbus.load.tally import TALLIED, Observed
 from spark_logbus.load.warehouse import Warehouse
 
 #: Less than what Spark makes of one partition of a shuffle, so that what was rewritten stays.
@@ -61,7 +61,7 @@ def stage_rewrite(
     staging = Commit.staging_name(number, uuid.uuid4().hex)
     path = warehouse.staging(staging)
     with translated(f"rewrite {len(names)} files of {warehouse.path}"):
-        observed = Observed(_records(spark, warehouse, last, names))
+        observed = Observed(records_of(spark, warehouse, last, names))
         write(observed.frame, path, last.layout, compression)
         staged, files = look(spark, path, last.layout, staging)
     read = observed.tally()
@@ -82,16 +82,16 @@ def stage_rewrite(
     )
 
 
-def _records(
+def records_of(
     spark: SparkSession, warehouse: Warehouse, last: Commit, names: tuple[str, ...]
 ) -> DataFrame:
     """Those of the files, with the names of their directories as they are: read as numbers or
-    dates, some would be written in another way."""
+    dates, some would be written in another way. What a tally is made of is numbers always."""
     directories = last.layout.partition_columns
     kept = warehouse.schema(last) or StructType()
     schema = StructType([each for each in kept.fields if each.name not in directories])
     for name in directories:
-        schema = schema.add(name, "string")
+        schema = schema.add(name, kept[name].dataType if name in TALLIED else "string")
     reader = spark.read.format(last.layout.format.value).schema(schema)
     return reader.option("basePath", warehouse.path).load(
         [f"{warehouse.path}/{name}" for name in names]

@@ -15,11 +15,11 @@ from spark_logbus.load.tally import TALLIED, Tally, tally_of
 
 
 def write(frame: DataFrame, path: str, layout: Layout, compression: str | None) -> None:
-    """``path`` is made; nothing may be there."""
+    """Add to what is in ``path``, which is made if it is not there."""
     columns = layout.partition_columns
     # A directory goes to one task and so to one file, unless it is so large that Spark splits it.
     balanced = frame.hint("rebalance", *columns)
-    writer = balanced.write.format(layout.format.value).partitionBy(*columns)
+    writer = balanced.write.format(layout.format.value).partitionBy(*columns).mode("append")
     if compression is not None:
         zlib = layout.format is FileFormat.ORC and compression == "gzip"
         writer = writer.option("compression", "zlib" if zlib else compression)
@@ -39,7 +39,7 @@ def look(
         root = next(each for each in (local, *local.parents) if each.name == staging)
         names = tuple(str(each.relative_to(root)) for each in found)
         return tally_of_files(found, layout.format), names
-    read = spark.read.format(layout.format.value).schema(_tallied(layout.partition_columns))
+    read = spark.read.format(layout.format.value).schema(tallied(layout.partition_columns))
     staged = read.load(path)
     # Spark gives whole URLs, in which a directory's name is escaped once more.
     files = (unquote(url).partition(f"/{staging}/")[2] for url in staged.inputFiles())
@@ -57,7 +57,7 @@ def _visible(directory: Path) -> Iterator[Path]:
             yield each
 
 
-def _tallied(partition_columns: Sequence[str]) -> str:
+def tallied(partition_columns: Sequence[str]) -> str:
     """DDL of what a tally reads. The names of directories are taken as they are: read as numbers
     or dates they might not all be some."""
     names = (f", `{name}` string" for name in partition_columns if name not in TALLIED)

@@ -12,15 +12,38 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.load.commits import DEAD_LETTERS, Commit
 from spark_logbus.load.hadoop import translated
-from spark_logbus.load.incoming import Incoming
-from spark_logbus.load.layout import Layout, Period
+from spark_logbus.load.incoming import Arriving, Incoming
+from spark_logbus.load.layout import Layout
 from spark_logbus.load.reading import partitioned
 from spark_logbus.load.schema import merged
 from spark_logbus.load.staged_files import look, write
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.tally import Counted, Tally
+from spark_logbus.load.tally import NONE, Counted, Tally
 from spark_logbus.load.target import Staged
 from spark_logbus.load.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Records that are to be read of the log, as they are to be divided."""
+
+    arriving: Arriving
+    schema: StructType  # of their columns, without those of the period
+    frame: DataFrame
+    timeless: Counted
+
+
+@dataclass(frozen=True, slots=True)
+class InFiles:
+    """What was counted in staged files; their names from the load's directory on."""
+
+    records: Tally
+    letters: Tally
+    files: tuple[str, ...]
+
+    @property
+    def all(self) -> Tally:
+        return self.records.with_others(self.letters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,52 +54,71 @@ class Staging:
     layout: Layout
     warehouse: Warehouse
     steps: Steps
-    #: Raises where readers could not have the columns that the warehouse is to have.
-    check: Callable[[StructType], None]
 
-    def stage(self, last: Commit | None) -> Staged:
-        """The commit that would publish what is new."""
-        layout, spark, source = self.layout, self.incoming.spark, self.incoming.source
+    def stage(self, last: Commit | None, check: Callable[[StructType], None]) -> Staged:
+        """The commit that would publish what is new. ``check`` raises where readers could not have
+        the columns that the warehouse is to have; nothing is written then."""
+        source = self.incoming.source
         number = last.number + 1 if last else 1
         name = Commit.staging_name(number, uuid.uuid4().hex)
-        path = self.warehouse.staging(name)
-        with self.steps.step("plan the read"), translated("plan the read"):
-            arriving = self.incoming.read()
-            good = partitioned(arriving.frame, layout)
-            timeless = Counted(good, _without_event_time(layout))
-            before = self.warehouse.schema(last) or StructType()
-            schema = merged(before, layout.stored_schema(good.schema), where=self.warehouse.path)
-            self.check(schema)
-        with self.steps.step("write"), translated(f"stage load {number} in {path}"):
-            write(timeless.frame, path, layout, self.incoming.config.compression)
-        with self.steps.step("check"), translated(f"count what was staged in {path}"):
-            staged, files = look(spark, path, layout, name)
-        letters = Tally(0, 0)
-        if arriving.dead():
-            with self.steps.step("dead letters"), translated(f"stage dead letters in {path}"):
-                letters, more = self._keep_apart(arriving.letters(), name)
-                files = (*files, *more)
-        arriving.check(staged.with_others(letters))
+        planned = self.plan()
+        before = self.warehouse.schema(last) or StructType()
+        schema = merged(before, planned.schema, where=self.warehouse.path)
+        check(schema)
+        dead = self.write(planned, name)
+        staged = self.count(name, with_letters=dead > 0)
+        planned.arriving.check(staged.all)
         commit = Commit(
             number,
             name,
             source.topic_id,
             tuple(r for r in source.ranges if r.count),
             {r.topic_partition.partition: r.end for r in source.ranges},
-            staged.records,
-            files,
+            staged.records.records,
+            staged.files,
             schema,
-            layout,
-            letters.records,
+            self.layout,
+            staged.letters.records,
         )
-        return Staged(commit, self.warehouse.size_bytes(name), timeless.count())
+        return Staged(commit, self.warehouse.size_bytes(name), planned.timeless.count())
 
-    def _keep_apart(self, letters: DataFrame, name: str) -> tuple[Tally, tuple[str, ...]]:
-        """Stage dead letters; what they are, and their files."""
-        path = f"{self.warehouse.staging(name)}/{DEAD_LETTERS}"
-        undivided = Layout(period=Period.NONE, format=self.layout.format)
-        write(letters, path, undivided, self.incoming.config.compression)
-        return look(self.incoming.spark, path, undivided, name)
+    def plan(self) -> Planned:
+        """What is to be read of the log, as the columns that it becomes; nothing is read yet.
+
+        Raises ConfigError where the columns do not fit the layout.
+        """
+        with self.steps.step("plan the read"), translated("plan the read"):
+            arriving = self.incoming.read()
+            good = partitioned(arriving.frame, self.layout)
+            timeless = Counted(good, _without_event_time(self.layout))
+            schema = self.layout.stored_schema(good.schema)
+            return Planned(arriving, schema, timeless.frame, timeless)
+
+    def write(self, planned: Planned, name: str) -> int:
+        """Stage the records, and apart from them those that do not decode, whose number it is."""
+        path, letters = self.warehouse.staging(name), self.letters(name)
+        compression = self.incoming.config.compression
+        with self.steps.step("write"), translated(f"stage records in {path}"):
+            write(planned.frame, path, self.layout, compression)
+        dead = planned.arriving.dead()
+        if dead:
+            with self.steps.step("dead letters"), translated(f"stage dead letters in {letters}"):
+                write(planned.arriving.letters(), letters, self.layout.undivided, compression)
+        return dead
+
+    def letters(self, name: str) -> str:
+        """The absolute path of a load's dead letters while they are staged."""
+        return f"{self.warehouse.staging(name)}/{DEAD_LETTERS}"
+
+    def count(self, name: str, *, with_letters: bool) -> InFiles:
+        """What is really staged."""
+        spark, path, letters = self.incoming.spark, self.warehouse.staging(name), NONE
+        more: tuple[str, ...] = ()
+        with self.steps.step("check"), translated(f"count what was staged in {path}"):
+            records, files = look(spark, path, self.layout, name)
+            if with_letters:
+                letters, more = look(spark, self.letters(name), self.layout.undivided, name)
+        return InFiles(records, letters, (*files, *more))
 
 
 def _without_event_time(layout: Layout) -> str:

@@ -8,7 +8,7 @@ over: each by its partition and offset, none missing and none in another's place
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -31,12 +31,16 @@ class Tally:
         return Tally(self.records + others.records, self.digest ^ others.digest)
 
 
+NONE: Final = Tally(0, 0)
+"""Of no records."""
+
+
 class Observed:
     """The tally of what passes through a data frame while an action on it runs."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._observation = Observation()
-        self.frame = frame.observe(self._observation, *_aggregates())
+        self.frame = frame.observe(self._observation, *aggregates())
 
     def tally(self) -> Tally:
         """Of the first action on ``frame``, which must have ended.
@@ -47,7 +51,7 @@ class Observed:
         Where nothing at all passes through, Spark cuts the plan short, and there is nothing that it
         has counted: not even that there were no rows.
         """
-        return _tally(_seen(self._observation))
+        return tally_from(_seen(self._observation))
 
 
 class Counted:
@@ -73,16 +77,18 @@ def _seen(observation: Observation) -> dict[str, Any]:
 
 def tally_of(frame: DataFrame) -> Tally:
     """Reads the columns ``partition`` and ``offset`` of all records."""
-    row = frame.agg(*_aggregates()).first()
-    return _tally({} if row is None else row.asDict())
+    row = frame.agg(*aggregates()).first()
+    return tally_from({} if row is None else row.asDict())
 
 
-def _aggregates() -> list[Column]:
+def aggregates() -> list[Column]:
+    """What a tally is made from, of the columns ``partition`` and ``offset``."""
     return [
         F.count(F.lit(1)).alias(_RECORDS),
         F.expr(f"bit_xor(xxhash64({', '.join(TALLIED)}))").alias(_DIGEST),
     ]
 
 
-def _tally(found: dict[str, Any]) -> Tally:
+def tally_from(found: dict[str, Any]) -> Tally:
+    """That of a row of ``aggregates``."""
     return Tally(found.get(_RECORDS) or 0, found.get(_DIGEST) or 0)

@@ -94,13 +94,17 @@ class Warehouse:
         commit = self.last_commit() if staged is None else staged
         layout = DEFAULT_LAYOUT if commit is None else commit.layout
         reader = self._spark.read.format(layout.format.value).schema(columns)
-        letters = f"{root}/{DEAD_LETTERS}"
         # Directories add columns of their own.
         names = cast(StructType, StructType.fromDDL(columns)).names
         frame = reader.load(root).select(names)
-        if self._directory.exists(letters.removeprefix(f"{self.path}/")):
-            frame = frame.union(reader.load(letters).select(names))
+        if self.has_dead_letters(root):
+            frame = frame.union(reader.load(f"{root}/{DEAD_LETTERS}").select(names))
         return frame
+
+    def has_dead_letters(self, root: str | None = None) -> bool:
+        """True if there are files of some; ``root`` is the absolute path of a load's staging."""
+        below = "" if root is None else root.removeprefix(self.path).lstrip("/")
+        return self._directory.exists(_under(below, DEAD_LETTERS))
 
     def schema(self, last: Commit | None) -> StructType | None:
         """Of all columns that loads up to ``last`` have written; None before there are any.

@@ -1,4 +1,4 @@
-"""A load in a process of its own that kills or stops itself at a step; the hooks are in here.
+"""A load, or a reprocessing, in a process that kills or stops itself at a step; with the hooks.
 
 With the step *again and again* it loads until somebody kills it, and says on its standard output
 when it begins.
@@ -14,15 +14,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import LogbusError
-from spark_logbus.load import LoadConfig, run_load
+from spark_logbus.load import LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.load.warehouse import Warehouse
 
-DATES_MOVED = 2
+DONE_BEFORE = 2
 AGAIN = "again and again"
 
 
-def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
+def main(zookeeper: str, topic: str, warehouse: str, step: str, start: str | None = None) -> None:
+    """``start`` says where the window begins that is reprocessed instead of a load."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -40,7 +41,14 @@ def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
             while True:
                 run_load(spark, config)
         _arm(step)
-        run_load(spark, config)
+        if start is None:
+            run_load(spark, config)
+        else:
+            again = ReprocessConfig(
+                topic=topic, warehouse=warehouse, zookeeper=zookeeper, start=start,
+                json_schema="n int",
+            )  # fmt: skip
+            run_reprocess(spark, again)
     except LogbusError as error:
         sys.exit(error.message)
 
@@ -48,19 +56,21 @@ def main(zookeeper: str, topic: str, warehouse: str, step: str) -> None:
 def _arm(step: str) -> None:
     # Any, because types rightly have no word for what is done to them here.
     warehouse: Any = Warehouse
-    directory: Any = HadoopDirectory
-    rename = HadoopDirectory.rename
-    moved = 0
 
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def die_half_way(self: HadoopDirectory, source: str, target: str) -> None:
-        nonlocal moved
-        if moved == DATES_MOVED:
-            die()
-        rename(self, source, target)
-        moved += 1
+    def dying_half_way(method: str) -> None:
+        original, done = getattr(HadoopDirectory, method), 0
+
+        def go_on(self: HadoopDirectory, *arguments: Any) -> None:
+            nonlocal done
+            if done == DONE_BEFORE:
+                die()
+            original(self, *arguments)
+            done += 1
+
+        setattr(HadoopDirectory, method, go_on)
 
     def stopping(method: str) -> None:
         original = getattr(HadoopDirectory, method)
@@ -79,8 +89,10 @@ def _arm(step: str) -> None:
             warehouse.commit = die
         case "before publishing":
             warehouse.publish = die
+        case "while deleting":
+            dying_half_way("delete")
         case "while publishing":
-            directory.rename = die_half_way
+            dying_half_way("rename")
         case _:
             raise AssertionError(step)
 

@@ -1,4 +1,5 @@
-"""Loads into a warehouse on HDFS, one of whose DataNodes is killed meanwhile."""
+"""Loads into a warehouse on HDFS, one of whose DataNodes is killed meanwhile, and what was loaded
+reprocessed there."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.client import Producer
+from spark_logbus.load import ReprocessConfig, run_reprocess
 from tests.helpers import wait_until
 from tests.integration.spark_processes import Driver
 from tests.servers.hdfs import Hdfs, hdfs
@@ -73,4 +75,12 @@ def test_a_datanode_is_killed_during_a_load(
         second.kill()
     assert second.process.returncode == 0, second.said()
     expected = [(p, offset) for p in (0, 1) for offset in range(DAYS * RECORDS)]
+    assert rows(spark, warehouse, topic) == sorted([*expected, (0, DAYS * RECORDS)])
+
+    config = ReprocessConfig(
+        topic=topic, warehouse=warehouse, zookeeper=logbus.zookeeper,
+        start=f'{{"{topic}": {{"0": {DAYS * RECORDS - 1}, "1": -1}}}}',
+    )  # fmt: skip
+    done = run_reprocess(spark, config)
+    assert (done.before.records, done.records, done.before.kept) == (2, 2, 2 * RECORDS - 1)
     assert rows(spark, warehouse, topic) == sorted([*expected, (0, DAYS * RECORDS)])

@@ -63,6 +63,47 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
     assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "step", ["before the commit", "before publishing", "while deleting", "while publishing"]
+)
+def test_reprocessing_that_is_killed_loses_nothing_and_leaves_nothing_twice(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path, step: str
+) -> None:
+    """The load that comes next makes it good: the window is as it was, or as it was to be."""
+    topic = logbus.topic()
+    config = LoadConfig(topic, str(tmp_path), logbus.zookeeper)
+    for load in range(2):
+        for day in range(5):
+            values = [f'{{"n": {10 * day + 5 * load + number}}}' for number in range(5)]
+            logbus.produce(topic, values, timestamp_us=day * DAY_US)
+        run_load(spark, config)
+
+    start = f'{{"{topic}": {{"0": 2}}}}'
+    killed = subprocess.run(
+        [
+            sys.executable, load_driver_program.__file__,
+            logbus.zookeeper, topic, tmp_path, step, start,
+        ],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    logbus.produce(topic, ['{"n": 50}'], timestamp_us=DAY_US)
+    wait_until(lambda: _unless_locked(spark, config), message="the dead job's lock to go")
+
+    table = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / topic))
+    read = [row[0] for row in table.selectExpr("cast(value as string)").collect()]
+    assert sorted(read) == sorted(f'{{"n": {number}}}' for number in range(51))
+    if step == "before the commit":
+        assert "n" not in table.columns
+    else:
+        again = table.where("n is not null").orderBy("n").select("n").collect()
+        assert [row["n"] for row in again] == list(range(2, 50))
+    assert list((tmp_path / topic / "_logbus" / "staging").iterdir()) == []
+
+
 @pytest.mark.timeout(600)  # two drivers, one after the other
 @pytest.mark.parametrize("step", ["write", "claim"])
 def test_a_load_that_was_stopped_in_its_commit_is_overtaken(

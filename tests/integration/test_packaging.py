@@ -246,13 +246,18 @@ def test_an_installed_job_loads_a_topic(
         logbus.produce(topic, LETTERS, partition=partition)
     python = str(installed / "bin" / "python")
     env = without_pythonpath() | {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    told = run(
-        Path(sys.executable).with_name("spark-submit"), "--master", "local[2]",
-        "--driver-memory", "512m", "--conf", "spark.ui.enabled=false",
-        jobs / "load_warehouse.py", "--topic", topic, "--zookeeper", logbus.zookeeper,
-        "--warehouse", tmp_path / "warehouse", cwd=tmp_path, env=env,
-    )  # fmt: skip
-    assert f"{2 * len(LETTERS)} records" in told
+
+    def submit(job: str, *more: str) -> str:
+        return run(
+            Path(sys.executable).with_name("spark-submit"), "--master", "local[2]",
+            "--driver-memory", "512m", "--conf", "spark.ui.enabled=false",
+            jobs / job, "--topic", topic, "--zookeeper", logbus.zookeeper,
+            "--warehouse", tmp_path / "warehouse", *more, cwd=tmp_path, env=env,
+        )  # fmt: skip
+
+    assert f"{2 * len(LETTERS)} records" in submit("load_warehouse.py")
+    again = submit("reprocess.py", "--from", "earliest")
+    assert re.search(r"\d files were replaced by \d", again), again
     values = pq.read_table(tmp_path / "warehouse" / topic, columns=["value"]).column("value")
     assert sorted(values.to_pylist()) == sorted(2 * [letter.encode() for letter in LETTERS])
 

@@ -1,0 +1,54 @@
+"""What the jobs that write to a warehouse have in common: options for values, and the session."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_logbus.errors import ConfigError
+from spark_logbus.load.commits import DEAD_LETTERS
+
+
+def add_value_options(group: argparse._ArgumentGroup) -> None:
+    """How values become columns."""
+    group.add_argument(
+        "--json-schema", help='fields of JSON values as columns: "carrier string, delay int"'
+    )
+    group.add_argument(
+        "--avro-schema",
+        metavar="FILE",
+        help="schema of Avro values, whose fields become columns, for topics without a schema",
+    )
+    group.add_argument(
+        "--drop-value",
+        action="store_true",
+        help="keep of values only the fields of --json-schema or --avro-schema, for good",
+    )
+    group.add_argument(
+        "--dead-letters",
+        action="store_true",
+        help="keep records whose values do not decode apart, with the reason, in "
+        f"<warehouse>/<topic>/{DEAD_LETTERS}",
+    )
+
+
+def schema_text(path: str) -> str:
+    """The file that ``--avro-schema`` names. Raises ConfigError."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--avro-schema {path} cannot be read: {error}.") from error
+
+
+def warehouse_session(name: str, *, hive: bool = False) -> SparkSession:
+    """The session in which all files of a warehouse are written, whichever job does it; with
+    Hive's metastore or without."""
+    builder = (
+        SparkSession.builder.appName(name)
+        .config("spark.sql.session.timeZone", "UTC")
+        # What Parquet readers other than Spark know; Spark's own default is its older INT96.
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    )
+    return (builder.enableHiveSupport() if hive else builder).getOrCreate()

@@ -1,0 +1,131 @@
+"""The command line of jobs/reprocess.py, and what it tells a person."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs.reprocess import main, parse_arguments, report
+from spark_logbus.errors import LogbusError
+from spark_logbus.load import Commit, ReprocessConfig, Reprocessed
+from spark_logbus.load.reprocess import Replaced
+from spark_logbus.model import OffsetRange, TopicPartition
+
+REQUIRED = ["--topic", "clicks", "--warehouse", "/data", "--from", "-10 minutes"]
+SAMPLE = Path(__file__).parents[3] / "conf" / "reprocess.toml"
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", "zk:2181/logbus")
+    expected = ReprocessConfig(
+        topic="clicks", warehouse="/data", zookeeper="zk:2181/logbus", start="-10 minutes"
+    )
+    assert parse_arguments(REQUIRED) == (expected, False)
+
+
+def test_everything(tmp_path: Path) -> None:
+    (tmp_path / "a.avsc").write_text("{}")
+    more = [
+        "--zookeeper", "zk:1/x", "--until", "2026-01-31", "--avro-schema", str(tmp_path / "a.avsc"),
+        "--drop-value", "--dead-letters", "--compression", "zstd", "--dry-run", "--json",
+    ]  # fmt: skip
+    expected = ReprocessConfig(
+        topic="clicks", warehouse="/data", zookeeper="zk:1/x", start="-10 minutes",
+        until="2026-01-31", avro_schema="{}", drop_value=True, dead_letters=True,
+        compression="zstd", dry_run=True,
+    )  # fmt: skip
+    assert parse_arguments([*REQUIRED, *more]) == (expected, True)
+
+
+def test_the_command_line_wins_over_the_sample_configuration() -> None:
+    given = ["--config", str(SAMPLE), "--from", "earliest", "--topic", "mine"]
+    config, _ = parse_arguments(given)
+    assert (config.topic, config.warehouse, config.dead_letters) == (
+        "mine",
+        "/data/warehouse",
+        True,
+    )
+    assert (config.dry_run, config.drop_value, config.avro_schema) == (False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--from", "latest"], "--from latest would load nothing"),
+        (["--until", "soon"], "--until: expected"),
+        (["--topic", "a/b"], "cannot name a topic"),
+        (["--avro-schema", "/no/such/file"], "--avro-schema /no/such/file cannot be read"),
+        (["--avro-schema", "/dev/null", "--json-schema", "a int"], "values are one or the other"),
+        (["--drop-value"], "--drop-value without --json-schema or --avro-schema"),
+        (["--config", "/no/such/file"], "Cannot read the configuration file /no/such/file"),
+    ],
+)
+def test_values_are_checked_before_spark_starts(more: list[str], named: str) -> None:
+    with pytest.raises(LogbusError, match=named):
+        parse_arguments([*REQUIRED, *more])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[reprocess]\njson_shema = 'a int'", "Unknown key 'json_shema' .*did you mean"),
+        ("[reprocess]\navro_schema = 5", "avro_schema in .* must be str, got 5"),
+        ("topic = 'a'", "Unknown key 'topic'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_named(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    (tmp_path / "job.toml").write_text(text)
+    with pytest.raises(LogbusError, match=named):
+        parse_arguments([*REQUIRED, "--config", str(tmp_path / "job.toml")])
+
+
+def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--from", "earliest", "--topic", "t"]) == 1
+    shown = capsys.readouterr().out
+    assert shown == (
+        "Reprocessing failed: --warehouse is needed, here or as a key of the file of --config.\n"
+    )
+
+
+RANGE = OffsetRange(TopicPartition("clicks", 3), 1_000, 3_500)
+PLAN = Reprocessed(
+    "clicks", "/data/clicks", True, None, (RANGE,),
+    Replaced(2_400, 100, files=tuple(f"date=1/part-{n}" for n in range(12)), kept_records=70),
+    1.0, {"write": 0.5}, columns_added=("note",), columns_left_out=("n",),
+)  # fmt: skip
+
+
+def told(done: Reprocessed) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    report(console, done)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_plan_tells_what_would_be_replaced() -> None:
+    said = told(PLAN)
+    for part in (
+        "Plan for clicks", "1,000", "3,500", "2,500", "2,400", "New columns: note.",
+        "Null in the window from now on: n.", "12 files of /data/clicks would be replaced",
+        "70 other records", "date=1/part-9\n  and 2 more", "run it without --dry-run",
+    ):  # fmt: skip
+        assert part in said
+    assert "now" not in said.partition("New columns")[0]
+
+
+def test_a_report_tells_before_and_now() -> None:
+    commit = Commit(4, "4-a", "id", (), {3: 9_000}, 0, ("date=1/part-a", "date=2/part-b"))
+    done = replace(PLAN, commit=commit, records=2_499, dead_letters=1, without_event_time=5)
+    said = told(done)
+    for part in (
+        "Reprocessed clicks", "2,499", "12 files were replaced by 2 ", "70 other records that stay",
+        "5 records have no event time; they are in date=__HIVE", "1 records did not decode",
+    ):  # fmt: skip
+        assert part in said
+    assert "Nothing of that window of clicks was loaded" in told(replace(PLAN, ranges=()))
