@@ -77,7 +77,7 @@ def test_values_are_checked_before_spark_starts(more: list[str], named: str) -> 
         ("topic = 'a'", "Unknown key 'topic'"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_named(
+def test_what_a_window_or_its_values_cannot_be_is_named(
     tmp_path: Path, text: str, named: str
 ) -> None:
     (tmp_path / "job.toml").write_text(text)
