@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,10 @@ from spark_logbus.times import show_moment
 
 SHOWN: Final = 10
 """So many offsets are named of one partition."""
+
+_COLUMNS: Final = pa.schema(
+    {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+)
 
 OffsetSpan = tuple[int, int]
 """``[start, end)``."""
@@ -98,22 +103,35 @@ def _rows(path: Path) -> pa.Table:
     import pyarrow.parquet as pq
     from pyarrow import orc
 
-    columns = ["partition", "offset", "timestamp"]
-    utc = pa.timestamp("us", "UTC")
-    tables = []
+    tables = [_COLUMNS.empty_table()]
     for file in _files(path):
+        named = _in_directories(file.relative_to(path))
+        inside = [name for name in _COLUMNS.names if name not in named]
         opened = orc.ORCFile(file) if file.suffix == ".orc" else pq.ParquetFile(file)
-        table = opened.read(columns=columns).select(columns)
-        tables.append(table.set_column(2, "timestamp", table.column("timestamp").cast(utc)))
-    if not tables:
-        return pa.table(
-            {
-                "partition": pa.nulls(0, pa.int32()),
-                "offset": pa.nulls(0, pa.int64()),
-                "timestamp": pa.nulls(0, pa.timestamp("us", "UTC")),
-            }
+        table = opened.read(columns=inside).select(inside)
+        tables.append(
+            pa.table(
+                [
+                    pa.array([named[name]] * table.num_rows).cast(_naive(kind)).cast(kind)
+                    if name in named
+                    else table.column(name).cast(kind)
+                    for name, kind in zip(_COLUMNS.names, _COLUMNS.types, strict=True)
+                ],
+                schema=_COLUMNS,
+            )
         )
     return pa.concat_tables(tables)
+
+
+def _in_directories(file: Path) -> dict[str, str]:
+    """The columns by which a layout divides, which stand in the names of directories alone."""
+    pairs = (part.partition("=") for part in file.parts[:-1])
+    return {unquote(name): unquote(value) for name, equals, value in pairs if equals}
+
+
+def _naive(kind: pa.DataType) -> pa.DataType:
+    """The type of a text without a time zone, which loads write in UTC."""
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
 def _files(path: Path) -> list[Path]:
