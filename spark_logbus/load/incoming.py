@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.planning import Source
-from spark_logbus.load.reading import Decoding, decoded, read
+from spark_logbus.load.reading import Decoding, PlannedRead, decoded, read
 from spark_logbus.load.tally import NONE, Counted, Observed, Tally
 from spark_logbus.load.values import UNDECODABLE
 
@@ -27,10 +27,10 @@ class Incoming:
 
     def read(self) -> Arriving:
         """Plans the read; nothing is read before an action on its ``frame``."""
-        records = read(
+        planned = read(
             self.spark, self.source.ranges, self.config.zookeeper, self.config.topic, self.decoding
         )
-        return Arriving(self, records)
+        return Arriving(self, planned)
 
 
 @dataclass(slots=True)
@@ -38,7 +38,8 @@ class Arriving:
     """Records on their way into a target."""
 
     incoming: Incoming
-    records: DataFrame  # before they are decoded
+    planned: PlannedRead
+    records: DataFrame = field(init=False)  # before they are decoded
     frame: DataFrame = field(init=False)
     """Those that decode, or all of them where none are kept apart. To be written once."""
     _observed: Observed = field(init=False)
@@ -46,13 +47,23 @@ class Arriving:
 
     def __post_init__(self) -> None:
         decoding = self.incoming.decoding
+        self.records = self.planned.frame
         self._observed = Observed(self.records)
         every = decoded(self._observed.frame, decoding)
         apart = decoding.dead_letters
-        self._dead = Counted(every, f"{UNDECODABLE} is not null" if apart else "false")
-        self.frame = self._dead.frame
-        if apart:
-            self.frame = self.frame.where(f"{UNDECODABLE} is null").drop(UNDECODABLE)
+        self._dead = Counted(every, f"{UNDECODABLE} is not null" if apart else None)
+        self.frame = _without_dead(self._dead.frame) if apart else self._dead.frame
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks that read."""
+        return len(self.planned.partitions)
+
+    def sample(self) -> DataFrame:
+        """Some of what ``frame`` holds, from places that are spread over all of it."""
+        decoding = self.incoming.decoding
+        some = decoded(self.planned.sample(), decoding)
+        return _without_dead(some) if decoding.dead_letters else some
 
     def dead(self) -> int:
         """The number of records that did not decode, once ``frame`` is written."""
@@ -107,3 +118,7 @@ class Arriving:
                 "nothing was committed. Run the load again, and if it persists, check the topic "
                 "with `logbus dump`."
             )
+
+
+def _without_dead(frame: DataFrame) -> DataFrame:
+    return frame.where(f"{UNDECODABLE} is null").drop(UNDECODABLE)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_logbus.datasource.batch_reader import LogbusBatchReader
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.source import reader_of_batch, source_schema
 from spark_logbus.errors import ConfigError
+from spark_logbus.load.gathering import sampled
 from spark_logbus.load.hadoop import reason
 from spark_logbus.load.layout import EVENT_TIME, Layout
 from spark_logbus.load.values import (
@@ -42,13 +44,49 @@ class Decoding:
     dead_letters: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedRead:
+    """What ``spark.read.format("logbus")`` reads, planned in this process, with the fields of Avro
+    values decoded where they are read. Nothing is read before an action on a frame.
+
+    Spark asks a Python source for its columns and for its input partitions in a process of its own
+    each, which takes longer to start than a small load does to read. This one has all that they
+    would import.
+    """
+
+    spark: SparkSession
+    reader: LogbusBatchReader
+    schema: StructType
+    partitions: tuple[RangesPartition, ...]
+    avro: AvroFields | None
+
+    @property
+    def frame(self) -> DataFrame:
+        """All records."""
+        return self._of(self.partitions)
+
+    def sample(self) -> DataFrame:
+        """Some records, from places that are spread over all of them."""
+        if not self.partitions:
+            return self.frame
+        ranges = [each for partition in self.partitions for each in partition.ranges]
+        return self._of([replace(self.partitions[0], ranges=sampled(ranges))])
+
+    def _of(self, partitions: Sequence[RangesPartition]) -> DataFrame:
+        made = self.schema if self.avro is None else self.avro.added_to(self.schema)
+        if not partitions:
+            return self.spark.createDataFrame([], made)
+        tasks = self.spark.range(0, len(partitions), numPartitions=len(partitions))
+        return tasks.mapInArrow(partial(_read, self.reader, partitions, self.avro, made), made)
+
+
 def read(
     spark: SparkSession,
     ranges: Sequence[OffsetRange],
     zookeeper: str,
     topic: str,
     decoding: Decoding,
-) -> DataFrame:
+) -> PlannedRead:
     """Exactly the records of ``ranges``, whose values are not decoded yet but for those with a
     schema."""
 
@@ -59,7 +97,9 @@ def read(
         names.append(UNDECODABLE)
     offered = source_schema(options)
     schema = StructType([offered[name] for name in names])
-    return _planned_here(spark, reader_of_batch(options, schema), schema, decoding.avro)
+    reader = reader_of_batch(options, schema)
+    partitions = cast("list[RangesPartition]", reader.partitions())
+    return PlannedRead(spark, reader, schema, tuple(partitions), decoding.avro)
 
 
 def options_of(ranges: Sequence[OffsetRange], zookeeper: str, topic: str) -> dict[str, str]:
@@ -115,27 +155,9 @@ def partitioned(frame: DataFrame, layout: Layout) -> DataFrame:
     ).drop(EVENT_TIME)
 
 
-def _planned_here(
-    spark: SparkSession, reader: LogbusBatchReader, schema: StructType, avro: AvroFields | None
-) -> DataFrame:
-    """What ``spark.read.format("logbus")`` reads, planned in this process, with the fields of Avro
-    values decoded where they are read.
-
-    Spark asks a Python source for its columns and for its input partitions in a process of its own
-    each, which takes longer to start than a small load does to read. This one has all that they
-    would import.
-    """
-    made = schema if avro is None else avro.added_to(schema)
-    partitions = reader.partitions()
-    if not partitions:
-        return spark.createDataFrame([], made)
-    tasks = spark.range(0, len(partitions), numPartitions=len(partitions))
-    return tasks.mapInArrow(partial(_read, reader, partitions, avro, made), made)
-
-
 def _read(
     reader: LogbusBatchReader,
-    partitions: Sequence[InputPartition],
+    partitions: Sequence[RangesPartition],
     avro: AvroFields | None,
     schema: StructType,
     tasks: Iterator[pa.RecordBatch],

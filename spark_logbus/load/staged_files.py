@@ -14,12 +14,18 @@ from spark_logbus.load.local_tally import tally_of_files
 from spark_logbus.load.tally import TALLIED, Tally, tally_of
 
 
-def write(frame: DataFrame, path: str, layout: Layout, compression: str | None) -> None:
-    """Add to what is in ``path``, which is made if it is not there."""
+def write(
+    frame: DataFrame, path: str, layout: Layout, compression: str | None, *, gather: bool = True
+) -> None:
+    """Add to what is in ``path``, which is made if it is not there.
+
+    To ``gather`` is to have a directory's records in one task and so in one file, unless it is so
+    large that Spark splits it; else each task writes files of what it reads.
+    """
     columns = layout.partition_columns
-    # A directory goes to one task and so to one file, unless it is so large that Spark splits it.
-    balanced = frame.hint("rebalance", *columns)
-    writer = balanced.write.format(layout.format.value).partitionBy(*columns).mode("append")
+    if gather:
+        frame = frame.hint("rebalance", *columns)
+    writer = frame.write.format(layout.format.value).partitionBy(*columns).mode("append")
     if compression is not None:
         zlib = layout.format is FileFormat.ORC and compression == "gzip"
         writer = writer.option("compression", "zlib" if zlib else compression)

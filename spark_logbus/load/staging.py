@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_logbus.load.commits import DEAD_LETTERS, Commit
+from spark_logbus.load.gathering import most_directories
 from spark_logbus.load.hadoop import translated
 from spark_logbus.load.incoming import Arriving, Incoming
 from spark_logbus.load.layout import Layout
@@ -31,6 +32,7 @@ class Planned:
     schema: StructType  # of their columns, without those of the period
     frame: DataFrame
     timeless: Counted
+    gather: bool = True  # by directory, before they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,26 @@ class Staging:
             good = partitioned(arriving.frame, self.layout)
             timeless = Counted(good, _without_event_time(self.layout))
             schema = self.layout.stored_schema(good.schema)
-            return Planned(arriving, schema, timeless.frame, timeless)
+        return Planned(arriving, schema, timeless.frame, timeless, self._gathers(arriving))
+
+    def _gathers(self, arriving: Arriving) -> bool:
+        """Whether files would be small if each task wrote what it reads."""
+        most = most_directories(self.incoming.source.size_bytes, tasks=arriving.tasks)
+        columns = self.layout.partition_columns
+        if most == 0:
+            return True
+        if not columns:
+            return False
+        with self.steps.step("look at some"), translated("look at some of the records"):
+            some = partitioned(arriving.sample(), self.layout)
+            return some.select(*columns).distinct().limit(most + 1).count() > most
 
     def write(self, planned: Planned, name: str) -> int:
         """Stage the records, and apart from them those that do not decode, whose number it is."""
         path, letters = self.warehouse.staging(name), self.letters(name)
         compression = self.incoming.config.compression
         with self.steps.step("write"), translated(f"stage records in {path}"):
-            write(planned.frame, path, self.layout, compression)
+            write(planned.frame, path, self.layout, compression, gather=planned.gather)
         dead = planned.arriving.dead()
         if dead:
             with self.steps.step("dead letters"), translated(f"stage dead letters in {letters}"):
@@ -121,6 +135,6 @@ class Staging:
         return InFiles(records, letters, (*files, *more))
 
 
-def _without_event_time(layout: Layout) -> str:
-    """The condition that holds for records whose event time is null."""
-    return f"`{layout.period_columns[0]}` is null" if layout.period_columns else "false"
+def _without_event_time(layout: Layout) -> str | None:
+    """The condition that holds for records whose event time is null, if any can be so."""
+    return f"`{layout.period_columns[0]}` is null" if layout.period_columns else None

@@ -57,15 +57,18 @@ class Observed:
 class Counted:
     """The number of rows of a data frame that meet a condition, while an action on it runs."""
 
-    def __init__(self, frame: DataFrame, condition: str) -> None:
-        """``condition`` is an expression of Spark SQL."""
-        self._observation = Observation()
-        self.frame = frame.observe(
-            self._observation, F.expr(f"count_if({condition})").alias(_RECORDS)
-        )
+    def __init__(self, frame: DataFrame, condition: str | None) -> None:
+        """``condition`` is an expression of Spark SQL; None is met by no row, and costs nothing."""
+        self._observation = None if condition is None else Observation()
+        self.frame = frame
+        if self._observation is not None:
+            counted = F.expr(f"count_if({condition})").alias(_RECORDS)
+            self.frame = frame.observe(self._observation, counted)
 
     def count(self) -> int:
         """Of the first action on ``frame``, which must have ended."""
+        if self._observation is None:
+            return 0
         return int(_seen(self._observation).get(_RECORDS) or 0)
 
 

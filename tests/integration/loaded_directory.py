@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_logbus.load import incoming
+from spark_logbus.load.reading import PlannedRead, read
 
 
 class LoadedDirectory:
@@ -38,3 +44,18 @@ class LoadedDirectory:
 
 class KilledError(BaseException):
     """Stands for SIGKILL: nothing of the load runs after it."""
+
+
+def read_only(patch: pytest.MonkeyPatch, condition: str) -> None:
+    """Have readers pass over all records that do not meet ``condition``, without a word."""
+
+    class Partly(PlannedRead):
+        @property
+        def frame(self) -> Any:
+            return super().frame.where(condition)
+
+    def partly(*given: Any, **more: Any) -> PlannedRead:
+        planned = read(*given, **more)
+        return Partly(*(getattr(planned, name) for name in PlannedRead.__slots__))
+
+    patch.setattr(incoming, "read", partly)

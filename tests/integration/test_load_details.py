@@ -25,7 +25,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.zookeeper import Session
-from tests.integration.loaded_directory import KilledError, LoadedDirectory
+from tests.integration.loaded_directory import KilledError, LoadedDirectory, read_only
 from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
@@ -361,7 +361,9 @@ def test_only_records_that_were_read_are_committed(
     from spark_logbus.load.staged_files import write
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write", lambda frame, *given: write(change(frame), *given))
+        patch.setattr(
+            module, "write", lambda frame, *given, **more: write(change(frame), *given, **more)
+        )
         with pytest.raises(DataLossError, match=named):
             topic.load()
     assert topic.commits == []
@@ -373,13 +375,8 @@ def test_a_topic_without_compaction_has_a_record_at_each_offset(
 ) -> None:
     """Also where a reader passes over some without a word."""
     topic.produce("a", "b")
-    from spark_logbus.load import incoming as module
-    from spark_logbus.load.reading import read
-
     with monkeypatch.context() as patch:
-        patch.setattr(
-            module, "read", lambda *given, **more: read(*given, **more).where("offset > 0")
-        )
+        read_only(patch, "offset > 0")
         with pytest.raises(DataLossError, match=r"Expected 2 records in .* found 1; nothing was"):
             topic.load()
         assert topic.commits == []
@@ -394,13 +391,8 @@ def test_offsets_without_records_are_passed_over(
 ) -> None:
     """As where all that is new were deletions, and their time is over."""
     topic.produce("a", "b")
-    from spark_logbus.load import incoming as module
-    from spark_logbus.load.reading import read
-
     with monkeypatch.context() as patch:
-        patch.setattr(
-            module, "read", lambda *given, **more: read(*given, **more).where("offset > 1")
-        )
+        read_only(patch, "offset > 1")
         commit = topic.load(allow_gaps=True)
     assert commit is not None
     assert (commit.records, commit.files, commit.ends) == (0, (), {0: 2})

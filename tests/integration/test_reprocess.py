@@ -25,14 +25,12 @@ from spark_logbus.load import (
     run_load,
     run_reprocess,
 )
-from spark_logbus.load import incoming as module
 from spark_logbus.load.hadoop import HadoopDirectory
-from spark_logbus.load.reading import read
 from spark_logbus.load.staging import Staging
 from spark_logbus.load.tally import Observed
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.integration.loaded_directory import KilledError, LoadedDirectory
+from tests.integration.loaded_directory import KilledError, LoadedDirectory, read_only
 from tests.servers.spark import Logbus
 
 pytestmark = pytest.mark.spark
@@ -334,11 +332,7 @@ def test_what_compaction_has_removed_since_is_not_given_up(
     job.load()
     before = job.names
     with monkeypatch.context() as patch:
-        patch.setattr(
-            module,
-            "read",
-            lambda *given, **more: read(*given, **more).where("offset != 1"),
-        )
+        read_only(patch, "offset != 1")
         with pytest.raises(NotInLogError, match=r"offsets 1 to 1 .* possible from offset 2 on"):
             job.reprocess("earliest")
         assert before <= job.names

@@ -1,0 +1,86 @@
+"""Large loads: files of what each task reads, or of what is gathered by directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_logbus.client import Producer
+from spark_logbus.load import FileFormat, LayoutChoice, LoadConfig, Period, run_load
+from spark_logbus.load.gathering import FILE_BYTES
+from tests.integration.loaded_directory import LoadedDirectory
+from tests.servers.spark import Logbus
+
+pytestmark = pytest.mark.spark
+
+DAY_US = 86_400_000_000
+VALUE_BYTES = 64 << 10
+RECORDS = 2 * FILE_BYTES // VALUE_BYTES + 8  # of a partition: two files' worth
+LOOKED = "look at some"
+BY_DAY = LayoutChoice()
+
+
+class Large(LoadedDirectory):
+    """A topic of two partitions with so many bytes that a task reads each."""
+
+    def __init__(self, spark: SparkSession, logbus: Logbus, root: Path) -> None:
+        self._spark, self._logbus, self._root = spark, logbus, root
+        self.topic = logbus.topic(partitions=2)
+        self.directory = root / self.topic
+
+    def produce(self, *, days: int) -> None:
+        """Records of so many days, in the order of their time, alike in both partitions."""
+        values = pa.array([bytes(VALUE_BYTES)] * RECORDS)
+        times = [DAY_US * (n * days // RECORDS) for n in range(RECORDS)]
+        table = pa.table({"value": values, "timestamp": pa.array(times, pa.timestamp("us", "UTC"))})
+        with Producer(self._logbus.cluster) as producer:
+            for partition in range(2):
+                producer.send_arrow(self.topic, table, partition=partition)
+
+    def load(self, layout: LayoutChoice = BY_DAY) -> tuple[int, tuple[str, ...]]:
+        """The number of records, and the steps."""
+        config = LoadConfig(self.topic, str(self._root), self._logbus.zookeeper, layout=layout)
+        loaded = run_load(self._spark, config)
+        assert loaded.commit is not None
+        return loaded.commit.records, tuple(loaded.steps)
+
+
+@pytest.fixture
+def large(spark: SparkSession, logbus: Logbus, tmp_path: Path) -> Large:
+    return Large(spark, logbus, tmp_path)
+
+
+def test_each_task_writes_what_it_reads_of_few_days(large: Large) -> None:
+    large.produce(days=2)
+    records, steps = large.load()
+    assert records == 2 * RECORDS
+    assert LOOKED in steps
+    assert large.files == ["date=1970-01-01"] * 2 + ["date=1970-01-02"] * 2
+
+
+def test_many_days_are_gathered_into_a_file_each(large: Large) -> None:
+    large.produce(days=5)
+    records, steps = large.load()
+    assert records == 2 * RECORDS
+    assert LOOKED in steps
+    assert large.files == [f"date=1970-01-0{day}" for day in range(1, 6)]
+
+
+@pytest.mark.long
+def test_without_directories_each_task_writes_a_file(large: Large) -> None:
+    large.produce(days=5)
+    records, steps = large.load(LayoutChoice(period=Period.NONE, format=FileFormat.ORC))
+    assert records == 2 * RECORDS
+    assert LOOKED not in steps
+    assert large.files == [".", "."]
+
+
+def test_a_load_of_few_bytes_takes_no_sample(large: Large, logbus: Logbus) -> None:
+    for day in range(2):
+        logbus.produce(large.topic, ["a"], timestamp_us=day * DAY_US)
+    records, steps = large.load()
+    assert (records, LOOKED in steps) == (2, False)
+    assert large.files == ["date=1970-01-01", "date=1970-01-02"]
