@@ -106,7 +106,7 @@ class Staging:
             return False
         with self.steps.step("look at some"), translated("look at some of the records"):
             some = partitioned(arriving.sample(), self.layout)
-            return some.select(*columns).distinct().limit(most + 1).count() > most
+            return len(set(some.select(*columns).collect())) > most
 
     def write(self, planned: Planned, name: str) -> int:
         """Stage the records, and apart from them those that do not decode, whose number it is."""
