@@ -15,6 +15,9 @@ from typing import Final
 
 from spark_logbus.model import OffsetRange
 
+#: Below so many bytes of the log the shuffle costs less than to know that it could be left out.
+WORTH_BYTES: Final = 128 << 20
+
 #: Bytes of the log for a file: enough that what becomes of them is no small one (small_files).
 FILE_BYTES: Final = 16 << 20
 
@@ -24,8 +27,9 @@ _RECORDS: Final = 8
 
 
 def most_directories(size_bytes: int, *, tasks: int) -> int:
-    """Of how many directories each task may have records, if its files are not to be small."""
-    return size_bytes // (FILE_BYTES * max(1, tasks))
+    """The number of directories that a task may have records of, if its files are not to be small
+    without gathering; 0 where that would be in any case."""
+    return size_bytes // (FILE_BYTES * max(1, tasks)) if size_bytes >= WORTH_BYTES else 0
 
 
 def sampled(ranges: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:

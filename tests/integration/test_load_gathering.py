@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.client import Producer
 from spark_logbus.load import FileFormat, LayoutChoice, LoadConfig, Period, run_load
-from spark_logbus.load.gathering import FILE_BYTES
+from spark_logbus.load.gathering import WORTH_BYTES
 from tests.integration.loaded_directory import LoadedDirectory
 from tests.servers.spark import Logbus
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 DAY_US = 86_400_000_000
 VALUE_BYTES = 64 << 10
-RECORDS = 2 * FILE_BYTES // VALUE_BYTES + 8  # of a partition: two files' worth
+RECORDS = WORTH_BYTES // 2 // VALUE_BYTES + 8  # of a partition: for files of four days
 LOOKED = "look at some"
 BY_DAY = LayoutChoice()
 

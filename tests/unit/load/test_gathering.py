@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from spark_logbus.load.gathering import FILE_BYTES, most_directories, sampled
+from spark_logbus.load.gathering import FILE_BYTES, WORTH_BYTES, most_directories, sampled
 from spark_logbus.model import OffsetRange, TopicPartition
 
 A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -16,10 +16,11 @@ A, B = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
     ("size_bytes", "tasks", "most"),
     [
         (0, 0, 0),
-        (FILE_BYTES - 1, 1, 0),
-        (FILE_BYTES, 1, 1),
-        (8 * FILE_BYTES, 4, 2),
-        (8 * FILE_BYTES - 1, 4, 1),
+        (WORTH_BYTES - 1, 1, 0),
+        (WORTH_BYTES, 1, WORTH_BYTES // FILE_BYTES),
+        (20 * FILE_BYTES, 4, 5),
+        (20 * FILE_BYTES - 1, 4, 4),
+        (20 * FILE_BYTES, 21, 0),
     ],
 )
 def test_files_of_a_task_are_no_small_ones(size_bytes: int, tasks: int, most: int) -> None:
