@@ -98,9 +98,9 @@ class Staging:
 
     def _gathers(self, arriving: Arriving) -> bool:
         """Whether files would be small if each task wrote what it reads."""
-        most = most_directories(self.incoming.source.size_bytes, tasks=arriving.tasks)
-        columns = self.layout.partition_columns
-        if most == 0:
+        source, columns = self.incoming.source, self.layout.partition_columns
+        most = most_directories(source.size_bytes, tasks=arriving.tasks)
+        if most == 0 or source.compacted:  # a sample by offsets would find few of them there
             return True
         if not columns:
             return False

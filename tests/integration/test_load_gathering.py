@@ -26,16 +26,18 @@ BY_DAY = LayoutChoice()
 class Large(LoadedDirectory):
     """A topic of two partitions with so many bytes that a task reads each."""
 
-    def __init__(self, spark: SparkSession, logbus: Logbus, root: Path) -> None:
+    def __init__(self, spark: SparkSession, logbus: Logbus, root: Path, **config: str) -> None:
         self._spark, self._logbus, self._root = spark, logbus, root
-        self.topic = logbus.topic(partitions=2)
+        self.topic = logbus.topic(partitions=2, **config)
         self.directory = root / self.topic
 
     def produce(self, *, days: int) -> None:
         """Records of so many days, in the order of their time, alike in both partitions."""
         values = pa.array([bytes(VALUE_BYTES)] * RECORDS)
         times = [DAY_US * (n * days // RECORDS) for n in range(RECORDS)]
-        table = pa.table({"value": values, "timestamp": pa.array(times, pa.timestamp("us", "UTC"))})
+        keys = pa.array([str(n).encode() for n in range(RECORDS)])
+        moments = pa.array(times, pa.timestamp("us", "UTC"))
+        table = pa.table({"key": keys, "value": values, "timestamp": moments})
         with Producer(self._logbus.cluster) as producer:
             for partition in range(2):
                 producer.send_arrow(self.topic, table, partition=partition)
@@ -76,6 +78,17 @@ def test_without_directories_each_task_writes_a_file(large: Large) -> None:
     assert records == 2 * RECORDS
     assert LOOKED not in steps
     assert large.files == [".", "."]
+
+
+@pytest.mark.long
+def test_a_compacted_topic_is_gathered_without_a_sample(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path
+) -> None:
+    compacted = Large(spark, logbus, tmp_path, cleanup_policy="compact")
+    compacted.produce(days=1)
+    records, steps = compacted.load()
+    assert records == 2 * RECORDS
+    assert LOOKED not in steps
 
 
 def test_a_load_of_few_bytes_takes_no_sample(large: Large, logbus: Logbus) -> None:
