@@ -12,6 +12,7 @@ BENCHMARKS = {
     "append": "write to a topic, against an Arrow writer that discards",
     "sink": "micro-batches from topic to topic: what exactly once adds to at least once",
     "network": "the broker's threads, against a thread for each connection and asyncio",
+    "spark": "batch reads and writes, against Spark's Kafka connector on a Kafka broker",
     "stream": "micro-batches, starts and reads of streams, against Kafka's and a source of nothing",
     "recovery": "start after a clean stop and after a crash, and memory, with 10 GiB",
     "requests": "what an append request costs the broker, in itself and in the kernel",

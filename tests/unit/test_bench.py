@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -15,8 +16,12 @@ from bench.clients import results as clients_results
 from bench.clients.rows import JAVA, LIBRDKAFKA, LOGBUS, TIME
 from bench.clients.systems import stored_in
 from bench.clients.work import Done, Work
+from bench.cpu import Used, ticks_below, used_in
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.spark import results as spark_results
+from bench.spark.rows import Rows, Same
+from bench.spark.shapes import Shape
 from bench.stream import results
 from bench.stream.contenders import Contender, NothingSource
 from bench.stream.measuring import in_turn
@@ -155,3 +160,63 @@ def test_the_table_of_clients_says_which_peer_is_missing(
     assert "not at hand" in java
     assert "1.50 (1.50-1.50)" in librdkafka
     assert "1.8" in librdkafka
+
+
+def spark_result(row: str = "read-200") -> Result:
+    rounds = {
+        "Kafka": [{"seconds": 6.0, "CPU s": 8.0}, {"seconds": 10.0, "CPU s": 8.0}],
+        "logbus": [{"seconds": 2.0, "CPU s": 2.0}, {"seconds": 2.0, "CPU s": 2.0}],
+    }
+    return Result(row, "all columns; 200 bytes", "seconds", rounds, ("seconds",))
+
+
+def test_each_way_of_logbus_is_shown_beside_each_of_kafkas() -> None:
+    result = spark_result()
+    result.rounds["Kafka, tuned"] = result.rounds["logbus, exactly once"] = result.rounds["Kafka"]
+    lines = spark_results.lines_of(result, records=1_000)
+    assert [(line.own, line.beside) for line in lines] == [
+        ("logbus", "Kafka"), ("logbus", "Kafka, tuned"),
+        ("logbus, exactly once", "Kafka"), ("logbus, exactly once", "Kafka, tuned"),
+    ]  # fmt: skip
+    assert lines[0][4:] == (125.0, 500.0, [3.0, 5.0], 4.0)
+    assert [line.goal for line in lines] == [4.0, 2.2, None, None]
+    assert spark_results.lines_of(spark_result("read-100"), records=1)[0].goal is None
+
+
+def test_nothing_is_compared_where_kafka_is_not_at_hand() -> None:
+    result = spark_result()
+    del result.rounds["Kafka"]
+    assert spark_results.lines_of(result, records=1) == []
+    told = spark_results.told(result, records=1_000)
+    assert told == "read-200, all columns, records/s: logbus 500."
+
+
+def test_rows_that_differ_end_the_benchmark() -> None:
+    same = Same(2)
+    same.require("Kafka", Rows(2, 7))
+    same.require("logbus", Rows(2, 7))
+    with pytest.raises(SystemExit, match=r"logbus has .*checksum=8"):
+        same.require("logbus", Rows(2, 8))
+    with pytest.raises(SystemExit, match="expected 2 rows, got 3"):
+        same.require("logbus", Rows(3, 7))
+
+
+@pytest.mark.parametrize("batch_records", [None, 7])
+def test_both_logs_are_sent_the_same_records(batch_records: int | None) -> None:
+    records = 10_004
+    shape = Shape(value_bytes=33, keyed=True, batch_records=batch_records)
+    pieces = [*shape.pieces(records)]
+    assert max(piece.num_rows for piece in pieces) == (batch_records or 10_000)
+    table = pa.Table.from_batches(pieces)
+    assert table == pa.Table.from_batches(Shape(value_bytes=33, keyed=True).pieces(records))
+    assert table.column("key").to_pylist() == [b"%016d" % number for number in range(records)]
+    values = table.column("value").to_pylist()
+    assert {len(value) for value in values} == {33}
+    assert len(set(values)) == records
+
+
+def test_processors_time_is_that_of_a_process_and_of_all_below_it() -> None:
+    stat = "7 (a (b) c) S 3 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 5"
+    assert used_in(stat) == Used(parent=3, ticks=100)
+    processes = {3: Used(1, 1), 7: Used(3, 10), 8: Used(7, 100), 9: Used(1, 1_000)}
+    assert ticks_below(3, processes) == 111
