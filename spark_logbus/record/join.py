@@ -1,9 +1,10 @@
 """Columns of many record batches at once, joined.
 
-Uncompressed record batches with the same columns, as one producer makes them one after the other,
-have Arrow metadata that differs in some numbers only: of records, of nulls, of where the buffers
-are. The first one's is read (``ipc.MessageForm``), and those numbers are taken from all the others
-as arrays, so that what is left to do for each record batch is to take slices of its buffers.
+Record batches with the same columns, as one producer makes them one after the other, have Arrow
+metadata that differs in some numbers only: of records, of nulls, of where the buffers are. The
+first one's is read (``ipc.MessageForm``), and those numbers are taken from all the others as
+arrays, so that what is left to do for each record batch is to take slices of its buffers, which
+``decompress`` makes of compressed ones.
 
 Whatever is not as expected, as a payload that lies, is left to ``arrow.decode``, record batch by
 record batch: so there is one place that decides what is wrong with a payload.
@@ -23,6 +24,7 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP, decode
+from spark_logbus.record.decompress import claimed_sizes, decompressed
 from spark_logbus.record.ipc import MessageForm, message_form
 from spark_logbus.record.run import Int64s, RecordBatchRun
 
@@ -39,22 +41,28 @@ class _OtherForm(Exception):
     """The record batches cannot be joined here."""
 
 
-def joined(run: RecordBatchRun, wanted: Collection[str]) -> dict[str, pa.Array] | None:
-    """The ``wanted`` columns of all records of ``run``, and ``offset_delta`` where that is there.
+def joined(
+    run: RecordBatchRun, wanted: Collection[str], *, enough_bytes: int
+) -> tuple[int, dict[str, pa.Array]] | None:
+    """The ``wanted`` columns of all records of ``run``, and ``offset_delta`` where that is there;
+    or, of compressed ones, of as many record batches as make up about ``enough_bytes``; and the
+    number of these.
 
     ``run`` has been verified, and its record batches have the same attributes. Columns that they
     do not have are left out. None if they have to be decoded one by one.
     """
     attributes = int(run.attributes[0])
-    if attributes & fmt.COMPRESSION_MASK != Compression.NONE:
-        return None
     try:
-        columns = _columns(_payloads(run, attributes), run.record_counts, attributes, wanted)
+        payloads = _payloads(run, attributes)
+        if attributes & fmt.COMPRESSION_MASK:
+            payloads = _decompressed(payloads, attributes, wanted, enough_bytes)
+            run = run.part(0, len(payloads.lengths))
+        columns = _columns(payloads, run.record_counts, attributes, wanted)
         if attributes & fmt.HAS_OFFSET_DELTA:
             _require(deltas_rise(run, columns["offset_delta"]))
     except _OtherForm:
         return None
-    return columns
+    return len(run), columns
 
 
 def _require(condition: bool | np.bool_) -> None:
@@ -143,6 +151,39 @@ def _metadata(run: RecordBatchRun, form: _Form) -> Int64s | None:
     return found if (found[:, form.constant] == form.constants).all() else None
 
 
+def _decompressed(
+    payloads: _Payloads, attributes: int, wanted: Collection[str], enough_bytes: int
+) -> _Payloads:
+    """The first payloads, with the buffers of the wanted columns as they were before they were
+    compressed. The others are not touched."""
+    starts, sizes = payloads.starts, payloads.sizes
+    claims = claimed_sizes(payloads.data, starts, sizes)
+    _require(
+        ((claims >= 0) & (claims <= fmt.MAX_DECODED_BYTES) & ((claims > 0) | (sizes == 0))).all()
+    )
+    of_each = claims.sum(axis=1)
+    _require((of_each <= fmt.MAX_DECODED_BYTES).all())
+    count = min(len(claims), int(np.searchsorted(of_each.cumsum(), enough_bytes)) + 1)
+    buffers = _buffers_of(attributes, wanted)
+    chosen = np.zeros_like(claims[:count], np.bool_)
+    chosen[:, buffers] = claims[:count, buffers] > 0
+    found = decompressed(
+        payloads.data,
+        starts[:count][chosen],
+        sizes[:count][chosen],
+        claims[:count][chosen],
+        Compression(attributes & fmt.COMPRESSION_MASK),
+    )
+    if found is None:
+        raise _OtherForm
+    data, places = found
+    new_starts = np.zeros_like(starts[:count])
+    new_starts[chosen] = places
+    return _Payloads(
+        data, payloads.lengths[:count], payloads.null_counts[:count], new_starts, claims[:count]
+    )
+
+
 # Of the payload's columns, in their order: the nodes and the buffers that each takes.
 _COLUMNS: Final = (
     ("timestamp", 0, 1, 2),
@@ -151,6 +192,19 @@ _COLUMNS: Final = (
     ("headers", fmt.HAS_HEADERS, 4, 9),
     ("offset_delta", fmt.HAS_OFFSET_DELTA, 1, 2),
 )
+
+
+def _buffers_of(attributes: int, wanted: Collection[str]) -> list[int]:
+    """The numbers of the buffers that ``_columns`` looks at."""
+    found: list[int] = []
+    first = 0
+    for name, bit, _, buffers in _COLUMNS:
+        if bit & ~attributes:
+            continue
+        if name in wanted or bit == fmt.HAS_OFFSET_DELTA:
+            found += range(first, first + buffers)
+        first += buffers
+    return found
 
 
 def _columns(

@@ -117,7 +117,7 @@ def take_columns(
     """
     count = _alike(run, end=end, enough_rows=enough_rows, enough_bytes=enough_bytes)
     part = run.part(0, count)
-    together = _together(part, wanted, values)
+    together = _together(part, wanted, values, enough_bytes=enough_bytes)
     if together is not None:
         count, columns = together
         found = _cut(topic_partition, part.part(0, count), columns, start=start, end=end)
@@ -141,7 +141,11 @@ def take_columns(
 
 
 def _together(
-    run: RecordBatchRun, wanted: Collection[str], values: ValueReader | None
+    run: RecordBatchRun,
+    wanted: Collection[str],
+    values: ValueReader | None,
+    *,
+    enough_bytes: int,
 ) -> tuple[int, dict[str, pa.Array]] | None:
     """The columns of as many of the first record batches of ``run``, which are alike, as are
     sound, and the number of these; without columns if they are no records. None if they are to be
@@ -151,13 +155,12 @@ def _together(
         if values is None or len(run) < _LEAST_TYPED_TOGETHER or attributes & fmt.CONTROL:
             return None
         return values.joined(run)
-    if len(run) < _LEAST_TOGETHER or attributes & fmt.COMPRESSION_MASK:
+    if len(run) < _LEAST_TOGETHER:
         return None
     count = verified(run)
     if not count or attributes & fmt.CONTROL:
         return (count, {}) if count else None
-    columns = joined(run.part(0, count), wanted)
-    return None if columns is None else (count, columns)
+    return joined(run.part(0, count), wanted, enough_bytes=enough_bytes)
 
 
 _ALL: Final = ("timestamp", "key", "value", "headers")
@@ -183,7 +186,7 @@ def take_batch(
     attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
     if not attributes & _NOT_JOINED:
         count = _alike(run, end=end, enough_rows=_JOINED_ROWS, enough_bytes=_JOINED_BYTES)
-        together = _together(run.part(0, count), _ALL, values)
+        together = _together(run.part(0, count), _ALL, values, enough_bytes=_JOINED_BYTES)
         if together is not None:
             count, columns = together
             part = run.part(0, count)

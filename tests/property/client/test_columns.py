@@ -15,7 +15,7 @@ from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import split, stamp
-from spark_logbus.record.arrow import encode, payload_schema
+from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, encode, payload_schema
 from tests.builders.forged import reseal
 from tests.property.examples import examples
 from tests.property.record.strategies import build, record_lists
@@ -44,6 +44,9 @@ class Answer(NamedTuple):
 def record_batch(draw: st.DrawFn, base_offset: int) -> tuple[bytes, int]:
     """One as a leader stored it, and the offset after it."""
     arrow_batch = build(draw(record_lists(max_size=3)))
+    if draw(st.booleans()):  # shorter ones are not compressed
+        copies = -(-MIN_RECORDS_TO_COMPRESS // arrow_batch.num_rows)
+        arrow_batch = arrow_batch.take(pa.array([*range(arrow_batch.num_rows)] * copies))
     count = arrow_batch.num_rows
     last_delta = None
     if draw(st.integers(0, 3)) == 0:  # as compaction leaves it

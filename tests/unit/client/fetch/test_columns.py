@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from spark_logbus.client.fetch.batches import decoded, received_run, walk
 from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
 from spark_logbus.errors import CorruptRecordBatchError
-from spark_logbus.record import HEADER_SIZE, stamp
+from spark_logbus.model import Compression
+from spark_logbus.record import HEADER_SIZE, parse_header, stamp
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP, encode
 from spark_logbus.record.format import NO_END
 from tests.builders.arrow_batches import T0
@@ -27,6 +29,7 @@ BATCH = pa.record_batch(
     }
 )
 COUNT, LIAR = 12, 7
+LONG = BATCH.take(pa.array([0, 1, 2] * 20))  # shorter ones are not compressed
 NUMBERS = (0, 1, 7, 64, (1 << 31) - 1, -1, -(1 << 31))
 
 
@@ -34,7 +37,8 @@ def stored(liar: bytes, honest: bytes) -> memoryview:
     data = b""
     for number in range(COUNT):
         one = bytearray(liar if number == LIAR else honest)
-        stamp(one, base_offset=number * 3, leader_epoch=0, append_time_us=0)
+        base_offset = number * parse_header(one).record_count
+        stamp(one, base_offset=base_offset, leader_epoch=0, append_time_us=0)
         data += one
     return memoryview(data)
 
@@ -66,7 +70,7 @@ def together(data: memoryview) -> tuple[list[object], str]:
     while run is not None:
         try:
             count, found = take_columns(
-                T0, run, COLUMNS, start=0, end=NO_END, enough_rows=1_000, enough_bytes=1 << 20
+                T0, run, COLUMNS, start=0, end=NO_END, enough_rows=10_000, enough_bytes=1 << 20
             )
         except CorruptRecordBatchError as error:
             return rows, str(error)
@@ -78,12 +82,22 @@ def together(data: memoryview) -> tuple[list[object], str]:
 
 @pytest.mark.parametrize("width", ["<i", "<q"])
 def test_every_number_of_one_replaced(width: str) -> None:
+    require_the_same_whatever_one_says(bytes(encode(BATCH)), width, NUMBERS)
+
+
+@pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
+def test_every_number_of_a_compressed_one_replaced(compression: Compression) -> None:
+    """Lengths of buffers as they were, and what stands in their frames, too."""
+    honest = bytes(encode(LONG, compression=compression))
+    require_the_same_whatever_one_says(honest, "<q", (61, 1 << 40, -1))
+
+
+def require_the_same_whatever_one_says(honest: bytes, width: str, numbers: Iterable[int]) -> None:
     """Neither crash nor other bytes than its own: what one by one makes of it, or its error."""
-    honest = bytes(encode(BATCH))
     end = body_start(honest) + 160
     lies = 0
     for at in range(HEADER_SIZE, min(end, len(honest) - 8), struct.calcsize(width)):
-        for number in NUMBERS:
+        for number in numbers:
             liar = bytearray(honest)
             struct.pack_into(width, liar, at, number)
             data = stored(bytes(reseal(liar)), honest)
