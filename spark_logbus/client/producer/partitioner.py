@@ -11,10 +11,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
+from spark_logbus.client.producer.key_hash import crc32c_of_each
 from spark_logbus.record.plain import integers, scalar
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
@@ -73,10 +75,15 @@ def split_by_key(
 
 
 def _chosen_by_key(arrow_batch: pa.RecordBatch, partitions: int, keyless: int) -> pa.Array:
-    keys = arrow_batch.column("key").dictionary_encode()
-    of_unique = [partition_of(key, partitions) for key in keys.dictionary.to_pylist()]
+    keys = arrow_batch.column("key")
+    hashes = None if keys.null_count else crc32c_of_each(keys)
+    if hashes is not None:
+        numbers = (hashes % partitions).astype(np.int32)
+        return pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(numbers)])
+    unique = keys.dictionary_encode()
+    of_unique = [partition_of(key, partitions) for key in unique.dictionary.to_pylist()]
     return pc.fill_null(
-        integers(of_unique, pa.int32()).take(keys.indices), scalar(keyless, pa.int32())
+        integers(of_unique, pa.int32()).take(unique.indices), scalar(keyless, pa.int32())
     )
 
 

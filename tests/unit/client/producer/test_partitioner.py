@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from spark_logbus.client.producer.partitioner import RoundRobin, partition_of, split_by_key
 
-keys = st.lists(st.one_of(st.none(), st.binary(max_size=3)), min_size=1, max_size=60)
+keys = st.one_of(
+    st.lists(st.one_of(st.none(), st.binary(max_size=3)), min_size=1, max_size=60),
+    st.integers(1, 20).flatmap(
+        lambda length: st.lists(st.binary(min_size=length, max_size=length), min_size=1)
+    ),
+)
 
 
 @given(keys=keys, partitions=st.integers(1, 7), data=st.data())
