@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from bench.harness import cluster, console, spark_session
 from bench.peers import PeerUnavailableError
 from bench.peers.kafka import Kafka, kafka
 from bench.spark.logs import KafkaLog, LogbusLog
-from bench.spark.results import Line, lines_of, show, told
+from bench.spark.results import Line, lines_of, show, told, what_of
 from bench.spark.rows import ROWS, Bench
 from bench.spark.shapes import PARTITIONS
 from bench.stream.contenders import TUNED
@@ -71,7 +72,7 @@ def main() -> None:
         )
         for row in rows:
             for result in ROWS[row](bench, row):
-                raw.add(result)
+                raw.add(replace(result, row=f"{row}, {what_of(result)}"))
                 console.print(told(result, records=records), highlight=False)
                 lines += lines_of(result, records=records)
     if lines:

@@ -58,7 +58,7 @@ def lines_of(result: Result, *, records: int) -> list[Line]:
     return [
         Line(
             row=result.row,
-            what=_what(result),
+            what=what_of(result),
             own=own,
             beside=other,
             their_rate=_rate(result.rounds[other], records),
@@ -72,7 +72,7 @@ def lines_of(result: Result, *, records: int) -> list[Line]:
     ]
 
 
-def _what(result: Result) -> str:
+def what_of(result: Result) -> str:
     return result.title.partition(";")[0]
 
 
@@ -83,7 +83,7 @@ def _rate(rounds: Sequence[Metrics], records: int) -> float:
 def told(result: Result, *, records: int) -> str:
     """One result as text, as soon as it is measured."""
     rates = (f"{name} {_rate(rounds, records):,.0f}" for name, rounds in result.rounds.items())
-    return f"{result.row}, {_what(result)}, records/s: {'; '.join(rates)}."
+    return f"{result.row}, {what_of(result)}, records/s: {'; '.join(rates)}."
 
 
 def show(lines: Sequence[Line]) -> None:
