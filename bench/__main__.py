@@ -24,7 +24,9 @@ BENCHMARKS = {
     "avro": "Avro datums to columns and back, against a loop of fastavro's",
     "audit": "what counting costs a producer, and an audit",
     "record": "encode, verify and decode one record batch",
+    "peers": "the Kafka paper's experiments, against Kafka, RabbitMQ and ActiveMQ",
 }
+MODULES = {"peers": "bench.paper"}  # bench.peers has the servers
 
 
 def main() -> int:
@@ -35,7 +37,8 @@ def main() -> int:
     arguments = parser.parse_args(sys.argv[1:2])  # what follows is the benchmark's own
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM."))  # servers are stopped
     sys.argv = [f"scripts/bench {arguments.name}", *sys.argv[2:]]
-    result: int | None = importlib.import_module(f"bench.{arguments.name}").main()
+    module = MODULES.get(arguments.name, f"bench.{arguments.name}")
+    result: int | None = importlib.import_module(module).main()
     return result or 0
 
 

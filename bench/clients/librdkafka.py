@@ -12,8 +12,8 @@ from bench.clients.work import Done, Work
 from bench.clients.worker import timed
 
 _FLUSH_S = 120.0
-_SILENCE_S = 30.0
-_CONSUMED = 10_000  # messages that one call of consume may return
+SILENCE_S = 30.0
+CONSUMED = 10_000  # messages that one call of consume may return
 
 # What its documentation names for throughput; checksums are checked as the others do.
 CONSUMER_TUNED: Mapping[str, Any] = {
@@ -103,15 +103,15 @@ def consume(work: Work) -> Done:
          "enable.auto.commit": False}
     )  # fmt: skip
     try:
-        numbers = consumer.list_topics(work.topic, timeout=_SILENCE_S).topics[work.topic].partitions
+        numbers = consumer.list_topics(work.topic, timeout=SILENCE_S).topics[work.topic].partitions
         consumer.assign([TopicPartition(work.topic, number, 0) for number in numbers])
         count = value_bytes = 0
 
         def take(limit: int) -> None:
             nonlocal count, value_bytes
-            messages = consumer.consume(limit, timeout=_SILENCE_S)
+            messages = consumer.consume(limit, timeout=SILENCE_S)
             if not messages:
-                raise SystemExit(f"No more records within {_SILENCE_S:.0f} s after {count:,}.")
+                raise SystemExit(f"No more records within {SILENCE_S:.0f} s after {count:,}.")
             for message in messages:
                 if message.error():
                     raise SystemExit(f"Kafka's consumer: {message.error()}.")
@@ -120,7 +120,7 @@ def consume(work: Work) -> Done:
 
         def read() -> None:
             while count < work.records:
-                take(min(_CONSUMED, work.records - count))  # it waits until it has so many
+                take(min(CONSUMED, work.records - count))  # it waits until it has so many
 
         take(1)
         took = timed(read)

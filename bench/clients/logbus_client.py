@@ -16,7 +16,7 @@ from spark_logbus.model import Acks
 
 RECORD_OVERHEAD_BYTES = 20  # what a producer counts for a record beside its value
 _MANY = 10_000  # values that one call of send_many gets
-_SILENCE_S = 30.0
+SILENCE_S = 30.0
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def send_each(work: Work) -> Done:
 
 
 @contextmanager
-def _consumer(work: Work) -> Iterator[Consumer]:
+def consumer_of(work: Work) -> Iterator[Consumer]:
     """With its defaults, on all that the topic holds."""
     with Cluster.from_zookeeper(work.address) as cluster, Consumer(cluster) as consumer:
         consumer.assign_topics(work.topic)
@@ -113,7 +113,7 @@ def _consumer(work: Work) -> Iterator[Consumer]:
 
 
 def iterate(work: Work) -> Done:
-    with _consumer(work) as consumer:
+    with consumer_of(work) as consumer:
         value_bytes = len(next(iter(consumer)).value or b"")
         left = work.records - 1
 
@@ -128,14 +128,14 @@ def iterate(work: Work) -> Done:
 
 
 def poll_arrow(work: Work) -> Done:
-    with _consumer(work) as consumer:
+    with consumer_of(work) as consumer:
         count = value_bytes = 0
 
         def poll() -> None:
             nonlocal count, value_bytes
-            batches = consumer.poll_arrow(_SILENCE_S)
+            batches = consumer.poll_arrow(SILENCE_S)
             if not batches:
-                raise SystemExit(f"No more records within {_SILENCE_S:.0f} s after {count:,}.")
+                raise SystemExit(f"No more records within {SILENCE_S:.0f} s after {count:,}.")
             for batch in batches:
                 values = batch.arrow_batch.column("value")
                 count += len(values)

@@ -10,6 +10,13 @@ from itertools import cycle, islice
 from typing import Self
 
 VALUES = 1_000  # different ones, handed over again and again
+SUMMED_BYTES = 8
+CHECKSUMS = 1 << 8 * SUMMED_BYTES
+
+
+def tail(value: bytes) -> int:
+    """What a value adds to a checksum: its last bytes as a number."""
+    return int.from_bytes(value[-SUMMED_BYTES:], "big")
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,12 @@ class Work:
         different = [b"%0*d" % (self.value_bytes, number) for number in range(VALUES)]
         return islice(cycle(different), count)
 
+    def checksum(self, count: int) -> int:
+        """The sum of ``tail`` over so many values, whatever their order."""
+        different = [tail(value) for value in self.values(VALUES)]
+        whole, rest = divmod(count, VALUES)
+        return (whole * sum(different) + sum(different[:rest])) % CHECKSUMS
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -54,6 +67,8 @@ class Done:
     """Of the client's process."""
     waits_s: Sequence[float] = ()
     """From handing over one record to its acknowledgement, where each is waited for."""
+    checksum: int | None = None
+    """Of all that was read, also before that time, by those that make one."""
 
     def metrics(self) -> dict[str, float]:
         shown = {"µs a record": 1e6 * self.seconds / self.records}

@@ -1,4 +1,4 @@
-"""A client's process: ``python -m bench.clients.worker``, work as JSON in, what is done out.
+"""A client's process: ``python -m bench.clients.worker <module>``, JSON in and out.
 
 A fresh one for each measurement, which imports, connects and warms up before its clock starts.
 """
@@ -22,15 +22,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 600.0
 
 
-def run(work: Work) -> Done:
-    """Do it in a process of its own."""
+def run(work: Work, *, module: str | None = None, deadline_s: float = _DEADLINE_S) -> Done:
+    """Do it in a process of its own, by a function of ``module``; none is the client's."""
     ended = subprocess.run(
-        [sys.executable, "-m", "bench.clients.worker"],
+        [sys.executable, "-m", "bench.clients.worker", module or _MODULES[work.system]],
         input=work.to_json(),
         stdout=subprocess.PIPE,
         text=True,
         cwd=_ROOT,
-        timeout=_DEADLINE_S,
+        timeout=deadline_s,
     )
     if ended.returncode != 0:
         raise SystemExit(f"The client of {work.system} ended with code {ended.returncode}.")
@@ -47,7 +47,7 @@ def timed(job: Callable[[], object]) -> tuple[float, float]:
 
 def main() -> None:
     work = Work.from_json(sys.stdin.read())
-    done: Done = getattr(import_module(_MODULES[work.system]), work.name)(work)
+    done: Done = getattr(import_module(sys.argv[1]), work.name)(work)
     print(json.dumps(asdict(done)))
 
 

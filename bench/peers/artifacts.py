@@ -22,13 +22,14 @@ def jars_of(pom: Path) -> list[Path]:
     PeerUnavailableError where they are not there yet and Maven cannot bring them.
     """
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    kept = _cache() / f"{pom.stem}-{digest}"
+    kept = cache() / f"{pom.stem}-{digest}"
     if not kept.is_dir():
         _resolve(pom, kept)
     return sorted(kept.glob("*.jar"))
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where this and other modules keep what peers are made of."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "logbus" / "peers"
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +14,13 @@ from typing import Any
 
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.peers.starting import HOST, START_DEADLINE_S, STOP_GRACE_S, free_ports, wait_until_ready
 from spark_logbus.errors import EmbeddedServerError, JavaNotFoundError
 from spark_logbus.local.java import java_executable
 from spark_logbus.local.processes import spawn, stop
-from spark_logbus.ports import random_ports
 
 _HERE = Path(__file__).resolve().parent
-_HOST = "127.0.0.1"
-_START_DEADLINE_S = 90.0
-_STOP_GRACE_S = 30.0
 _REQUEST_DEADLINE_S = 30.0
-_POLL_S = 0.05
-_LOG_LINES_SHOWN = 15
 
 # Kafka's ids of clusters are 16 bytes in base64.
 _CLUSTER_ID = base64.urlsafe_b64encode(b"logbus-benchmark").decode().rstrip("=")
@@ -128,10 +121,10 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-") as name:
         directory = Path(name)
         data = directory / "data"
-        port, controller_port = _free_ports(2)
+        port, controller_port = free_ports(2)
         properties = directory / "server.properties"
         properties.write_text(
-            _PROPERTIES.format(host=_HOST, port=port, controller_port=controller_port, data=data)
+            _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
             + (_FLUSH_EACH_APPEND if flushed else "")
         )
         command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
@@ -140,15 +133,15 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
         output = directory / "kafka.out"
         process = spawn([*command, "kafka.Kafka", str(properties)], output=output)
         try:
-            _wait_until_ready(process, port, output)
+            wait_until_ready("Kafka", process, port=port, output=output)
             yield Kafka(
-                bootstrap=f"{_HOST}:{port}",
+                bootstrap=f"{HOST}:{port}",
                 connector=connector,
                 data=data,
                 version=_version(server),
             )
         finally:
-            stop(process, _STOP_GRACE_S)
+            stop(process, STOP_GRACE_S)
 
 
 def _version(jars: Sequence[Path]) -> str:
@@ -156,46 +149,8 @@ def _version(jars: Sequence[Path]) -> str:
 
 
 def _run(command: list[str]) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_DEADLINE_S)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
     if ended.returncode != 0:
         raise EmbeddedServerError(
             f"Kafka's storage cannot be formatted: {ended.stdout}{ended.stderr}"
         )
-
-
-def _free_ports(count: int) -> list[int]:
-    free: list[int] = []
-    for port in random_ports():
-        with socket.socket() as trial:
-            try:
-                trial.bind((_HOST, port))
-            except OSError:
-                continue
-            free.append(port)
-        if len(free) == count:
-            return free
-    raise EmbeddedServerError(f"No {count} free ports were found on {_HOST}.")
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
-    """A broker opens its port for clients once it is registered and has caught up."""
-    deadline = time.monotonic() + _START_DEADLINE_S
-    while True:
-        if process.poll() is not None:
-            raise EmbeddedServerError(
-                f"Kafka ended with code {process.returncode} instead of serving. {_tail(output)}"
-            )
-        with socket.socket() as trial:
-            trial.settimeout(1.0)
-            if trial.connect_ex((_HOST, port)) == 0:
-                return
-        if time.monotonic() > deadline:
-            raise EmbeddedServerError(
-                f"Kafka is not ready after {_START_DEADLINE_S:.0f} seconds. {_tail(output)}"
-            )
-        time.sleep(_POLL_S)
-
-
-def _tail(output: Path) -> str:
-    lines = output.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
-    return "\n".join(["It said:", *lines])

@@ -1,0 +1,198 @@
+"""Who is measured, with which client and settings, and what an acknowledgement means there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from bench.clients.work import VALUES, Done, Work
+from bench.clients.worker import run
+from bench.paper.java_clients import JavaProgram
+
+MEMORY: Final = "memory"
+PAGE_CACHE: Final = "page cache"
+DISK: Final = "disk"
+
+_DEADLINE_S = 3_600.0
+_WARM_UP = 50_000  # enough for a just-in-time compiler to have seen the loops
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client is given."""
+
+    address: str
+    topic: str
+    records: int
+    value_bytes: int
+    java: JavaProgram | None
+    """The client in Java of this server."""
+
+    @property
+    def warm_up(self) -> int:
+        """Records that are sent before the clock starts."""
+        return min(_WARM_UP, max(1, self.records // 4 // VALUES) * VALUES)
+
+
+class Client(Protocol):
+    @property
+    def described(self) -> str:
+        """For who reads the results: the client, and its settings."""
+
+    def send(self, task: Task) -> Done: ...
+
+    def read(self, task: Task) -> Done:
+        """All that ``send`` has sent, also to warm up."""
+
+
+@dataclass(frozen=True)
+class PythonClient:
+    """Functions of bench.clients, and of a module with consumers that make checksums."""
+
+    sends: Work
+    reads: str
+    """A function of ``reading``."""
+    reading: str
+
+    @property
+    def described(self) -> str:
+        work = self.sends
+        size = f"{work.batch_records or 'all'} records or {work.batch_bytes:,} bytes a record batch"
+        return f"Python: {work.name}, {size}, linger {work.linger_ms} ms; {self.reads}"
+
+    def send(self, task: Task) -> Done:
+        work = replace(self._work(task), records=task.records, warm_up=task.warm_up)
+        return run(work, deadline_s=_DEADLINE_S)
+
+    def read(self, task: Task) -> Done:
+        work = replace(self._work(task), name=self.reads, records=task.records + task.warm_up)
+        return run(work, module=self.reading, deadline_s=_DEADLINE_S)
+
+    def _work(self, task: Task) -> Work:
+        return replace(
+            self.sends, address=task.address, topic=task.topic, value_bytes=task.value_bytes
+        )
+
+
+@dataclass(frozen=True)
+class JavaClient:
+    """The client in Java of this server, with settings by the names of its program."""
+
+    sends: Mapping[str, str]
+    reads: Mapping[str, str]
+
+    @property
+    def described(self) -> str:
+        shown = [
+            ", ".join(f"{name}={value}" for name, value in each.items())
+            for each in (self.sends, self.reads)
+        ]
+        return f"Java: sends with {shown[0] or 'defaults'}; reads with {shown[1] or 'defaults'}"
+
+    def send(self, task: Task) -> Done:
+        return self._run(task, "send", self.sends, task.records, task.warm_up)
+
+    def read(self, task: Task) -> Done:
+        return self._run(task, "receive", self.reads, task.records + task.warm_up, 0)
+
+    @staticmethod
+    def _run(
+        task: Task, does: str, settings: Mapping[str, str], records: int, warm_up: int
+    ) -> Done:
+        assert task.java is not None
+        given = {
+            **settings, "does": does, "address": task.address, "topic": task.topic,
+            "records": records, "warm_up": warm_up, "value_bytes": task.value_bytes,
+        }  # fmt: skip
+        return task.java.run(given, deadline_s=_DEADLINE_S)
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    server: str
+    acknowledged: str
+    """Where a record is when the producer learns that it was taken."""
+    client: Client
+    share: int = 1
+    """It gets so many times fewer records than the others, as it is slow."""
+    flushed: bool = False
+    """The topic is one that flushes each append."""
+
+    def records(self, wanted: int) -> int:
+        """Whole rounds of the values, so that who cuts them anew has the same checksum."""
+        return max(1, wanted // self.share // VALUES) * VALUES
+
+
+LOGBUS, KAFKA = "logbus", "Kafka"
+LIBRDKAFKA = "Kafka, librdkafka"
+
+
+def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
+    client = PythonClient(sends, reads, "bench.paper.logbus_reading")
+    acknowledged = DISK if sends.flushed else PAGE_CACHE
+    return Contender(name, LOGBUS, acknowledged, client, share, flushed=sends.flushed)
+
+
+def _librdkafka(sends: Work, reads: str, *, share: int = 1) -> Contender:
+    client = PythonClient(replace(sends, system="librdkafka"), reads,
+                          "bench.paper.librdkafka_reading")  # fmt: skip
+    return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
+
+
+def _kafka(sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = 1) -> Contender:
+    return Contender(KAFKA, KAFKA, PAGE_CACHE, JavaClient(sends, reads), share)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Contenders whose messages are sent alike."""
+
+    title: str
+    contenders: tuple[Contender, ...]
+
+
+_ONE = Work("send", batch_records=1, linger_ms=0)
+_FIFTY = Work("send", batch_records=50)
+# One record of 200 bytes with its record batch takes 270 bytes, 50 take 10,511.
+_KAFKA_ONE = {"acks": "1", "batch.size": "1"}
+_KAFKA_FIFTY = {"acks": "1", "batch.size": "10600", "linger.ms": "50"}
+_KAFKA_TUNED = {"acks": "1", "batch.size": str(1 << 20), "linger.ms": "50"}
+_KAFKA_READS_TUNED = {"max.partition.fetch.bytes": str(2 << 20), "max.poll.records": "10000"}
+
+ROWS: Mapping[str, Row] = {
+    "batch-1": Row(
+        "each record sent by itself",
+        (
+            _kafka(_KAFKA_ONE, {}, share=10),
+            _librdkafka(_ONE, "defaults", share=10),
+            _logbus(LOGBUS, _ONE, "iterate", share=10),
+        ),
+    ),
+    "batch-50": Row(
+        "batches of 50 records",
+        (
+            _kafka(_KAFKA_FIFTY, {}),
+            _librdkafka(_FIFTY, "defaults"),
+            _logbus("logbus, Arrow", replace(_FIFTY, name="send_arrow"), "poll_arrow"),
+            _logbus(LOGBUS, _FIFTY, "iterate"),
+        ),
+    ),
+    "throughput": Row(
+        "with what the documentation names for throughput",
+        (
+            _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
+            _librdkafka(Work("send"), "tuned"),
+            _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),
+            _logbus(LOGBUS, Work("send"), "iterate"),
+        ),
+    ),
+    "defaults": Row(
+        "with the defaults of servers and clients",
+        (
+            _kafka({}, {}),
+            _logbus(LOGBUS, Work("send", flushed=True, linger_ms=5), "iterate"),
+        ),
+    ),
+}

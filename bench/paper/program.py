@@ -1,0 +1,111 @@
+"""``scripts/bench peers``: starts the servers, and runs the rows that are asked for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.harness import console
+from bench.paper.contenders import ROWS, Contender
+from bench.paper.measuring import READ, SENT, measured
+from bench.paper.results import show
+from bench.paper.servers import SERVERS, Server
+from bench.peers import PeerUnavailableError
+from bench.stream.measuring import in_turn
+from bench.stream.results import Csv, Metrics, Result
+
+_RECORDS, _SMALL = 10_000_000, 200_000
+_OF_WARM_UP = 20  # the round that does not count has so many times fewer records
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="logbus beside Kafka, RabbitMQ and ActiveMQ: the experiments of the Kafka "
+        "paper, one producer and one consumer, in turn. What is not at hand is left out."
+    )
+    parser.add_argument(
+        "--rows",
+        default=",".join(ROWS),
+        help="; ".join(f"{name}: {row.title}" for name, row in ROWS.items()),
+    )
+    parser.add_argument(
+        "--peers", default=",".join(SERVERS), help=f"servers to measure, of {'; '.join(SERVERS)}"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="after one that does not count")
+    parser.add_argument(
+        "--records", type=int, default=_RECORDS, help="slow contenders get a named share of them"
+    )
+    parser.add_argument(
+        "--small", action="store_const", dest="records", const=_SMALL, help=f"{_SMALL:,} records"
+    )
+    parser.add_argument("--value-bytes", type=int, default=200)
+    parser.add_argument("--csv", type=Path, help="a file for the result of each round")
+    return parser
+
+
+def main() -> None:
+    args = parser().parse_args()
+    rows = chosen(args.rows, ROWS, "row")
+    names = chosen(args.peers, SERVERS, "server")
+    console.print(
+        f"{platform.node()}: {os.cpu_count()} processors, {platform.platform()}, "
+        f"Python {platform.python_version()}; {args.records:,} records of {args.value_bytes} "
+        f"bytes, {args.rounds} rounds after a small one that does not count.",
+        markup=False, highlight=False,
+    )  # fmt: skip
+    with ExitStack() as stack, Csv(args.csv) as raw:
+        servers = started(stack, names)
+        for name in rows:
+            row = ROWS[name]
+            contenders = [each for each in row.contenders if each.server in servers]
+            for contender in contenders:
+                console.print(f"{name}, {contender.name}: {contender.client.described}",
+                              markup=False, highlight=False)  # fmt: skip
+
+            def measure(contender: Contender, counts: bool) -> Metrics:
+                records = args.records if counts else args.records // _OF_WARM_UP
+                began = time.monotonic()
+                metrics = measured(
+                    contender,
+                    servers[contender.server],
+                    records=records,
+                    value_bytes=args.value_bytes,
+                )
+                console.print(
+                    f"  {contender.name}: {1e6 / metrics[SENT]:,.0f} records/s sent, "
+                    f"{1e6 / metrics[READ]:,.0f} read, in {time.monotonic() - began:.0f} s"
+                    + ("" if counts else ", which does not count"),
+                    markup=False, highlight=False,
+                )  # fmt: skip
+                return metrics
+
+            took = in_turn(contenders, measure, rounds=args.rounds)
+            result = Result(name, row.title, SENT, took, (SENT, READ))
+            raw.add(result)
+            show(row, result, value_bytes=args.value_bytes)
+
+
+def chosen(given: str, known: Collection[str], what: str) -> list[str]:
+    names = given.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"No {what} is called {', '.join(unknown)}; use {', '.join(known)}.")
+    return names
+
+
+def started(stack: ExitStack, names: Sequence[str]) -> dict[str, Server]:
+    """Those that are at hand, until ``stack`` is closed."""
+    servers: dict[str, Server] = {}
+    for name in names:
+        try:
+            servers[name] = stack.enter_context(SERVERS[name]())
+        except PeerUnavailableError as error:
+            console.print(f"{name} is left out, as it is not at hand: {error}", markup=False)
+        else:
+            console.print(f"{name} {servers[name].version} runs.", markup=False, highlight=False)
+    return servers

@@ -1,0 +1,76 @@
+"""A table for each row: rates of contenders, and what a record takes on disk beside its value."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+
+from bench.harness import console
+from bench.paper.contenders import LOGBUS, Row
+from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT
+from bench.stream.results import Metrics, Result
+
+
+class Spread(NamedTuple):
+    """Of the rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def rate(rounds: Sequence[Metrics], time: str) -> Spread:
+    """Records a second, from the microseconds that ``time`` is for one."""
+    return spread([1e6 / one[time] for one in rounds])
+
+
+def overhead(rounds: Sequence[Metrics], value_bytes: int) -> Spread:
+    """Bytes on disk of a record beside its value."""
+    return spread([one[ON_DISK] - value_bytes for one in rounds])
+
+
+def show(row: Row, result: Result, *, value_bytes: int) -> None:
+    """Ratios are each contender's rate to logbus's: above 1, logbus is slower."""
+    table = Table(
+        "", "acked in", "records", "sent, 1,000/s", "of logbus", "read, 1,000/s", "of logbus",
+        "overhead, bytes", title=f"{result.row}: {result.title}",
+    )  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for contender in row.contenders:
+        rounds = result.rounds.get(contender.name)
+        if rounds is None:
+            table.add_row(contender.name, contender.acknowledged, "not at hand")
+            continue
+        table.add_row(
+            contender.name,
+            contender.acknowledged,
+            f"{rounds[0][RECORDS]:,.0f}",
+            *_rates(result, contender.name, SENT),
+            *_rates(result, contender.name, READ),
+            f"{overhead(rounds, value_bytes).median:,.1f}",
+        )
+    console.print(table)
+
+
+def _rates(result: Result, name: str, time: str) -> tuple[str, str]:
+    found = rate(result.rounds[name], time)
+    shown = _shown(Spread(*(value / 1_000 for value in found)))
+    if name == LOGBUS or LOGBUS not in result.rounds:
+        return shown, ""
+    ratios = spread([1 / ratio for ratio in result.ratios(name, time)])
+    return shown, _shown(ratios)
+
+
+def _shown(spread: Spread) -> str:
+    median, lowest, highest = (
+        f"{value:.2f}" if value < 10 else f"{value:,.0f}" for value in spread
+    )
+    return f"{median} ({lowest}-{highest})"

@@ -1,0 +1,80 @@
+"""The servers that contenders need, each started when the first of them is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from bench.clients.systems import KafkaSystem, LogbusSystem
+from bench.harness import cluster
+from bench.paper.contenders import KAFKA, LOGBUS
+from bench.paper.java_clients import JavaProgram, compiled
+from bench.peers import kafka as kafka_peer
+from bench.peers.artifacts import jars_of
+from bench.peers.kafka import kafka
+from spark_logbus.client import Cluster
+
+_BLOCK_BYTES = 512  # of st_blocks, on any file system
+
+
+class Topics(Protocol):
+    def create_topic(self, topic: str, *, flushed: bool) -> None: ...
+
+    def delete_topic(self, topic: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Server:
+    version: str
+    address: str
+    stored_bytes: Callable[[str], int]
+    """Grows by what a topic takes, with its indexes, while it is written."""
+    topics: Topics | None = None
+    """None: clients make queues, and delete them."""
+    java: JavaProgram | None = None
+
+
+@contextmanager
+def _logbus() -> Iterator[Server]:
+    with cluster() as running, Cluster.from_zookeeper(running.zookeeper) as client:
+        system = LogbusSystem(running, client, partitions=1)
+        data = running.brokers[0].directory / "data"
+        yield Server(
+            version("logbus"), system.address, lambda topic: bytes_in(data / f"{topic}-0"), system
+        )
+
+
+@contextmanager
+def _kafka() -> Iterator[Server]:
+    jars = jars_of(Path(kafka_peer.__file__).with_name("kafka-server.xml"))
+    with compiled("KafkaClient", jars) as client, kafka(flushed=False) as running:
+        yield Server(
+            running.version,
+            running.bootstrap,
+            lambda topic: bytes_in(running.data / f"{topic}-0"),
+            KafkaSystem(running, partitions=1),
+            client,
+        )
+
+
+SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
+    LOGBUS: _logbus,
+    KAFKA: _kafka,
+}
+
+
+def bytes_in(directory: Path) -> int:
+    """What the files take: their holes do not, nor what is set aside behind their ends."""
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # servers delete files at any time
+            continue
+        if path.is_file():
+            total += min(status.st_size, status.st_blocks * _BLOCK_BYTES)
+    return total
