@@ -10,7 +10,7 @@ from bench.clients.work import VALUES, Done, Work
 from bench.clients.worker import run
 from bench.paper.java_clients import JavaProgram
 
-MEMORY: Final = "memory"
+UNTOLD: Final = "not told"  # it is in memory
 PAGE_CACHE: Final = "page cache"
 DISK: Final = "disk"
 
@@ -125,7 +125,7 @@ class Contender:
         return max(1, wanted // self.share // VALUES) * VALUES
 
 
-LOGBUS, KAFKA = "logbus", "Kafka"
+LOGBUS, KAFKA, RABBITMQ = "logbus", "Kafka", "RabbitMQ"
 LIBRDKAFKA = "Kafka, librdkafka"
 
 
@@ -145,6 +145,15 @@ def _kafka(sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = 1
     return Contender(KAFKA, KAFKA, PAGE_CACHE, JavaClient(sends, reads), share)
 
 
+def _rabbitmq(
+    kind: str, acknowledged: str, sends: Mapping[str, str], reads: Mapping[str, str]
+) -> Contender:
+    """``kind`` is the word for it in its documentation."""
+    queue = {"queue_type": "stream" if kind == "stream" else "classic"}
+    client = JavaClient({**queue, **sends}, {**queue, **reads})
+    return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, share=10)
+
+
 @dataclass(frozen=True)
 class Row:
     """Contenders whose messages are sent alike."""
@@ -161,12 +170,20 @@ _KAFKA_FIFTY = {"acks": "1", "batch.size": "10600", "linger.ms": "50"}
 _KAFKA_TUNED = {"acks": "1", "batch.size": str(1 << 20), "linger.ms": "50"}
 _KAFKA_READS_TUNED = {"max.partition.fetch.bytes": str(2 << 20), "max.poll.records": "10000"}
 
+_TRANSIENT = {"persistent": "false", "confirms": "false"}
+_CONFIRMED = {"persistent": "true", "confirms": "true"}
+_RABBIT_READS = {"prefetch": "1000", "ack_every": "100"}
+_RABBIT_READS_BY_DEFAULT = {"prefetch": "0", "ack_every": "1"}
+
 ROWS: Mapping[str, Row] = {
     "batch-1": Row(
         "each record sent by itself",
         (
             _kafka(_KAFKA_ONE, {}, share=10),
             _librdkafka(_ONE, "defaults", share=10),
+            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
+            _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
+            _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
             _logbus(LOGBUS, _ONE, "iterate", share=10),
         ),
     ),
@@ -184,6 +201,7 @@ ROWS: Mapping[str, Row] = {
         (
             _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
             _librdkafka(Work("send"), "tuned"),
+            _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
             _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),
             _logbus(LOGBUS, Work("send"), "iterate"),
         ),
@@ -192,6 +210,7 @@ ROWS: Mapping[str, Row] = {
         "with the defaults of servers and clients",
         (
             _kafka({}, {}),
+            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS_BY_DEFAULT),
             _logbus(LOGBUS, Work("send", flushed=True, linger_ms=5), "iterate"),
         ),
     ),

@@ -31,9 +31,10 @@ def rate(rounds: Sequence[Metrics], time: str) -> Spread:
     return spread([1e6 / one[time] for one in rounds])
 
 
-def overhead(rounds: Sequence[Metrics], value_bytes: int) -> Spread:
-    """Bytes on disk of a record beside its value."""
-    return spread([one[ON_DISK] - value_bytes for one in rounds])
+def overhead(rounds: Sequence[Metrics], value_bytes: int) -> Spread | None:
+    """Bytes on disk of a record beside its value; none where the disk does not have all."""
+    found = spread([one[ON_DISK] - value_bytes for one in rounds])
+    return None if found.lowest < 0 else found
 
 
 def show(row: Row, result: Result, *, value_bytes: int) -> None:
@@ -49,13 +50,14 @@ def show(row: Row, result: Result, *, value_bytes: int) -> None:
         if rounds is None:
             table.add_row(contender.name, contender.acknowledged, "not at hand")
             continue
+        beside = overhead(rounds, value_bytes)
         table.add_row(
             contender.name,
             contender.acknowledged,
             f"{rounds[0][RECORDS]:,.0f}",
             *_rates(result, contender.name, SENT),
             *_rates(result, contender.name, READ),
-            f"{overhead(rounds, value_bytes).median:,.1f}",
+            "in memory" if beside is None else f"{beside.median:,.1f}",
         )
     console.print(table)
 

@@ -11,13 +11,15 @@ from typing import Protocol
 
 from bench.clients.systems import KafkaSystem, LogbusSystem
 from bench.harness import cluster
-from bench.paper.contenders import KAFKA, LOGBUS
+from bench.paper.contenders import KAFKA, LOGBUS, RABBITMQ
 from bench.paper.java_clients import JavaProgram, compiled
-from bench.peers import kafka as kafka_peer
+from bench import peers
 from bench.peers.artifacts import jars_of
 from bench.peers.kafka import kafka
+from bench.peers.rabbitmq import rabbitmq
 from spark_logbus.client import Cluster
 
+_POMS = Path(peers.__file__).parent
 _BLOCK_BYTES = 512  # of st_blocks, on any file system
 
 
@@ -50,7 +52,7 @@ def _logbus() -> Iterator[Server]:
 
 @contextmanager
 def _kafka() -> Iterator[Server]:
-    jars = jars_of(Path(kafka_peer.__file__).with_name("kafka-server.xml"))
+    jars = jars_of(_POMS / "kafka-server.xml")
     with compiled("KafkaClient", jars) as client, kafka(flushed=False) as running:
         yield Server(
             running.version,
@@ -61,9 +63,22 @@ def _kafka() -> Iterator[Server]:
         )
 
 
+@contextmanager
+def _rabbitmq() -> Iterator[Server]:
+    jars = jars_of(_POMS / "rabbitmq-client.xml")
+    with compiled("RabbitMqClient", jars) as client, rabbitmq() as running:
+        yield Server(
+            running.version,
+            running.address,
+            lambda _: bytes_in(running.data),  # one queue at a time
+            java=client,
+        )
+
+
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
     LOGBUS: _logbus,
     KAFKA: _kafka,
+    RABBITMQ: _rabbitmq,
 }
 
 
