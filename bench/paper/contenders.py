@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from bench.clients.work import VALUES, Done, Work
 from bench.clients.worker import run
-from bench.paper.java_clients import JavaProgram
+from bench.paper.java_clients import run_java
+from bench.peers.java_programs import JavaProgram
 
 UNTOLD: Final = "not told"  # it is in memory
 PAGE_CACHE: Final = "page cache"
@@ -105,7 +106,7 @@ class JavaClient:
             **settings, "does": does, "address": task.address, "topic": task.topic,
             "records": records, "warm_up": warm_up, "value_bytes": task.value_bytes,
         }  # fmt: skip
-        return task.java.run(given, deadline_s=_DEADLINE_S)
+        return run_java(task.java, given, deadline_s=_DEADLINE_S)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class Contender:
         return max(1, wanted // self.share // VALUES) * VALUES
 
 
-LOGBUS, KAFKA, RABBITMQ = "logbus", "Kafka", "RabbitMQ"
+LOGBUS, KAFKA, RABBITMQ, ACTIVEMQ = "logbus", "Kafka", "RabbitMQ", "ActiveMQ"
+ACTIVEMQ_FLUSHED = "ActiveMQ that syncs"
+"""A server of its own: it is a setting of the whole broker."""
 LIBRDKAFKA = "Kafka, librdkafka"
 
 
@@ -154,6 +157,15 @@ def _rabbitmq(
     return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, share=10)
 
 
+def _activemq(
+    sends: Mapping[str, str], reads: Mapping[str, str], *, flushed: bool = False
+) -> Contender:
+    client = JavaClient(sends, reads)
+    if flushed:
+        return Contender(ACTIVEMQ, ACTIVEMQ_FLUSHED, DISK, client, share=200)
+    return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, client, share=10)
+
+
 @dataclass(frozen=True)
 class Row:
     """Contenders whose messages are sent alike."""
@@ -175,6 +187,20 @@ _CONFIRMED = {"persistent": "true", "confirms": "true"}
 _RABBIT_READS = {"prefetch": "1000", "ack_every": "100"}
 _RABBIT_READS_BY_DEFAULT = {"prefetch": "0", "ack_every": "1"}
 
+# Sends that are not in transactions wait for an answer each, by default.
+_ACTIVE_ONE = {"options": "jms.useAsyncSend=true"}
+_ACTIVE_FIFTY = {"options": "", "transaction": "50"}
+_ACTIVE_TUNED = {
+    "options": "jms.useAsyncSend=true&jms.copyMessageOnSend=false",
+    "transaction": "1000",
+}
+_ACTIVE_EACH = {"options": ""}
+_ACTIVE_READS = {"options": "", "acknowledge": "auto"}
+_ACTIVE_READS_TUNED = {
+    "options": "jms.alwaysSessionAsync=false&jms.prefetchPolicy.queuePrefetch=10000",
+    "acknowledge": "dups_ok",
+}
+
 ROWS: Mapping[str, Row] = {
     "batch-1": Row(
         "each record sent by itself",
@@ -184,6 +210,7 @@ ROWS: Mapping[str, Row] = {
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
             _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
             _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
+            _activemq(_ACTIVE_ONE, _ACTIVE_READS),
             _logbus(LOGBUS, _ONE, "iterate", share=10),
         ),
     ),
@@ -192,6 +219,7 @@ ROWS: Mapping[str, Row] = {
         (
             _kafka(_KAFKA_FIFTY, {}),
             _librdkafka(_FIFTY, "defaults"),
+            _activemq(_ACTIVE_FIFTY, _ACTIVE_READS),
             _logbus("logbus, Arrow", replace(_FIFTY, name="send_arrow"), "poll_arrow"),
             _logbus(LOGBUS, _FIFTY, "iterate"),
         ),
@@ -202,6 +230,7 @@ ROWS: Mapping[str, Row] = {
             _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
             _librdkafka(Work("send"), "tuned"),
             _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
+            _activemq(_ACTIVE_TUNED, _ACTIVE_READS_TUNED),
             _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),
             _logbus(LOGBUS, Work("send"), "iterate"),
         ),
@@ -211,6 +240,13 @@ ROWS: Mapping[str, Row] = {
         (
             _kafka({}, {}),
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS_BY_DEFAULT),
+            Contender(
+                ACTIVEMQ,
+                ACTIVEMQ_FLUSHED,
+                DISK,
+                JavaClient(_ACTIVE_READS, _ACTIVE_READS),
+                share=200,
+            ),
             _logbus(LOGBUS, Work("send", flushed=True, linger_ms=5), "iterate"),
         ),
     ),

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
+from bench import peers
 from bench.clients.systems import KafkaSystem, LogbusSystem
 from bench.harness import cluster
-from bench.paper.contenders import KAFKA, LOGBUS, RABBITMQ
-from bench.paper.java_clients import JavaProgram, compiled
-from bench import peers
+from bench.paper.contenders import ACTIVEMQ, ACTIVEMQ_FLUSHED, KAFKA, LOGBUS, RABBITMQ
+from bench.paper.java_clients import SOURCES
+from bench.peers.activemq import POM as ACTIVEMQ_POM
+from bench.peers.activemq import activemq
 from bench.peers.artifacts import jars_of
+from bench.peers.java_programs import JavaProgram, compiled
 from bench.peers.kafka import kafka
 from bench.peers.rabbitmq import rabbitmq
 from spark_logbus.client import Cluster
@@ -53,7 +57,7 @@ def _logbus() -> Iterator[Server]:
 @contextmanager
 def _kafka() -> Iterator[Server]:
     jars = jars_of(_POMS / "kafka-server.xml")
-    with compiled("KafkaClient", jars) as client, kafka(flushed=False) as running:
+    with compiled(SOURCES / "KafkaClient.java", jars) as client, kafka(flushed=False) as running:
         yield Server(
             running.version,
             running.bootstrap,
@@ -66,7 +70,7 @@ def _kafka() -> Iterator[Server]:
 @contextmanager
 def _rabbitmq() -> Iterator[Server]:
     jars = jars_of(_POMS / "rabbitmq-client.xml")
-    with compiled("RabbitMqClient", jars) as client, rabbitmq() as running:
+    with compiled(SOURCES / "RabbitMqClient.java", jars) as client, rabbitmq() as running:
         yield Server(
             running.version,
             running.address,
@@ -75,10 +79,23 @@ def _rabbitmq() -> Iterator[Server]:
         )
 
 
+@contextmanager
+def _activemq(*, flushed: bool) -> Iterator[Server]:
+    with (
+        compiled(SOURCES / "ActiveMqClient.java", jars_of(ACTIVEMQ_POM)) as client,
+        activemq(flushed=flushed) as running,
+    ):
+        yield Server(
+            running.version, running.address, lambda _: running.journal_bytes(), java=client
+        )
+
+
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
     LOGBUS: _logbus,
     KAFKA: _kafka,
     RABBITMQ: _rabbitmq,
+    ACTIVEMQ: partial(_activemq, flushed=False),
+    ACTIVEMQ_FLUSHED: partial(_activemq, flushed=True),
 }
 
 
