@@ -121,6 +121,10 @@ class Contender:
     flushed: bool = False
     """The topic is one that flushes each append."""
 
+    @property
+    def is_own(self) -> bool:
+        return self.server == LOGBUS
+
     def records(self, wanted: int) -> int:
         """Whole rounds of the values, so that who cuts them anew has the same checksum."""
         return max(1, wanted // self.share // VALUES) * VALUES

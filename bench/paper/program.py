@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import time
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.harness import console
+from bench.paper.charts import charts_of, draw
 from bench.paper.contenders import ROWS, Contender
 from bench.paper.measuring import READ, SENT, measured
 from bench.paper.results import show
@@ -45,11 +47,17 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--csv", type=Path, help="a file for the result of each round")
+    parser.add_argument(
+        "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
+    )
     return parser
 
 
 def main() -> None:
     args = parser().parse_args()
+    if args.charts is not None:
+        require_matplotlib()
+        args.charts.mkdir(parents=True, exist_ok=True)
     rows = chosen(args.rows, ROWS, "row")
     names = chosen(args.peers, SERVERS, "server")
     console.print(
@@ -60,6 +68,7 @@ def main() -> None:
     )  # fmt: skip
     with ExitStack() as stack, Csv(args.csv) as raw:
         servers = started(stack, names)
+        results: list[Result] = []
         for name in rows:
             row = ROWS[name]
             contenders = [each for each in row.contenders if each.server in servers]
@@ -88,6 +97,19 @@ def main() -> None:
             result = Result(name, row.title, SENT, took, (SENT, READ))
             raw.add(result)
             show(row, result, value_bytes=args.value_bytes)
+            results.append(result)
+        if args.charts is not None:
+            for chart in charts_of(ROWS, results, value_bytes=args.value_bytes):
+                console.print(f"Drew {draw(chart, args.charts)}.", markup=False, highlight=False)
+
+
+def require_matplotlib() -> None:
+    """Before the measurements, which are long."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit(
+            "Charts need the Python package matplotlib; "
+            ".venv/bin/python -m pip install -c constraints.txt matplotlib brings it."
+        )
 
 
 def chosen(given: str, known: Collection[str], what: str) -> list[str]:
