@@ -72,7 +72,11 @@ def _rates(result: Result, name: str, time: str) -> tuple[str, str]:
 
 
 def _shown(spread: Spread) -> str:
-    median, lowest, highest = (
-        f"{value:.2f}" if value < 10 else f"{value:,.0f}" for value in spread
-    )
+    median, lowest, highest = map(_figures, spread)
     return f"{median} ({lowest}-{highest})"
+
+
+def _figures(value: float) -> str:
+    """Two or more that count."""
+    decimals = 3 if value < 0.1 else 2 if value < 10 else 0
+    return f"{value:,.{decimals}f}"

@@ -1,0 +1,145 @@
+"""What ``scripts/bench peers`` does around its measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
+from bench.paper import results
+from bench.paper.charts import charts_of, draw
+from bench.paper.contenders import LOGBUS, ROWS, Contender, Row, Task
+from bench.paper.java_clients import done_of
+from bench.paper.logbus_reading import tails
+from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, require_same
+from bench.paper.program import chosen
+from bench.paper.servers import SERVERS, bytes_in
+from bench.peers import PeerUnavailableError
+from bench.peers.activemq import ActiveMq
+from bench.peers.debian import unpacked
+from bench.stream.results import Metrics, Result
+
+PEER = ROWS["batch-1"].contenders[0]
+OWN = ROWS["batch-1"].contenders[-1]
+ROW = {"batch-1": Row("each by itself", (PEER, OWN))}
+
+
+def metrics(*, sent: float, on_disk: float = 270.0) -> Metrics:
+    return {RECORDS: 1_000, SENT: sent, READ: 2 * sent, ON_DISK: on_disk}
+
+
+def result() -> Result:
+    rounds = {
+        PEER.name: [metrics(sent=20.0), metrics(sent=40.0)],
+        OWN.name: [metrics(sent=10.0), metrics(sent=10.0)],
+    }
+    return Result("batch-1", "each by itself", SENT, rounds, (SENT, READ))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_has_logbus_and_known_servers(name: str) -> None:
+    contenders = ROWS[name].contenders
+    assert LOGBUS in [contender.name for contender in contenders]
+    assert {contender.server for contender in contenders} <= set(SERVERS)
+    assert len({contender.name for contender in contenders}) == len(contenders)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "share", "records"),
+    [(10_000_000, 1, 10_000_000), (200_000, 200, VALUES), (199_999, 10, 19_000), (5, 1, VALUES)],
+)
+def test_contenders_get_their_share_in_whole_rounds_of_values(
+    wanted: int, share: int, records: int
+) -> None:
+    contender = Contender("slow", LOGBUS, "disk", PEER.client, share)
+    assert contender.records(wanted) == records
+
+
+@pytest.mark.parametrize(("offset", "count"), [(0, 3), (2, 1_500)])
+def test_a_columns_checksum_is_that_of_its_values(offset: int, count: int) -> None:
+    values = list(Work("", value_bytes=20).values(offset + count))
+    column = pa.array(values, pa.binary()).slice(offset)
+    assert tails(column, 20) == sum(map(tail, values[offset:])) % CHECKSUMS
+
+
+def test_checksums_of_work_are_those_of_its_values() -> None:
+    work = Work("")
+    assert work.checksum(2_345) == sum(map(tail, work.values(2_345))) % CHECKSUMS
+
+
+def test_lost_and_wrong_records_end_the_run() -> None:
+    task = Task("", "topic", 2_000, 200, None)
+    expected = (Work("").checksum(2_000) + Work("").checksum(task.warm_up)) % CHECKSUMS
+    count = 2_000 + task.warm_up
+    require_same("logbus", task, Done(count - 1, 1, 1.0, checksum=expected))
+    with pytest.raises(SystemExit, match=f"expected {count:,} records"):
+        require_same("logbus", task, Done(count - 2, 1, 1.0, checksum=expected))
+    with pytest.raises(SystemExit, match=f"with {expected + 1}"):
+        require_same("logbus", task, Done(count - 1, 1, 1.0, checksum=expected + 1))
+
+
+def test_the_last_line_of_a_java_client_counts() -> None:
+    told = 'WARN a library says\n{"records": 5, "warm_up": 1, "seconds": 0.5, "checksum": 7}\n'
+    assert done_of(told) == Done(5, 1, 0.5, checksum=7)
+
+
+def test_the_table_of_peers_has_rates_and_ratios(capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.object(results, "console", Console(width=160)):
+        results.show(ROW["batch-1"], result(), value_bytes=200)
+    peer, own = (line for line in capsys.readouterr().out.splitlines() if "page cache" in line)
+    assert "38 (25-50)" in peer
+    assert "0.38 (0.25-0.50)" in peer
+    assert "70.0" in peer
+    assert "100 (100-100)" in own
+
+
+def test_the_table_of_peers_says_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = {OWN.name: [metrics(sent=10.0)]}
+    with patch.object(results, "console", Console(width=160)):
+        results.show(ROW["batch-1"], Result("batch-1", "", SENT, rounds, ()), value_bytes=200)
+    assert "not at hand" in capsys.readouterr().out
+
+
+def test_charts_have_a_bar_for_each_figure(tmp_path: Path) -> None:
+    some = result()
+    some.rounds[PEER.name][0][ON_DISK] = 12.0  # less than the value: it is in memory
+    producer, consumer, disk = charts_of(ROW, [some], value_bytes=200)
+    assert [bar.value for bar in producer.bars] == [(37_500, 25_000, 50_000), (100_000,) * 3]
+    assert [bar.value.median for bar in consumer.bars] == [18_750, 50_000]
+    assert [bar.label for bar in disk.bars] == [f"batch-1: {LOGBUS} (page cache)"]
+    drawn = draw(disk, tmp_path).read_bytes()
+    assert b"<svg" in drawn
+    assert draw(disk, tmp_path).read_bytes() == drawn
+
+
+def test_unknown_rows_are_refused_with_those_that_are_known() -> None:
+    with pytest.raises(SystemExit, match="No row is called batch-2; use batch-1"):
+        chosen("batch-1,batch-2", ROWS, "row")
+
+
+def test_holes_in_files_take_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "full").write_bytes(bytes(10_000))
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(1 << 24)
+    assert bytes_in(tmp_path) == 10_000
+
+
+def test_a_journal_counts_its_files_that_are_deleted(tmp_path: Path) -> None:
+    with (tmp_path / "db-3.log").open("wb") as file:
+        file.write(bytes(4_096))
+        file.truncate(32 << 20)
+    assert ActiveMq("", tmp_path, "").journal_bytes() == 2 * (32 << 20) + 4_096
+
+
+def test_a_peer_of_debians_is_unavailable_without_apt_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerUnavailableError, match="no apt-get on the PATH"):
+        unpacked("peer", ["peer-server"])
