@@ -207,7 +207,7 @@ _ACTIVE_READS_TUNED = {
 
 ROWS: Mapping[str, Row] = {
     "batch-1": Row(
-        "each record sent by itself",
+        "each record sent by itself, a record batch for each where there are some",
         (
             _kafka(_KAFKA_ONE, {}, share=10),
             _librdkafka(_ONE, "defaults", share=10),
