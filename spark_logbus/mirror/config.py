@@ -30,7 +30,8 @@ class MirrorConfig:
     poll_ms: int = 500
     #: The longest pause before another try while a cluster is away.
     retry_max_ms: int = 10_000
-    #: With ``once`` a mirror gives up when nothing has succeeded for so long.
+    #: At its start a mirror waits for each cluster for so long, and with ``once`` it gives up when
+    #: nothing has succeeded for so long.
     give_up_ms: int = 60_000
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from spark_logbus.mirror.logbus_source import LogbusSource
 from spark_logbus.mirror.mirror import Mirror
 from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source import Source
+from spark_logbus.retry import RetryPolicy
 from spark_logbus.zookeeper import Session
 
 # What fails for longer is told, and tried again by the mirror itself.
@@ -52,17 +53,34 @@ def open_mirror(
 ) -> Iterator[Mirror]:
     """A mirror into the cluster of the ZooKeeper at ``target``, from the one at ``zookeeper`` or
     from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs it
-    already. ``client`` has the settings of its connections to logbus."""
+    already. ``client`` has the settings of its connections to logbus.
+
+    A cluster that is away is waited for, and a warning says so. After ``config.give_up_ms`` the
+    last error is raised, with the name of the side that did not answer.
+    """
+    patience = RetryPolicy(limit_s=config.give_up_ms / 1000)
     with ExitStack() as open_:
-        source = open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka, client=client))
-        cluster = open_.enter_context(Cluster.from_zookeeper(target, client))
-        session = open_.enter_context(
-            Session(target, client_name=f"mirror-{config.name}", expects_cluster=True)
+        source = patience.retry(
+            "Connecting to the source",
+            lambda: open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka, client=client)),
+        )
+        cluster = patience.retry(
+            "Connecting to the target",
+            lambda: open_.enter_context(Cluster.from_zookeeper(target, client)),
+        )
+        session = patience.retry(
+            "Connecting to the target",
+            lambda: open_.enter_context(
+                Session(target, client_name=f"mirror-{config.name}", expects_cluster=True)
+            ),
         )
         schemas = None
         if zookeeper is not None:
-            there = open_.enter_context(
-                Session(zookeeper, client_name="mirror-schemas", expects_cluster=True)
+            there = patience.retry(
+                "Connecting to the source",
+                lambda: open_.enter_context(
+                    Session(zookeeper, client_name="mirror-schemas", expects_cluster=True)
+                ),
             )
             schemas = SchemaCopier(there, session)
         yield open_.enter_context(

@@ -8,16 +8,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from spark_logbus.client import ClientConfig, Producer
 from spark_logbus.coordination.mirrors import Mirrors
+from spark_logbus.errors import ZooKeeperAddressError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from spark_logbus.mirror import Listener, Mirror, Progress, run_mirror
+from spark_logbus.mirror import (
+    Listener,
+    Mirror,
+    MirrorConfig,
+    Progress,
+    open_mirror,
+    run_mirror,
+)
 from spark_logbus.mirror.points import translated
+from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import process_is_stopped, wait_until
 from tests.integration.kill_points import KillPoints
@@ -30,6 +40,7 @@ from tests.integration.mirrored import (
     two_clusters,
 )
 from tests.integration.spark_processes import environment
+from tests.servers.ports import refusing_address
 
 OWN_POINTS = ["planned", "half-staged", "committed", "noted"]
 POINTS_OF_WRITES = ["staged", "prepared", "decided", "half-published", "published"]
@@ -222,6 +233,40 @@ def test_a_mirror_waits_for_a_broker_that_is_away(pair: Pair, which: str) -> Non
         wait_until(lambda: heard.is_done(400), deadline_s=90, message="the other records")
         assert heard.recoveries
     assert assert_equal(pair, topic) == 400
+
+
+def test_a_mirror_waits_at_its_start_for_a_broker_that_is_away(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = pair.topic()
+    pair.produce(topic, 100)
+
+    def copy() -> None:
+        with pair.mirror(topic) as mirror:
+            copy_all(mirror)
+
+    pair.target_broker.kill()
+    with ThreadPoolExecutor(1) as pool:
+        copied = pool.submit(copy)
+        try:
+            said = "Connecting to the target failed and is tried again"
+            wait_until(lambda: said in caplog.text, deadline_s=60, message="what it waits for")
+        finally:
+            pair.target_broker.start()
+        copied.result(120)
+    assert assert_equal(pair, topic) == 100
+
+
+@pytest.mark.parametrize("away", ["source", "target"])
+def test_a_mirror_whose_cluster_stays_away_says_which_one(pair: Pair, away: str) -> None:
+    config = MirrorConfig(name="away", topics=Topics(("t",)), give_up_ms=1_000)
+    there = {"source": pair.source_zookeeper, "target": pair.target_zookeeper}
+    said = f"Connecting to the {away} has failed .*Nothing listens"
+    with refusing_address() as refusing:
+        addresses = {**there, away: refusing}
+        mirror = open_mirror(config, target=addresses["target"], zookeeper=addresses["source"])
+        with pytest.raises(ZooKeeperAddressError, match=said):
+            mirror.__enter__()
 
 
 @pytest.mark.long
