@@ -22,6 +22,7 @@ from spark_logbus.load.planning import (
     require_same_log,
     source_of,
 )
+from spark_logbus.load.tally import Tally
 from spark_logbus.model import AtTimestamp, LastDuration, LastRecords, OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import BelowLogStart
 from spark_logbus.offsets.position import OffsetBound
@@ -53,6 +54,20 @@ class Window:
     asked: Asked
     #: Of partitions that were loaded from an offset on which is no longer in the log.
     cut_at: Mapping[TopicPartition, int]
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        return tuple(self.source.ranges)
+
+    @property
+    def may_lack_moments(self) -> bool:
+        """True where it is given by a moment, which the log may have forgotten."""
+        return self.asked.since_us is not None and bool(self.cut_at)
+
+    def all_read(self, read: Tally, held: Tally) -> bool:
+        """True if what was ``read`` of the window, and what is ``held`` of it, say by themselves
+        that all of that was read again."""
+        return read == held or read.records == sum(each.count for each in self.ranges)
 
 
 def look_up_window(

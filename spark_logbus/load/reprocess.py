@@ -14,34 +14,29 @@ compaction has removed some since then is refused.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.coordination.locks import Lock
-from spark_logbus.load.commits import DEAD_LETTERS, Commit
+from spark_logbus.load.commits import Commit
 from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.hadoop import WarehouseError, local_path, translated
+from spark_logbus.load.hadoop import WarehouseError, translated
 from spark_logbus.load.incoming import Incoming
-from spark_logbus.load.layout import Layout
 from spark_logbus.load.load import decoding_of, fields_of, holder_of, put_in_place
-from spark_logbus.load.loaded_window import Window, gone_since, look_up_window, not_in_log
+from spark_logbus.load.loaded_window import look_up_window
 from spark_logbus.load.planning import first_start, last_end
-from spark_logbus.load.schema import IncompatibleSchemaError, merged
-from spark_logbus.load.small_files import records_of
-from spark_logbus.load.staged_files import tallied, write
-from spark_logbus.load.staging import Planned, Staging
+from spark_logbus.load.restaging import Restaging
+from spark_logbus.load.staging import Staging
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.tally import NONE, Observed, Tally, aggregates, tally_from
 from spark_logbus.load.warehouse import Warehouse
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.load.window_files import find
+from spark_logbus.load.window_rows import Replaced, check_moments
+from spark_logbus.model import OffsetRange
 from spark_logbus.zookeeper import Session
 
 _ROWS = "partition int, offset bigint, timestamp timestamp"
@@ -85,28 +80,6 @@ class ReprocessConfig:
             dead_letters=self.dead_letters,
             compression=self.compression,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """What the warehouse holds of the window, and the files that it stands in."""
-
-    records: int = 0
-    dead_letters: int = 0
-    tally: Tally = NONE  # of both
-    files: tuple[str, ...] = ()  # with records, by name from the warehouse's directory on
-    letter_files: tuple[str, ...] = ()
-    #: Records of those files that are not of the window, and stay as they are.
-    kept_records: int = 0
-    kept_letters: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.files, *self.letter_files)
-
-    @property
-    def kept(self) -> int:
-        return self.kept_records + self.kept_letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +160,10 @@ def run_reprocess(
                 config.topic, config.zookeeper, last, loads,
                 start=config.start, until=config.until,
             )  # fmt: skip
-            _check_moments(config.topic, warehouse, window)
-        ranges = tuple(window.source.ranges)
+            if window.may_lack_moments:
+                with translated(f"look for what is gone from the log in {warehouse.path}"):
+                    check_moments(config.topic, warehouse.rows(_ROWS), window)
+        ranges = window.ranges
         decoding = decoding_of(load, window.source, json=json, avro=avro)
         staging = Staging(
             Incoming(spark, load, decoding, window.source), last.layout, warehouse, steps
@@ -199,9 +174,9 @@ def run_reprocess(
         if ranges:
             with steps.step("look for the window"):
                 before = find(spark, warehouse, last, ranges)
-            again = _Again(staging, last, window, before)
+            restaging = Restaging(staging, last, window, before)
             planned = staging.plan()
-            schema = again.schema(planned)
+            schema = restaging.schema(planned)
             known = set((warehouse.schema(last) or StructType()).names)
             done = replace(
                 done,
@@ -210,198 +185,14 @@ def run_reprocess(
                 columns_left_out=tuple(n for n in schema.names if n not in planned.schema.names),
             )
             if not config.dry_run:
-                done = again.stage(planned, schema, done)
-                assert done.commit is not None
-                put_in_place(warehouse, done.commit, lock, steps)
+                again = restaging.stage(planned, schema)
+                put_in_place(warehouse, again.commit, lock, steps)
+                done = replace(
+                    done,
+                    commit=again.commit,
+                    records=again.records,
+                    dead_letters=again.dead_letters,
+                    without_event_time=again.without_event_time,
+                    size_bytes=again.size_bytes,
+                )
     return replace(done, seconds=steps.total, steps=steps.seconds)
-
-
-def inside(ranges: tuple[OffsetRange, ...]) -> Column:
-    """The condition that a record is one of ``ranges``."""
-    partition, offset = F.col("partition"), F.col("offset")
-    condition = F.lit(False)
-    for each in ranges:
-        own = partition == each.topic_partition.partition
-        condition |= own & (offset >= each.start) & (offset < each.end)
-    return condition
-
-
-def find(
-    spark: SparkSession, warehouse: Warehouse, last: Commit, ranges: tuple[OffsetRange, ...]
-) -> Replaced:
-    """The files that hold records of ``ranges``, and how many they hold, of them and of others."""
-    condition = inside(ranges)
-    layout, letters = last.layout, {}
-    with translated(f"look for records in the files of {warehouse.path}"):
-        records = _tallies_by_file(spark, warehouse.path, "", layout, condition)
-        if warehouse.has_dead_letters():
-            undivided = layout.undivided
-            letters = _tallies_by_file(spark, warehouse.path, DEAD_LETTERS, undivided, condition)
-        tally = NONE
-        for each in (*records.values(), *letters.values()):
-            tally = tally.with_others(each)
-        found = Replaced(
-            sum(each.records for each in records.values()),
-            sum(each.records for each in letters.values()),
-            tally,
-            tuple(sorted(records)),
-            tuple(sorted(letters)),
-        )
-        kept_records = kept_letters = 0
-        if records:
-            kept_records = records_of(spark, warehouse, last, found.files).count() - found.records
-        if letters:
-            kept_letters = _letters(spark, warehouse, last, found).count() - found.dead_letters
-    return replace(found, kept_records=kept_records, kept_letters=kept_letters)
-
-
-def _tallies_by_file(
-    spark: SparkSession, root: str, under: str, layout: Layout, condition: Column
-) -> dict[str, Tally]:
-    """Of the records that meet the condition, by the name of their file from ``root`` on."""
-    reader = spark.read.format(layout.format.value).schema(tallied(layout.partition_columns))
-    rows = (
-        reader.load(f"{root}/{under}" if under else root)
-        .where(condition)
-        .groupBy(F.col("_metadata.file_path").alias("file"))
-        .agg(*aggregates())
-        .collect()
-    )
-    # Spark gives whole URLs, in which a directory's name is escaped once more.
-    path = f"{local_path(root) or root}/"
-    return {unquote(row["file"]).partition(path)[2]: tally_from(row.asDict()) for row in rows}
-
-
-def _letters(spark: SparkSession, warehouse: Warehouse, last: Commit, found: Replaced) -> DataFrame:
-    reader = spark.read.format(last.layout.format.value).option("mergeSchema", "true")
-    return reader.load([f"{warehouse.path}/{name}" for name in found.letter_files])
-
-
-def _check_moments(topic: str, warehouse: Warehouse, window: Window) -> None:
-    """NotInLogError where records of the moments of the window are gone from the log: it looks
-    moments up in what it still has. The warehouse knows when they were."""
-    since_us, until_us = window.asked.since_us, window.asked.until_us
-    if since_us is None or not window.cut_at:
-        return
-    at, offset = F.unix_micros("timestamp"), F.col("offset")
-    gone = inside(tuple(OffsetRange(each, 0, cut) for each, cut in window.cut_at.items()))
-    with translated(f"look for what is gone from the log in {warehouse.path}"):
-        rows = (
-            warehouse.rows(_ROWS)
-            .where(gone & (at >= since_us))
-            .groupBy("partition")
-            .agg(
-                F.min(offset).alias("first"),
-                F.min(F.when(at >= F.lit(until_us), offset)).alias("after"),
-            )
-            .collect()
-        )
-    found = {TopicPartition(topic, row["partition"]): (row["first"], row["after"]) for row in rows}
-    gone_since(topic, window, found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """The window of one warehouse, staged anew."""
-
-    staging: Staging
-    last: Commit
-    window: Window
-    before: Replaced
-
-    def schema(self, planned: Planned) -> StructType:
-        """All columns of the warehouse when the window is in place.
-
-        IncompatibleSchemaError where one has another type than in a file that stays.
-        """
-        warehouse = self.staging.warehouse
-        kept = warehouse.schema(self.last) or StructType()
-        try:
-            return merged(kept, planned.schema, where=warehouse.path)
-        except IncompatibleSchemaError as error:
-            if self.before.kept_records or set(warehouse.file_sizes()) - {*self.before.files}:
-                raise IncompatibleSchemaError(
-                    f"{error.message} Or reprocess all that is in the warehouse at once: where no "
-                    "file of before is left, a column may change its type."
-                ) from error
-            return planned.schema
-
-    def stage(self, planned: Planned, schema: StructType, so_far: Reprocessed) -> Reprocessed:
-        """With the commit that would put the window in place.
-
-        Raises NotInLogError and DataLossError.
-        """
-        staging, before, last = self.staging, self.before, self.last
-        number = last.number + 1
-        name = Commit.staging_name(number, uuid.uuid4().hex)
-        dead = staging.write(planned, name)
-        kept = self._keep(name)
-        read = planned.arriving.tally()
-        staged = staging.count(name, with_letters=dead > 0 or before.kept_letters > 0)
-        planned.arriving.check_staged(staged.all, kept=kept)
-        commit = replace(
-            last,
-            number=number,
-            staging=name,
-            ranges=(),
-            records=0,
-            files=staged.files,
-            schema=schema,
-            dead_letters=0,
-            replaces=before.names,
-        )
-        offsets = sum(each.count for each in self.window.source.ranges)
-        if read != before.tally and read.records != offsets:
-            self._check_nothing_is_missing(commit)
-        return replace(
-            so_far,
-            commit=commit,
-            records=read.records - dead,
-            dead_letters=dead,
-            without_event_time=planned.timeless.count(),
-            size_bytes=staging.warehouse.size_bytes(name),
-        )
-
-    def _keep(self, name: str) -> Tally:
-        """Stage the records of replaced files that are not of the window; what they are."""
-        staging, before, last = self.staging, self.before, self.last
-        spark, warehouse = staging.incoming.spark, staging.warehouse
-        others = ~inside(tuple(self.window.source.ranges))
-        kept = NONE
-        if not before.kept:
-            return kept
-        with staging.steps.step("keep the others"), translated(f"stage what stays in {name}"):
-            if before.kept_records:
-                frame = records_of(spark, warehouse, last, before.files).where(others)
-                kept = self._copy(frame, warehouse.staging(name), last.layout)
-            if before.kept_letters:
-                frame = _letters(spark, warehouse, last, before).where(others)
-                copied = self._copy(frame, staging.letters(name), last.layout.undivided)
-                kept = kept.with_others(copied)
-        return kept
-
-    def _copy(self, frame: DataFrame, path: str, layout: Layout) -> Tally:
-        observed = Observed(frame)
-        write(observed.frame, path, layout, self.staging.incoming.config.compression)
-        return observed.tally()
-
-    def _check_nothing_is_missing(self, commit: Commit) -> None:
-        """NotInLogError if the warehouse holds records of the window that were not read again."""
-        warehouse, columns = self.staging.warehouse, "partition int, offset bigint"
-        with translated(f"compare what is staged with {warehouse.path}"):
-            held = warehouse.rows(columns).where(inside(tuple(self.window.source.ranges)))
-            rows = (
-                held.join(warehouse.rows(columns, staged=commit), ["partition", "offset"], "anti")
-                .groupBy("partition")
-                .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-                .orderBy("partition")
-                .collect()
-            )
-        topic = self.staging.incoming.config.topic
-        gone = [
-            OffsetRange(TopicPartition(topic, row["partition"]), row["first"], row["last"] + 1)
-            for row in rows
-        ]
-        if gone:
-            possible = {each.topic_partition: each.end for each in gone}
-            raise not_in_log(gone, possible, self.window.asked, topic)

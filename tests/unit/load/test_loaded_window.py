@@ -8,7 +8,9 @@ from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load import NotInLogError
 from spark_logbus.load.loaded_window import Asked, Window, gone_since, plan_window
 from spark_logbus.load.planning import Source
-from spark_logbus.model import TopicPartition
+from spark_logbus.load.tally import NONE, Tally
+from spark_logbus.load.window_files import replaced
+from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot, Span
 
 P0 = TopicPartition("t", 0)
@@ -92,3 +94,25 @@ def test_records_of_a_time_that_the_log_no_longer_has_are_refused(
     else:
         with pytest.raises(NotInLogError, match=f"offsets {gone} were .* from offset 10 on"):
             gone_since("t", window, {P0: found})
+
+
+@pytest.mark.parametrize(
+    ("read", "held", "proven"),
+    [
+        (Tally(3, 9), Tally(2, 8), True),  # each offset, whatever is held
+        (Tally(2, 8), Tally(2, 8), True),  # compacted since before it was loaded
+        (Tally(2, 8), Tally(2, 9), False),  # others
+        (Tally(2, 8), NONE, False),
+    ],
+)
+def test_what_is_read_again_proves_that_nothing_is_missing(
+    read: Tally, held: Tally, proven: bool
+) -> None:
+    source = Source([OffsetRange(P0, 4, 6), OffsetRange(P1, 0, 1)], "id", True, False)
+    assert Window(source, asked(4, 6), {}).all_read(read, held) is proven
+
+
+def test_files_of_a_window_are_named_and_their_records_added_up() -> None:
+    found = replaced({"b": Tally(2, 3), "a": Tally(1, 5)}, {"_logbus/d": Tally(4, 6)})
+    assert (found.names, found.records, found.dead_letters) == (("a", "b", "_logbus/d"), 3, 4)
+    assert found.tally == Tally(7, 3 ^ 5 ^ 6)
