@@ -42,7 +42,7 @@ class MetastoreError(WarehouseError):
     """The metastore does not answer, or refuses what the load asks of it."""
 
     fault: ClassVar[Fault] = "server"
-    retriable = True
+    retriable: ClassVar[bool] = True
 
 
 class HiveTableError(WarehouseError):
