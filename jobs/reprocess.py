@@ -74,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topic")
     parser.add_argument("--warehouse", help="directory that the loads were given")
     parser.add_argument("--zookeeper", help=f"the cluster (default: {default_connect()})")
+    parser.add_argument(
+        "--hive-table", metavar="DB.TABLE", help="the table over the files, which is told"
+    )
     window = parser.add_argument_group("window, of which only what was loaded counts")
     window.add_argument(
         "--from",
@@ -176,6 +179,8 @@ def _report_commit(console: Console, done: Reprocessed) -> None:
             f"{done.path}/{DEAD_LETTERS}.",
             highlight=False,
         )
+    if done.hive_table is not None:
+        console.print(f"Table {done.hive_table} has them.")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -196,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _reprocess(config: ReprocessConfig, steps: Steps) -> Reprocessed:
     with steps.step("start Spark"):
-        spark = warehouse_session(f"reprocess {config.topic}")
+        spark = warehouse_session(f"reprocess {config.topic}", hive=config.hive_table is not None)
     try:
         return run_reprocess(spark, config, steps)
     finally:

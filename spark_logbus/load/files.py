@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commits import DEAD_LETTERS, Commit
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.hive_table import HiveTable
 from spark_logbus.load.incoming import Incoming
 from spark_logbus.load.layout import DEFAULT_LAYOUT, settle
+from spark_logbus.load.loaded_window import Window
+from spark_logbus.load.restaging import Restaging, plan_again
 from spark_logbus.load.small_files import stage_rewrite
 from spark_logbus.load.staging import Staging
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.target import Staged
 from spark_logbus.load.warehouse import Warehouse
+from spark_logbus.load.window_files import find
+from spark_logbus.load.window_rows import Replaced
+from spark_logbus.model import OffsetRange
+
+_ROWS: Final = "partition int, offset bigint, timestamp timestamp"
 
 
 class FileTarget:
@@ -60,8 +69,8 @@ class FileTarget:
         staging = Staging(incoming, self._layout, self._warehouse, steps)
         return staging.stage(last, self._check_table)
 
-    def staged_times(self, commit: Commit) -> DataFrame:
-        return self._warehouse.rows("timestamp timestamp", staged=commit)
+    def rows(self, staged: Commit | None = None) -> DataFrame:
+        return self._warehouse.rows(_ROWS, staged=staged)
 
     def prepare(self, commit: Commit) -> None:
         self._warehouse.prepare(commit)
@@ -83,3 +92,17 @@ class FileTarget:
         return stage_rewrite(
             self._spark, self._warehouse, last, least=least, compression=compression
         )
+
+    def loads(self) -> Loads:
+        return Loads.from_commits(self._warehouse.commit_texts())
+
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+        return find(self._spark, self._warehouse, last, ranges)
+
+    def plan_again(
+        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
+    ) -> Restaging:
+        staging = Staging(incoming, self._layout, self._warehouse, steps)
+        planned = plan_again(staging, last, window, before)
+        self._check_table(planned.schema)
+        return planned

@@ -33,7 +33,6 @@ from spark_logbus.load.reading import Decoding
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.target import Target
 from spark_logbus.load.values import AvroFields, json_fields
-from spark_logbus.load.warehouse import Warehouse
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
@@ -62,6 +61,7 @@ class Loaded:
     files_rewritten: int = 0
     #: Where records are that did not decode.
     dead_letters_path: str = ""
+    hive_table: str | None = None
 
     @property
     def nothing_new(self) -> bool:
@@ -73,6 +73,7 @@ class Loaded:
         return {
             "topic": self.topic,
             "warehouse": self.path,
+            "hive_table": self.hive_table,
             "nothing_new": self.nothing_new,
             "load": None if commit is None else commit.number,
             "ranges": []
@@ -131,14 +132,14 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
         newest = last if staged is None else staged.commit
         if config.group is not None and newest is not None:
             _tell_group(session, config, newest, group=config.group, ownership=ownership)
-        _announce(target, newest, steps)
+        announce(target, newest, steps)
         rewritten = None
         if config.compact is not None and newest is not None:
             with steps.step("compact"):
                 rewritten = target.rewrite(newest)
             if rewritten is not None:
                 put_in_place(target, rewritten, lock, steps)
-            _announce(target, rewritten, steps)
+            announce(target, rewritten, steps)
     return Loaded(
         config.topic,
         None if staged is None else staged.commit,
@@ -150,10 +151,12 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
         0 if rewritten is None else len(rewritten.replaces),
         0 if rewritten is None else len(rewritten.files),
         target.dead_letters,
+        config.hive_table,
     )
 
 
-def _announce(target: Target, commit: Commit | None, steps: Steps) -> None:
+def announce(target: Target, commit: Commit | None, steps: Steps) -> None:
+    """Tell others of all loads up to ``commit``, if there is one."""
     if commit is not None:
         with steps.step("publish"):
             target.announce(commit)
@@ -168,7 +171,7 @@ def open_target(spark: SparkSession, config: LoadConfig) -> Target:
             return FileTarget(spark, root, config)
 
 
-def put_in_place(target: Target | Warehouse, commit: Commit, lock: Lock, steps: Steps) -> None:
+def put_in_place(target: Target, commit: Commit, lock: Lock, steps: Steps) -> None:
     """Commit what is staged, and make it visible."""
     with steps.step("commit"):
         target.prepare(commit)
@@ -216,7 +219,7 @@ def holder_of(config: LoadConfig) -> str:
 def _staged_windows(target: Target, commit: Commit) -> Tallies:
     """How many records are staged, by window."""
     with translated(f"count what was staged for {target.path} by window"):
-        return tallies_of(target.staged_times(commit), window_us=_AUDIT.window_ms * 1_000)
+        return tallies_of(target.rows(commit), window_us=_AUDIT.window_ms * 1_000)
 
 
 def _report(

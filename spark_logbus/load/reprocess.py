@@ -19,27 +19,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from spark_logbus.audit.warehouse import Loads
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.config import LoadConfig
+from spark_logbus.load.files import FileTarget
 from spark_logbus.load.hadoop import WarehouseError, translated
 from spark_logbus.load.incoming import Incoming
-from spark_logbus.load.load import decoding_of, fields_of, holder_of, put_in_place
+from spark_logbus.load.load import announce, decoding_of, fields_of, holder_of, put_in_place
 from spark_logbus.load.loaded_window import look_up_window
 from spark_logbus.load.planning import first_start, last_end
-from spark_logbus.load.restaging import Restaging
-from spark_logbus.load.staging import Staging
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.warehouse import Warehouse
-from spark_logbus.load.window_files import find
 from spark_logbus.load.window_rows import Replaced, check_moments
 from spark_logbus.model import OffsetRange
 from spark_logbus.zookeeper import Session
-
-_ROWS = "partition int, offset bigint, timestamp timestamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +52,8 @@ class ReprocessConfig:
     drop_value: bool = False
     dead_letters: bool = False
     compression: str | None = None
+    #: A table in the Hive metastore over the files, which is told.
+    hive_table: str | None = None
     #: Plan alone.
     dry_run: bool = False
 
@@ -79,6 +74,7 @@ class ReprocessConfig:
             drop_value=self.drop_value,
             dead_letters=self.dead_letters,
             compression=self.compression,
+            hive_table=self.hive_table,
         )
 
 
@@ -103,6 +99,7 @@ class Reprocessed:
     without_event_time: int = 0
     #: Of the files that are new.
     size_bytes: int = 0
+    hive_table: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs."""
@@ -110,6 +107,7 @@ class Reprocessed:
         return {
             "topic": self.topic,
             "warehouse": self.path,
+            "hive_table": self.hive_table,
             "dry_run": self.dry_run,
             "nothing_loaded": not self.ranges,
             "load": None if commit is None else commit.number,
@@ -142,57 +140,61 @@ def run_reprocess(
     """
     steps, load = steps or Steps(), config.as_load()
     json, avro = fields_of(load)
-    warehouse = Warehouse(spark, config.warehouse, config.topic)
+    target = FileTarget(spark, config.warehouse, load)
     with (
         Session(config.zookeeper, client_name="reprocess", expects_cluster=True) as session,
-        Lock(session, f"load {warehouse.path}", holder=holder_of(load)) as lock,
+        Lock(session, f"load {target.path}", holder=holder_of(load)) as lock,
     ):
         with steps.step("look up"):
-            last = warehouse.recover()
+            last = target.recover()
             if last is None:
                 raise WarehouseError(
-                    f"{warehouse.path} is no warehouse of {config.topic}: no load has been "
+                    f"{target.path} is no warehouse of {config.topic}: no load has been "
                     "committed there. Name the directory that was given to load_warehouse.py as "
                     "--warehouse."
                 )
-            loads = Loads.from_commits(warehouse.commit_texts())
             window = look_up_window(
-                config.topic, config.zookeeper, last, loads,
+                config.topic, config.zookeeper, last, target.loads(),
                 start=config.start, until=config.until,
             )  # fmt: skip
             if window.may_lack_moments:
-                with translated(f"look for what is gone from the log in {warehouse.path}"):
-                    check_moments(config.topic, warehouse.rows(_ROWS), window)
-        ranges = window.ranges
+                with translated(f"look for what is gone from the log in {target.path}"):
+                    check_moments(config.topic, target.rows(), window)
         decoding = decoding_of(load, window.source, json=json, avro=avro)
-        staging = Staging(
-            Incoming(spark, load, decoding, window.source), last.layout, warehouse, steps
-        )
+        incoming = Incoming(spark, load, decoding, window.source)
         done = Reprocessed(
-            config.topic, warehouse.path, config.dry_run, None, ranges, Replaced(), 0.0, {}
+            config.topic,
+            target.path,
+            config.dry_run,
+            None,
+            window.ranges,
+            Replaced(),
+            0.0,
+            {},
+            hive_table=config.hive_table,
         )
-        if ranges:
+        if window.ranges:
             with steps.step("look for the window"):
-                before = find(spark, warehouse, last, ranges)
-            restaging = Restaging(staging, last, window, before)
-            planned = staging.plan()
-            schema = restaging.schema(planned)
-            known = set((warehouse.schema(last) or StructType()).names)
+                before = target.find(last, window.ranges)
+            again = target.plan_again(incoming, last, window, before, steps)
             done = replace(
                 done,
                 before=before,
-                columns_added=tuple(n for n in planned.schema.names if n not in known),
-                columns_left_out=tuple(n for n in schema.names if n not in planned.schema.names),
+                columns_added=again.columns_added,
+                columns_left_out=again.columns_left_out,
             )
             if not config.dry_run:
-                again = restaging.stage(planned, schema)
-                put_in_place(warehouse, again.commit, lock, steps)
+                restaged = again.stage()
+                put_in_place(target, restaged.commit, lock, steps)
+                last = restaged.commit
                 done = replace(
                     done,
-                    commit=again.commit,
-                    records=again.records,
-                    dead_letters=again.dead_letters,
-                    without_event_time=again.without_event_time,
-                    size_bytes=again.size_bytes,
+                    commit=restaged.commit,
+                    records=restaged.records,
+                    dead_letters=restaged.dead_letters,
+                    without_event_time=restaged.without_event_time,
+                    size_bytes=restaged.size_bytes,
                 )
+        if not config.dry_run:
+            announce(target, last, steps)
     return replace(done, seconds=steps.total, steps=steps.seconds)

@@ -21,19 +21,29 @@ from spark_logbus.load.small_files import records_of
 from spark_logbus.load.staged_files import write
 from spark_logbus.load.staging import Planned, Staging
 from spark_logbus.load.tally import NONE, Observed, Tally
+from spark_logbus.load.target import Restaged
 from spark_logbus.load.window_files import letters_of
 from spark_logbus.load.window_rows import Replaced, check_all_read, inside
 
 
-@dataclass(frozen=True, slots=True)
-class Restaged:
-    """A window that is ready to be committed, and what the report says of it. Immutable."""
+def plan_again(staging: Staging, last: Commit, window: Window, before: Replaced) -> Restaging:
+    """What is to be read again where ``before`` is; nothing is read yet.
 
-    commit: Commit
-    records: int
-    dead_letters: int
-    without_event_time: int = 0
-    size_bytes: int = 0
+    Raises ConfigError, and IncompatibleSchemaError where a column has another type than in a file
+    that stays.
+    """
+    planned, warehouse = staging.plan(), staging.warehouse
+    kept = warehouse.schema(last) or StructType()
+    try:
+        schema = merged(kept, planned.schema, where=warehouse.path)
+    except IncompatibleSchemaError as error:
+        if before.kept_records or set(warehouse.file_sizes()) - {*before.files}:
+            raise IncompatibleSchemaError(
+                f"{error.message} Or reprocess all that is in the warehouse at once: where no "
+                "file of before is left, a column may change its type."
+            ) from error
+        schema = planned.schema
+    return Restaging(staging, last, window, before, planned, schema, frozenset(kept.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +54,21 @@ class Restaging:
     last: Commit
     window: Window
     before: Replaced
+    planned: Planned
+    schema: StructType  # of all columns of the warehouse when the window is in place
+    known: frozenset[str]  # those that it has
 
-    def schema(self, planned: Planned) -> StructType:
-        """All columns of the warehouse when the window is in place.
+    @property
+    def columns_added(self) -> tuple[str, ...]:
+        return tuple(name for name in self.planned.schema.names if name not in self.known)
 
-        IncompatibleSchemaError where one has another type than in a file that stays.
-        """
-        warehouse = self.staging.warehouse
-        kept = warehouse.schema(self.last) or StructType()
-        try:
-            return merged(kept, planned.schema, where=warehouse.path)
-        except IncompatibleSchemaError as error:
-            if self.before.kept_records or set(warehouse.file_sizes()) - {*self.before.files}:
-                raise IncompatibleSchemaError(
-                    f"{error.message} Or reprocess all that is in the warehouse at once: where no "
-                    "file of before is left, a column may change its type."
-                ) from error
-            return planned.schema
+    @property
+    def columns_left_out(self) -> tuple[str, ...]:
+        read = set(self.planned.schema.names)
+        return tuple(name for name in self.schema.names if name not in read)
 
-    def stage(self, planned: Planned, schema: StructType) -> Restaged:
-        """The commit that would put the window in place.
-
-        Raises NotInLogError and DataLossError.
-        """
-        staging, before, last = self.staging, self.before, self.last
+    def stage(self) -> Restaged:
+        staging, before, last, planned = self.staging, self.before, self.last, self.planned
         number = last.number + 1
         name = Commit.staging_name(number, uuid.uuid4().hex)
         dead = staging.write(planned, name)
@@ -82,7 +83,7 @@ class Restaging:
             ranges=(),
             records=0,
             files=staged.files,
-            schema=schema,
+            schema=self.schema,
             dead_letters=0,
             replaces=before.names,
         )

@@ -27,6 +27,17 @@ class Staged:
     without_event_time: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Restaged:
+    """A window that is ready to be put in the place of what is there of it, and its records."""
+
+    commit: Commit
+    records: int
+    dead_letters: int
+    without_event_time: int = 0
+    size_bytes: int = 0
+
+
 class Target(Protocol):
     """Only for the holder of its lock, which is named by ``path``. All methods raise
     WarehouseError; running the load again is right whatever they raise."""
@@ -56,8 +67,9 @@ class Target(Protocol):
         """Bring in what is new after ``last``, and make sure of it; nobody sees it yet."""
         ...
 
-    def staged_times(self, commit: Commit) -> DataFrame:
-        """The column ``timestamp`` of all that is staged, dead letters too."""
+    def rows(self, staged: Commit | None = None) -> DataFrame:
+        """The columns ``partition``, ``offset`` and ``timestamp`` of all records that are in, dead
+        letters too; or of those that are ``staged``."""
         ...
 
     def prepare(self, commit: Commit) -> None:

@@ -1,8 +1,9 @@
 """A Spark session with a Hive metastore of its own, in a process that does what its input says.
 
-A line of JSON for each: ``{"load": {...}}`` with the fields of a load's configuration, ``{"sql":
-"..."}``, ``{"die": "..."}`` to kill this process before the first statement with that text. The
-answers are lines of JSON too: ``{"answer": ...}`` or ``{"error": [class, message]}``.
+A line of JSON for each: ``{"load": {...}}`` with the fields of a load's configuration,
+``{"reprocess": {...}}`` with those of a reprocessing's, ``{"sql": "..."}``, ``{"die": "..."}`` to
+kill this process before the first statement with that text. The answers are lines of JSON too:
+``{"answer": ...}`` or ``{"error": [class, message]}``.
 
 The metastore is Derby's, in the working directory, and so is all that Derby leaves. A session
 without Hive can't be in the same JVM, hence not in the process of the tests.
@@ -20,7 +21,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import LogbusError
-from spark_logbus.load import FileFormat, LayoutChoice, LoadConfig, Period, run_load
+from spark_logbus.load import (
+    FileFormat,
+    LayoutChoice,
+    LoadConfig,
+    Period,
+    ReprocessConfig,
+    run_load,
+    run_reprocess,
+)
 
 
 def main(*settings: str) -> None:
@@ -58,6 +67,8 @@ def _answer(spark: SparkSession, asked: dict[str, Any]) -> Any:
                     layout[name] = kind(layout[name])
             config = LoadConfig(**fields, layout=LayoutChoice(**layout))
             return run_load(spark, config).to_json()
+        case {"reprocess": fields}:
+            return run_reprocess(spark, ReprocessConfig(**fields)).to_json()
         case {"die": statement}:
             _die_before(statement)
             return None

@@ -53,6 +53,13 @@ class Hive:
         report: dict[str, Any] = said["answer"]
         return report
 
+    def reprocess(self, **fields: Any) -> dict[str, Any]:
+        """The report."""
+        said = self._ask(reprocess=fields)
+        assert "error" not in said, said
+        report: dict[str, Any] = said["answer"]
+        return report
+
     def refusal(self, **fields: Any) -> tuple[str, str]:
         """The class and the message of the error that the load ends with."""
         kind, message = self._ask(load=fields)["error"]
@@ -132,7 +139,8 @@ def test_sql_sees_what_loads_have_published_by_hour(hive: Hive, events: Events) 
     events.produce("2013-01-01T05:00:00Z", "2013-01-01T06:00:00Z", None)
     events.produce("not a moment")
     fields = events.fields(layout=BY_HOUR, dead_letters=True)
-    assert hive.load(**fields)["dead_letters"] == 1
+    report = hive.load(**fields)
+    assert (report["dead_letters"], report["hive_table"]) == (1, events.table)
     everything = f"SELECT n, CAST(date AS string), hour FROM {events.table} ORDER BY n"
     first = [[0, "2013-01-01", 5], [1, "2013-01-01", 6], [2, None, None]]
     assert hive.sql(everything) == first
@@ -150,6 +158,31 @@ def test_sql_sees_what_loads_have_published_by_hour(hive: Hive, events: Events) 
     assert hive.load(**events.fields())["nothing_new"]
     assert len(hive.sql(everything)) == 5
     assert len(hive.sql(f"SHOW PARTITIONS {events.table}")) == 4
+
+
+@pytest.mark.long
+def test_sql_sees_at_once_what_was_reprocessed(hive: Hive, events: Events) -> None:
+    """Its new columns; and it tells what a load had left untold, also where nothing is done
+    again."""
+    events.produce("2013-01-01T05:00:00Z", "2013-01-02T06:00:00Z", None, more="x")
+    layout = {"period": "day", "event_time": "at"}
+    hive.load(**events.fields(layout=layout))
+    window = events.fields(start=json.dumps({events.topic: {"0": 1, "1": 0}}))
+    window["json_schema"] = f"{EVENTS}, more string"
+    plan = hive.reprocess(**window, dry_run=True)
+    assert (plan["hive_table"], plan["columns_added"]) == (events.table, ["more"])
+    assert "more" not in [row[0] for row in hive.sql(f"DESCRIBE {events.table}")]
+    assert hive.reprocess(**window)["records"] == 2
+    shown = f"SELECT n, more, CAST(date AS string) FROM {events.table} ORDER BY n"
+    assert hive.sql(shown) == [
+        [0, None, "2013-01-01"], [1, "x", "2013-01-02"], [2, "x", None],
+    ]  # fmt: skip
+
+    events.produce("2013-01-04T00:00:00Z")
+    hive.load(**events.fields(hive_table=None))
+    nothing = {**window, "start": json.dumps({events.topic: {"0": -1, "1": -1}})}
+    assert hive.reprocess(**nothing)["nothing_loaded"]
+    assert hive.sql(shown)[-1] == [3, None, "2013-01-04"]
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,8 @@ _DEAD: Final = "_dead"
 _CONNECTIONS: Final = 8
 #: Rows that go to the database at once, and come back.
 _BATCH_ROWS: Final = "10000"
+#: What says which record a row is, and when that was.
+_ROWS: Final = {"partition": "int", "offset": "bigint", "timestamp": "timestamp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +164,18 @@ class TableTarget:
         )
         return tally
 
-    def staged_times(self, commit: Commit) -> DataFrame:
-        first, *others = (
-            self._read(each.staging, each.schema, "timestamp") for each in self._parts
-        )
-        for other in others:
-            first = first.union(other)
-        return first
+    def rows(self, staged: Commit | None = None) -> DataFrame:
+        if staged is not None:
+            frames = [self._read(each.staging, each.schema, *_ROWS) for each in self._parts]
+        else:
+            with self._database.transaction() as transaction:
+                names = [
+                    name
+                    for name in (self._table.name, self._table.dead_letters)
+                    if self._existing(transaction, name) is not None
+                ]
+            frames = [self._known(name) for name in names]
+        return reduce(DataFrame.unionByName, frames)
 
     def prepare(self, commit: Commit) -> None:
         """Nothing: all that is left is one transaction."""
@@ -277,6 +285,13 @@ class TableTarget:
         ]
         reader = self._spark.read.format("jdbc").options(**self._options)
         return reader.option("dbtable", self._qualified(name)).load().select(*listed)
+
+    def _known(self, name: str) -> DataFrame:
+        """The rows of a table of records, as far as they say which record each of them is."""
+        reader = self._spark.read.format("jdbc").options(**self._options)
+        found = reader.option("dbtable", self._qualified(name)).load()
+        # A table that was there before the first load may have wider numbers.
+        return found.select(*(F.col(each).cast(kind) for each, kind in _ROWS.items()))
 
     def _staging(self, what: str, name: str) -> Any:
         return translated(f"{what} in {self._qualified(name)} of {self._database.address}")

@@ -32,11 +32,12 @@ def test_everything(tmp_path: Path) -> None:
     more = [
         "--zookeeper", "zk:1/x", "--until", "2026-01-31", "--avro-schema", str(tmp_path / "a.avsc"),
         "--drop-value", "--dead-letters", "--compression", "zstd", "--dry-run", "--json",
+        "--hive-table", "db.t",
     ]  # fmt: skip
     expected = ReprocessConfig(
         topic="clicks", warehouse="/data", zookeeper="zk:1/x", start="-10 minutes",
         until="2026-01-31", avro_schema="{}", drop_value=True, dead_letters=True,
-        compression="zstd", dry_run=True,
+        compression="zstd", dry_run=True, hive_table="db.t",
     )  # fmt: skip
     assert parse_arguments([*REQUIRED, *more]) == (expected, True)
 
@@ -60,6 +61,7 @@ def test_the_command_line_wins_over_the_sample_configuration() -> None:
         (["--topic", "a/b"], "cannot name a topic"),
         (["--avro-schema", "/no/such/file"], "--avro-schema /no/such/file cannot be read"),
         (["--avro-schema", "/dev/null", "--json-schema", "a int"], "values are one or the other"),
+        (["--hive-table", "t"], "--hive-table is 't', expected database.table"),
         (["--drop-value"], "--drop-value without --json-schema or --avro-schema"),
         (["--config", "/no/such/file"], "Cannot read the configuration file /no/such/file"),
     ],
@@ -121,11 +123,14 @@ def test_a_plan_tells_what_would_be_replaced() -> None:
 
 def test_a_report_tells_before_and_now() -> None:
     commit = Commit(4, "4-a", "id", (), {3: 9_000}, 0, ("date=1/part-a", "date=2/part-b"))
-    done = replace(PLAN, commit=commit, records=2_499, dead_letters=1, without_event_time=5)
+    done = replace(
+        PLAN, commit=commit, records=2_499, dead_letters=1, without_event_time=5, hive_table="db.t"
+    )
     said = told(done)
     for part in (
         "Reprocessed clicks", "2,499", "12 files were replaced by 2 ", "70 other records that stay",
         "5 records have no event time; they are in date=__HIVE", "1 records did not decode",
+        "Table db.t has them.",
     ):  # fmt: skip
         assert part in said
     assert "Nothing of that window of clicks was loaded" in told(replace(PLAN, ranges=()))
