@@ -30,19 +30,13 @@ from spark_logbus.load import (
     run_load,
     run_reprocess,
 )
+from tests.integration.driver_session import driver_builder
 
 
 def main(*settings: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "768m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-    )
+    builder = driver_builder().config("spark.driver.memory", "768m")
     for setting in settings:
         builder = builder.config(*setting.split("=", 1))
     spark = builder.enableHiveSupport().getOrCreate()

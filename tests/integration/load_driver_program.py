@@ -11,12 +11,11 @@ import signal
 import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.hadoop import HadoopDirectory
 from spark_logbus.load.warehouse import Warehouse
+from tests.integration.driver_session import driver_builder
 
 DONE_BEFORE = 2
 AGAIN = "again and again"
@@ -24,15 +23,7 @@ AGAIN = "again and again"
 
 def main(zookeeper: str, topic: str, warehouse: str, step: str, start: str | None = None) -> None:
     """``start`` says where the window begins that is reprocessed instead of a load."""
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    spark = driver_builder().getOrCreate()
     config = LoadConfig(topic, warehouse, zookeeper)
     try:
         if step == AGAIN:
