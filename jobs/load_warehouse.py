@@ -30,9 +30,16 @@ from spark_logbus.load import (
     Steps,
     run_load,
 )
-from spark_logbus.load.command import add_value_options, schema_text, warehouse_session
+from spark_logbus.load.command import (
+    NO_TARGET,
+    add_table_options,
+    add_value_options,
+    schema_text,
+    target_of,
+    warehouse_session,
+)
 from spark_logbus.load.config import COMPRESSIONS
-from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
+from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.load.planning import first_start, last_end
 from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
@@ -57,7 +64,7 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     )
     parser.add_argument("--topic", required=True)
     parser.add_argument("--warehouse", help="directory, local or hdfs://...")
-    _add_table(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
+    add_table_options(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
     parser.add_argument("--zookeeper", default=default_connect())
     parser.add_argument(
         "--hive-table",
@@ -73,10 +80,18 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     check_name("topic", args.topic)
     if args.group:
         check_name("group", args.group)
+    target = target_of(
+        warehouse=args.warehouse,
+        url=args.jdbc_url,
+        table=args.jdbc_table,
+        properties=args.jdbc_properties,
+    )
+    if target is None:
+        parser.error(NO_TARGET)
     columns = args.partition_columns
     config = LoadConfig(
         args.topic,
-        _warehouse(parser, args),
+        target,
         args.zookeeper,
         json_schema=args.json_schema,
         allow_gaps=args.allow_gaps,
@@ -106,28 +121,6 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[LoadConfig, Output]:
     if config.until is not None:
         last_end(config.until)
     return config, Output(args.json, args.nothing_new_exit_code)
-
-
-def _warehouse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str | JdbcTable:
-    """The one target that is given; usage errors end the process."""
-    url, table, properties = args.jdbc_url, args.jdbc_table, args.jdbc_properties
-    into_table = (args.warehouse is None, url is not None, table is not None)
-    if into_table not in ((False,) * 3, (True,) * 3) or (properties is not None and url is None):
-        parser.error("give --warehouse, or --jdbc-url and --jdbc-table")
-    if url is None:
-        return str(args.warehouse)
-    return JdbcTable(url, table, properties_of(properties))
-
-
-def _add_table(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
-    group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="is made if it is not there")
-    group.add_argument(
-        "--jdbc-properties",
-        metavar="FILE",
-        help="name=value a line: user, password and other properties of the connection; "
-        f"{' and '.join(ENVIRONMENT.values())} win over it",
-    )
 
 
 def _add_bounds(group: argparse._ArgumentGroup) -> None:

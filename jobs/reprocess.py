@@ -27,14 +27,23 @@ from rich.table import Table
 from spark_logbus.config import build, load_toml
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load import ReprocessConfig, Reprocessed, Steps, run_reprocess
-from spark_logbus.load.command import add_value_options, schema_text, warehouse_session
-from spark_logbus.load.commits import DEAD_LETTERS
+from spark_logbus.load.command import (
+    NO_TARGET,
+    add_table_options,
+    add_value_options,
+    schema_text,
+    target_of,
+    warehouse_session,
+)
 from spark_logbus.load.config import COMPRESSIONS
+from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.model import check_name
 from spark_logbus.zookeeper import default_connect
 
 _TABLE = "reprocess"
 _SHOWN_FILES = 10
+_NOT_DONE = "Nothing was changed; run it without --dry-run to do it."
+_HERE = "here or as a key of the file of --config"
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, bool]:
@@ -46,9 +55,17 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[ReprocessConfig, boo
     path, as_json = given.pop("config"), given.pop("json")
     file = load_toml(Path(path), [_TABLE]).get(_TABLE, {}) if path else {}
     values: dict[str, Any] = {"zookeeper": default_connect(), **file, **given}
-    for name in ("topic", "warehouse"):
-        if name not in values:
-            raise ConfigError(f"--{name} is needed, here or as a key of the file of --config.")
+    if "topic" not in values:
+        raise ConfigError(f"--topic is needed, {_HERE}.")
+    properties = values.pop("jdbc_properties", None)
+    values["warehouse"] = target_of(
+        warehouse=values.get("warehouse"),
+        url=values.pop("jdbc_url", None),
+        table=values.pop("jdbc_table", None),
+        properties=properties,
+    )
+    if values["warehouse"] is None:
+        raise ConfigError(f"No one target is named: {NO_TARGET}, {_HERE}.")
     if isinstance(values.get("avro_schema"), str):
         values["avro_schema"] = schema_text(values["avro_schema"])
     config = build(ReprocessConfig, values, where=path or "the options")
@@ -73,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--topic")
     parser.add_argument("--warehouse", help="directory that the loads were given")
+    add_table_options(parser.add_argument_group("a table of PostgreSQL, in place of --warehouse"))
     parser.add_argument("--zookeeper", help=f"the cluster (default: {default_connect()})")
     parser.add_argument(
         "--hive-table", metavar="DB.TABLE", help="the table over the files, which is told"
@@ -104,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def report(console: Console, done: Reprocessed) -> None:
+def report(console: Console, config: ReprocessConfig, done: Reprocessed) -> None:
     """The outcome, or the plan, for a person."""
     if not done.ranges:
         console.print(f"Nothing of that window of {done.topic} was loaded; nothing was changed.")
@@ -113,22 +131,27 @@ def report(console: Console, done: Reprocessed) -> None:
     before = done.before
     if done.columns_added:
         console.print(f"New columns: {', '.join(done.columns_added)}.", highlight=False)
+    into_table = isinstance(config.warehouse, JdbcTable)
     if done.columns_left_out:
+        default = ", or of their default" if into_table else ""
         console.print(
-            f"Null in the window from now on: {', '.join(done.columns_left_out)}.", highlight=False
+            f"Null in the window from now on{default}: {', '.join(done.columns_left_out)}.",
+            highlight=False,
         )
-    if done.commit is None:
+    if into_table:
+        _report_table(console, done)
+    elif done.commit is None:
         names = "".join(f"\n  {name}" for name in before.names[:_SHOWN_FILES])
         more = f"\n  and {len(before.names) - _SHOWN_FILES:,} more"
         console.print(
             f"{len(before.names):,} files of {done.path} would be replaced, and {before.kept:,} "
             f"other records in them kept as they are:{escape(names)}"
             f"{more if len(before.names) > _SHOWN_FILES else ''}\n"
-            "Nothing was changed; run it without --dry-run to do it.",
+            f"{_NOT_DONE}",
             highlight=False,
         )
-        return
-    _report_commit(console, done)
+    else:
+        _report_commit(console, done)
 
 
 def _report_window(console: Console, done: Reprocessed) -> None:
@@ -157,14 +180,28 @@ def _print_right(console: Console, table: Table) -> None:
     console.print(table)
 
 
+def _report_table(console: Console, done: Reprocessed) -> None:
+    rows = done.before.records + done.before.dead_letters
+    if done.commit is None:
+        console.print(
+            f"{rows:,} rows of {done.path} would be replaced.\n{_NOT_DONE}", highlight=False
+        )
+        return
+    console.print(
+        f"{rows:,} rows of {done.path} were replaced by {done.records + done.dead_letters:,}, "
+        f"{done.seconds:.1f} s ({_times(done)}).",
+        highlight=False,
+    )
+    _report_letters(console, done)
+
+
 def _report_commit(console: Console, done: Reprocessed) -> None:
     before, commit = done.before, done.commit
     assert commit is not None
-    times = ", ".join(f"{step} {seconds:.1f}" for step, seconds in done.steps.items())
     console.print(
         f"{len(before.names):,} files were replaced by {len(commit.files):,} ({done.size_bytes:,} "
         f"bytes) under {done.path}, with {before.kept:,} other records that stay as they were, "
-        f"{done.seconds:.1f} s ({times}).",
+        f"{done.seconds:.1f} s ({_times(done)}).",
         highlight=False,
     )
     if done.without_event_time:
@@ -173,14 +210,21 @@ def _report_commit(console: Console, done: Reprocessed) -> None:
             f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
             highlight=False,
         )
-    if done.dead_letters:
-        console.print(
-            f"{done.dead_letters:,} records did not decode; they are in "
-            f"{done.path}/{DEAD_LETTERS}.",
-            highlight=False,
-        )
+    _report_letters(console, done)
     if done.hive_table is not None:
         console.print(f"Table {done.hive_table} has them.")
+
+
+def _times(done: Reprocessed) -> str:
+    return ", ".join(f"{step} {seconds:.1f}" for step, seconds in done.steps.items())
+
+
+def _report_letters(console: Console, done: Reprocessed) -> None:
+    if done.dead_letters:
+        console.print(
+            f"{done.dead_letters:,} records did not decode; they are in {done.dead_letters_path}.",
+            highlight=False,
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -195,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     if as_json:
         print(json.dumps(done.to_json()))
     else:
-        report(console, done)
+        report(console, config, done)
     return 0
 
 

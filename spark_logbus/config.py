@@ -95,7 +95,7 @@ def _convert(value: Any, hint: Any, *, key: str, where: str) -> Any:
         options = [option for option in hint.__args__ if option is not types.NoneType]
         if value is None:
             return None
-        hint = options[0]
+        hint = next((each for each in options if isinstance(value, each)), options[0])
     if hint is Path and isinstance(value, str):
         return Path(value).expanduser()
     if issubclass(hint, enum.Enum) and not isinstance(value, hint):

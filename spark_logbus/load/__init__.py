@@ -5,7 +5,7 @@ from spark_logbus.load.completeness import SparkCounts
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.hadoop import UnsuitableFilesystemError, WarehouseError
 from spark_logbus.load.hive_table import HiveTableError, MetastoreError
-from spark_logbus.load.jdbc import JdbcTable
+from spark_logbus.load.jdbc import JdbcTable, UnknownRowsError
 from spark_logbus.load.layout import (
     FileFormat,
     Layout,
@@ -39,6 +39,7 @@ __all__ = [
     "SparkCounts",
     "Steps",
     "SupersededError",
+    "UnknownRowsError",
     "UnsuitableFilesystemError",
     "Warehouse",
     "WarehouseError",

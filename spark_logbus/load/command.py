@@ -1,14 +1,43 @@
-"""What the jobs that write to a warehouse have in common: options for values, and the session."""
+"""What the jobs that write to a warehouse have in common: options, the session, and sentences."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.commits import DEAD_LETTERS
+from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
+
+
+def add_table_options(group: argparse._ArgumentGroup) -> None:
+    """A table in place of a directory."""
+    group.add_argument("--jdbc-url", metavar="URL", help="jdbc:postgresql://host:port/database")
+    group.add_argument("--jdbc-table", metavar="SCHEMA.TABLE", help="a load makes it, if needed")
+    group.add_argument(
+        "--jdbc-properties",
+        metavar="FILE",
+        help="name=value a line: user, password and other properties of the connection; "
+        f"{' and '.join(ENVIRONMENT.values())} win over it",
+    )
+
+
+def target_of(
+    *, warehouse: str | None, url: str | None, table: str | None, properties: str | None
+) -> str | JdbcTable | None:
+    """The one target that is given; None where that is not one. Raises ConfigError."""
+    match warehouse, url, table:
+        case str(), None, None if properties is None:
+            return warehouse
+        case None, str(), str():
+            return JdbcTable(url, table, properties_of(properties))
+    return None
+
+
+NO_TARGET: Final = "give --warehouse, or --jdbc-url and --jdbc-table"
 
 
 def add_value_options(group: argparse._ArgumentGroup) -> None:
@@ -30,7 +59,7 @@ def add_value_options(group: argparse._ArgumentGroup) -> None:
         "--dead-letters",
         action="store_true",
         help="keep records whose values do not decode apart, with the reason, in "
-        f"<warehouse>/<topic>/{DEAD_LETTERS}",
+        f"<warehouse>/<topic>/{DEAD_LETTERS}, or a table beside the one of --jdbc-table",
     )
 
 

@@ -1,15 +1,14 @@
 """A window of a loaded topic, read again from the log and put in the place of what loads had made
 of it: with another schema, or with what is known better now.
 
-The records of the window are in files of the warehouse, beside others. Those files are replaced as
-a whole: staged are the records of the window, read and decoded anew, and the others of the files as
-they are. It is a commit with the same offsets as the last one, which names the files that it
-replaces, and goes through the steps of every load: staged, counted, committed by one rename, then
-published. Killed at any point, the next load or reprocessing finishes or discards it.
+It goes through the steps of every load: staged, counted, committed in one step with the offsets of
+the last commit. Killed at any point, the next load or reprocessing finishes or discards it. In a
+warehouse of files those are replaced as a whole that hold records of the window
+(``window_files``, ``restaging``); in a table of a database, rows (``jdbc.window``).
 
-The tally decides that nothing is lost. All that the files hold of the window must have been read
-again: either each offset of it was, or exactly the records that the files hold. A topic whose
-compaction has removed some since then is refused.
+The tally decides that nothing is lost. All that the target holds of the window must have been read
+again: either each offset of it was, or exactly the records that are there. A topic whose compaction
+has removed some since then is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +22,17 @@ from pyspark.sql import SparkSession
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.files import FileTarget
 from spark_logbus.load.hadoop import WarehouseError, translated
 from spark_logbus.load.incoming import Incoming
-from spark_logbus.load.load import announce, decoding_of, fields_of, holder_of, put_in_place
+from spark_logbus.load.jdbc.config import JdbcTable
+from spark_logbus.load.load import (
+    announce,
+    decoding_of,
+    fields_of,
+    holder_of,
+    open_target,
+    put_in_place,
+)
 from spark_logbus.load.loaded_window import look_up_window
 from spark_logbus.load.planning import first_start, last_end
 from spark_logbus.load.steps import Steps
@@ -40,7 +46,7 @@ class ReprocessConfig:
     """The window, and how its values are decoded this time. Raises ConfigError."""
 
     topic: str
-    warehouse: str  # the directory that the loads were given
+    warehouse: str | JdbcTable  # the directory, or the table, that the loads were given
     zookeeper: str
     #: Where the window begins and ends: moments, or positions as in the source's options. What was
     #: not loaded is never part of it.
@@ -62,6 +68,11 @@ class ReprocessConfig:
         first_start(self.start)
         if self.until is not None:
             last_end(self.until)
+
+    @property
+    def option(self) -> str:
+        """What a load names its target with."""
+        return "--jdbc-table" if isinstance(self.warehouse, JdbcTable) else "--warehouse"
 
     def as_load(self) -> LoadConfig:
         """The load that would decode values so."""
@@ -100,6 +111,8 @@ class Reprocessed:
     #: Of the files that are new.
     size_bytes: int = 0
     hive_table: str | None = None
+    #: Where records are that did not decode.
+    dead_letters_path: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs."""
@@ -140,7 +153,7 @@ def run_reprocess(
     """
     steps, load = steps or Steps(), config.as_load()
     json, avro = fields_of(load)
-    target = FileTarget(spark, config.warehouse, load)
+    target = open_target(spark, load)
     with (
         Session(config.zookeeper, client_name="reprocess", expects_cluster=True) as session,
         Lock(session, f"load {target.path}", holder=holder_of(load)) as lock,
@@ -150,8 +163,7 @@ def run_reprocess(
             if last is None:
                 raise WarehouseError(
                     f"{target.path} is no warehouse of {config.topic}: no load has been "
-                    "committed there. Name the directory that was given to load_warehouse.py as "
-                    "--warehouse."
+                    f"committed there. Name what was given to load_warehouse.py as {config.option}."
                 )
             window = look_up_window(
                 config.topic, config.zookeeper, last, target.loads(),
@@ -172,6 +184,7 @@ def run_reprocess(
             0.0,
             {},
             hive_table=config.hive_table,
+            dead_letters_path=target.dead_letters,
         )
         if window.ranges:
             with steps.step("look for the window"):

@@ -1,8 +1,9 @@
 """The target of a load: where its records go, and where it stands which of them are in.
 
 A target stages what comes in where nobody sees it, and its commit makes data and offsets visible
-together. ``run_load`` knows nothing else of it: how that is one step depends on the target. Files
-have a rename (``files``), a database has its transactions (``jdbc``).
+together. What is read again of a window goes the same way, and takes the place of what was there.
+``run_load`` and ``run_reprocess`` know nothing else of it: how that is one step depends on the
+target. Files have a rename (``files``), a database has its transactions (``jdbc``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.loaded_window import Window
 from spark_logbus.load.steps import Steps
+from spark_logbus.load.window_rows import Replaced
+from spark_logbus.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,27 @@ class Restaged:
     dead_letters: int
     without_event_time: int = 0
     size_bytes: int = 0
+
+
+class Again(Protocol):
+    """A window that is planned to be read again; nothing is read yet."""
+
+    @property
+    def columns_added(self) -> tuple[str, ...]:
+        """Those that the target gets."""
+        ...
+
+    @property
+    def columns_left_out(self) -> tuple[str, ...]:
+        """Those of the target that are not read again."""
+        ...
+
+    def stage(self) -> Restaged:
+        """Read it, and make sure of it; nobody sees it yet.
+
+        Raises NotInLogError and DataLossError.
+        """
+        ...
 
 
 class Target(Protocol):
@@ -93,4 +119,21 @@ class Target(Protocol):
     def rewrite(self, last: Commit) -> Commit | None:
         """A commit that changes no records, only how they are stored, ready to be committed; None
         where there is nothing to do."""
+        ...
+
+    def loads(self) -> Loads:
+        """The offsets that are in."""
+        ...
+
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+        """What is there of ``ranges``."""
+        ...
+
+    def plan_again(
+        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
+    ) -> Again:
+        """Reading the window again, to be put in the place of what is there ``before``.
+
+        Raises ConfigError, and IncompatibleSchemaError where the target does not take its columns.
+        """
         ...

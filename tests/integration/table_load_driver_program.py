@@ -1,4 +1,5 @@
-"""A load into a table in a process of its own that kills itself at a step of its transaction."""
+"""A load into a table, or a reprocessing, in a process of its own that kills itself at a step of
+its transaction."""
 
 from __future__ import annotations
 
@@ -8,54 +9,58 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from spark_logbus.load import JdbcTable, LoadConfig, run_load
+from spark_logbus.load import JdbcTable, LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.jdbc.config import properties_of
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.table import TableTarget
+from tests.integration.driver_session import driver_builder
 from tests.servers.postgresql import add_driver
 
 
-def main(zookeeper: str, topic: str, url: str, table: str, step: str, jars: str) -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
+def main(
+    zookeeper: str, topic: str, url: str, table: str, step: str, jars: str, start: str | None = None
+) -> None:
+    """``start`` says where the window begins that is reprocessed instead of a load."""
+    spark = driver_builder().getOrCreate()
     add_driver(spark, [Path(jar) for jar in jars.split(os.pathsep)])
     _arm(step)
     target = JdbcTable(url, table, properties_of(None))
-    run_load(spark, LoadConfig(topic, target, zookeeper))
+    if start is None:
+        run_load(spark, LoadConfig(topic, target, zookeeper))
+    else:
+        again = ReprocessConfig(
+            topic=topic, warehouse=target, zookeeper=zookeeper, start=start,
+            json_schema="note string", dead_letters=True,
+        )  # fmt: skip
+        run_reprocess(spark, again)
 
 
 def _arm(step: str) -> None:
     # Any, because types rightly have no word for what is done to them here.
     target: Any = TableTarget
     ledger: Any = Ledger
-    enter, move = Ledger.enter, TableTarget._move
 
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def enter_and_die(*given: Any) -> None:
-        enter(*given)
-        die()
+    def dying_after(kind: Any, method: str) -> None:
+        original = getattr(kind, method)
 
-    def move_and_die(*given: Any) -> None:
-        move(*given)
-        die()
+        def do_and_die(*given: Any) -> None:
+            original(*given)
+            die()
+
+        setattr(kind, method, do_and_die)
 
     match step:
         case "staged":
             target.commit = die
         case "locked":
-            ledger.enter = enter_and_die
+            dying_after(ledger, "enter")
+        case "cleared":
+            dying_after(target, "_clear")
         case "moved":
-            target._move = move_and_die
+            dying_after(target, "_move")
         case "committed":
             target.publish = die
         case _:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -19,11 +18,8 @@ from spark_logbus.errors import DataLossError, LockHeldError
 from spark_logbus.load import (
     IncompatibleSchemaError,
     JdbcTable,
-    LoadConfig,
-    Loaded,
     SupersededError,
     WarehouseError,
-    run_load,
 )
 from spark_logbus.load.jdbc.connection import (
     DatabaseError,
@@ -35,14 +31,14 @@ from spark_logbus.load.jdbc.table import TableTarget
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import flights
 from tests.integration import table_load_driver_program
+from tests.integration.loaded_directory import KilledError
+from tests.integration.loaded_table import LoadedTable, NoLock
 from tests.integration.test_spark_typed import publish, topic_of
 from tests.servers.ports import refusing_address
 from tests.servers.postgresql import PASSWORD, USER, Postgresql, add_driver, postgresql
 from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = pytest.mark.spark
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -52,61 +48,14 @@ def database(spark: SparkSession) -> Iterator[Postgresql]:
         yield running
 
 
-class Job:
-    """Loads of one topic into one table, read back with PostgreSQL's own client."""
-
-    def __init__(self, spark: SparkSession, logbus: Logbus, database: Postgresql) -> None:
-        self.spark = spark
-        self.logbus = logbus
-        self.database = database
-        self.name = f"table_{next(_numbers)}"
-        self.table = database.table(f"public.{self.name}")
-        self.topic = logbus.topic(partitions=2)
-
-    def produce(self, *values: str | None, partition: int = 0, **more: Any) -> None:
-        self.logbus.produce(self.topic, values, partition=partition, **more)
-
-    def load(self, **more: Any) -> Loaded:
-        config = LoadConfig(self.topic, self.table, self.logbus.zookeeper, **more)
-        return run_load(self.spark, config)
-
-    def query(self, sql: str) -> list[tuple[str, ...]]:
-        """``{}`` stands for the table."""
-        return self.database.query(sql.format(self.name))
-
-    def values(self) -> list[str]:
-        return [
-            row[0] for row in self.query("SELECT convert_from(value, 'UTF8') FROM {} ORDER BY 1")
-        ]
-
-    def is_there(self) -> bool:
-        return self.query("SELECT to_regclass('{}') IS NOT NULL") == [("t",)]
-
-    def staged(self) -> list[tuple[str, ...]]:
-        """Staging tables of all loads into all tables."""
-        return self.query(
-            "SELECT tablename FROM pg_tables WHERE starts_with(tablename, 'logbus_staging_')"
-        )
-
-    def loads(self) -> list[tuple[str, ...]]:
-        return self.query(
-            "SELECT load, ends, records, dead_letters FROM logbus_loads "
-            "WHERE target = '{}' ORDER BY load"
-        )
-
-
 @pytest.fixture
-def job(spark: SparkSession, logbus: Logbus, database: Postgresql) -> Iterator[Job]:
-    made = Job(spark, logbus, database)
+def job(spark: SparkSession, logbus: Logbus, database: Postgresql) -> Iterator[LoadedTable]:
+    made = LoadedTable(spark, logbus, database)
     yield made
-    made.query(
-        "DO $$ DECLARE t text; BEGIN FOR t IN SELECT tablename FROM pg_tables WHERE "
-        "starts_with(tablename, 'logbus_staging_') LOOP EXECUTE 'DROP TABLE ' || t; END LOOP; "
-        "END $$"
-    )
+    made.drop_staging()
 
 
-def test_each_load_brings_what_is_new_with_its_offsets(job: Job) -> None:
+def test_each_load_brings_what_is_new_with_its_offsets(job: LoadedTable) -> None:
     headers = [("trace", b"\x00\xff"), ("empty", None)]
     job.produce("a", None, key="k", headers=headers, timestamp_us=1_383_456_789_123_456)
     job.produce("c", partition=1, timestamp_us=-1)
@@ -133,7 +82,7 @@ def test_each_load_brings_what_is_new_with_its_offsets(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_fields_keep_every_value_in_its_type(job: Job) -> None:
+def test_fields_keep_every_value_in_its_type(job: LoadedTable) -> None:
     """In a session and a database whose time zones are others than UTC."""
     job.produce(
         '{"text": "O\'Neil \\"x\\" \\\\ é", "n": -1, "big": 9007199254740993, "x": 0.1, "ok": true,'
@@ -166,7 +115,7 @@ def test_fields_keep_every_value_in_its_type(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_dead_letters_come_with_the_records_in_one_transaction(job: Job) -> None:
+def test_dead_letters_come_with_the_records_in_one_transaction(job: LoadedTable) -> None:
     job.produce('{"n": 1}', "{", '{"n": "one"}', None)
     loaded = job.load(json_schema="n int", dead_letters=True, drop_value=True)
     assert loaded.commit is not None
@@ -184,7 +133,7 @@ def test_dead_letters_come_with_the_records_in_one_transaction(job: Job) -> None
 
 
 @pytest.mark.long
-def test_fields_of_a_topic_with_a_schema_are_columns(job: Job) -> None:
+def test_fields_of_a_topic_with_a_schema_are_columns(job: LoadedTable) -> None:
     job.topic = topic_of(job.logbus, "columns")
     publish(job.logbus, job.topic, flights(0, 30))
     job.load()
@@ -210,7 +159,7 @@ COLUMNS = (
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_writing(
-    job: Job, columns: str, named: str
+    job: LoadedTable, columns: str, named: str
 ) -> None:
     job.query(f"CREATE TABLE {{}} ({columns})")
     job.produce("a")
@@ -221,7 +170,7 @@ def test_a_table_that_does_not_fit_is_refused_before_writing(
 
 
 @pytest.mark.long
-def test_what_is_not_a_table_or_leaves_rows_out_is_refused(job: Job) -> None:
+def test_what_is_not_a_table_or_leaves_rows_out_is_refused(job: LoadedTable) -> None:
     job.query(
         f"CREATE TABLE {{0}} ({COLUMNS}); CREATE FUNCTION {{0}}_none() RETURNS trigger AS "
         "'BEGIN RETURN NULL; END' LANGUAGE plpgsql; CREATE TRIGGER none BEFORE INSERT ON {0} "
@@ -237,7 +186,7 @@ def test_what_is_not_a_table_or_leaves_rows_out_is_refused(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_another_topic_a_new_one_and_a_lost_table_are_refused(job: Job) -> None:
+def test_another_topic_a_new_one_and_a_lost_table_are_refused(job: LoadedTable) -> None:
     job.produce("a")
     job.load()
     mine, job.topic = job.topic, job.logbus.topic()
@@ -245,7 +194,7 @@ def test_another_topic_a_new_one_and_a_lost_table_are_refused(job: Job) -> None:
         job.load()
     job.topic = mine
     job.query("ALTER TABLE {0} RENAME TO {0}_away")
-    with pytest.raises(WarehouseError, match=r"is missing, and .* load 1 has committed records"):
+    with pytest.raises(WarehouseError, match=r"is missing, and .* load 1 was committed there"):
         job.load()
     job.query("ALTER TABLE {0}_away RENAME TO {0}")
     job.logbus.admin.delete_topic(mine)
@@ -256,7 +205,7 @@ def test_another_topic_a_new_one_and_a_lost_table_are_refused(job: Job) -> None:
 
 
 @pytest.mark.long
-def test_a_text_that_the_database_cannot_hold_is_named(job: Job) -> None:
+def test_a_text_that_the_database_cannot_hold_is_named(job: LoadedTable) -> None:
     job.produce('{"s": "a\\u0000b"}')
     with pytest.raises(WarehouseError, match=r"invalid byte sequence") as told:
         job.load(json_schema="s string")
@@ -265,7 +214,7 @@ def test_a_text_that_the_database_cannot_hold_is_named(job: Job) -> None:
 
 
 def test_a_database_that_cannot_be_used_says_what_to_do(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.produce("a")
     with refusing_address() as address:
@@ -292,23 +241,7 @@ def test_a_database_that_cannot_be_used_says_what_to_do(
 # -- loads side by side ---------------------------------------------------------------------
 
 
-class NoLock:
-    """Stands for locks of two ZooKeepers, which do not keep two loads apart."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> NoLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-
-def test_a_load_under_way_keeps_others_out_by_name(job: Job) -> None:
+def test_a_load_under_way_keeps_others_out_by_name(job: LoadedTable) -> None:
     job.produce("a")
     with (
         Session(job.logbus.zookeeper, client_name="test") as session,
@@ -321,7 +254,7 @@ def test_a_load_under_way_keeps_others_out_by_name(job: Job) -> None:
 
 @pytest.mark.parametrize("where", [pytest.param("stage", marks=pytest.mark.long), "commit"])
 def test_of_two_loads_that_no_lock_keeps_apart_one_commits(
-    job: Job, where: str, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second begins and ends while the first is at that step."""
     job.produce("a", "b")
@@ -348,7 +281,7 @@ def test_of_two_loads_that_no_lock_keeps_apart_one_commits(
 
 @pytest.mark.long
 def test_a_load_waits_for_a_transaction_and_then_names_it(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first stands still in its transaction, with the row of its load."""
     job.produce("a")
@@ -372,13 +305,9 @@ def test_a_load_waits_for_a_transaction_and_then_names_it(
 # -- kills ----------------------------------------------------------------------------------
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing of the load runs after it."""
-
-
 @pytest.mark.long
 def test_killed_at_each_statement_every_record_is_there_once(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first statement, before the second and so on, before the commit, until a load
     comes through."""
@@ -430,7 +359,7 @@ def test_killed_at_each_statement_every_record_is_there_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["staged", "locked", "moved", "committed"])
-def test_a_driver_killed_at_a_step_leaves_every_record_once(job: Job, step: str) -> None:
+def test_a_driver_killed_at_a_step_leaves_every_record_once(job: LoadedTable, step: str) -> None:
     job.produce("a", "b")
     job.load()
     job.produce("c", partition=1)
@@ -452,7 +381,7 @@ def test_a_driver_killed_at_a_step_leaves_every_record_once(job: Job, step: str)
 
 
 @pytest.mark.slow
-def test_the_job_loads_into_a_table_by_itself(job: Job, tmp_path: Path) -> None:
+def test_the_job_loads_into_a_table_by_itself(job: LoadedTable, tmp_path: Path) -> None:
     """As spark-submit runs it: the driver comes with --jars, the password with a file."""
     job.produce("a", "b")
     properties = tmp_path / "jdbc.properties"
@@ -481,7 +410,7 @@ def test_the_job_loads_into_a_table_by_itself(job: Job, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("committed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_connection_that_is_lost_in_the_commit_is_asked_about(
-    job: Job, committed: bool, monkeypatch: pytest.MonkeyPatch
+    job: LoadedTable, committed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the connection before, or after, it has done what it was asked."""
     job.produce("a")

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
 from spark_logbus.load.hadoop import WarehouseError, reason
+from spark_logbus.load.jdbc.columns import quoted
 from spark_logbus.load.jdbc.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 
 DRIVER: Final = "org.postgresql.Driver"
@@ -121,6 +122,14 @@ class Database:
     @property
     def address(self) -> str:
         return self._table.address
+
+    @property
+    def url(self) -> str:
+        return self._table.url
+
+    def qualified(self, name: str) -> str:
+        """A table of that name in the schema, for a statement."""
+        return f"{quoted(self._table.schema)}.{quoted(name)}"
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -5,7 +5,8 @@
     <schema>.logbus_loads
         target, load          the table, and the number of the load; the key
         topic, topic_id       of which the records are
-        ranges, ends          offsets, as JSON: what came in; the ends of all partitions
+        ranges, ends          offsets, as JSON: what came in, or with ``again`` was read anew; the
+                              ends of all partitions
         records, dead_letters
         staging               the name of its staging table, which no other load has
         holder                who loaded
@@ -19,9 +20,11 @@ refused when that has committed, because the key is taken.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import LockHeldError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import WarehouseError
@@ -32,6 +35,8 @@ from spark_logbus.load.warehouse import SupersededError
 from spark_logbus.model import OffsetRange, TopicPartition
 
 LEDGER: Final = "logbus_loads"
+#: Marks a range that was in already.
+_AGAIN: Final = "again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Ledger:
             topic_id,
             tuple(
                 OffsetRange(TopicPartition(topic, each["partition"]), each["start"], each["end"])
-                for each in json.loads(ranges)
+                for each in _that_came_in(ranges)
             ),
             {int(partition): end for partition, end in json.loads(ends).items()},
             records,
@@ -104,13 +109,43 @@ class Ledger:
             dead_letters=dead_letters,
         )
 
-    def enter(self, transaction: Transaction, commit: Commit, last: Commit | None) -> None:
+    def loads(self) -> Loads:
+        """What came in with all of them."""
+        with self.database.transaction() as transaction:
+            found = transaction.rows(
+                f"SELECT ranges::text, ends::text FROM {self.name} WHERE target = ? ORDER BY load",
+                self.table.name,
+            )
+        return Loads.from_commits(
+            [
+                json.dumps({"ranges": _that_came_in(ranges), "ends": json.loads(ends)})
+                for ranges, ends in found
+            ]
+        )
+
+    def enter(
+        self,
+        transaction: Transaction,
+        commit: Commit,
+        last: Commit | None,
+        again: Sequence[OffsetRange] = (),
+    ) -> None:
         """Put the row in, and with it keep other loads of the table out until the transaction ends.
+        ``again`` is what of the table is replaced.
 
         Raises SupersededError where another load has gone on from ``last``, or its row is not there
         any more; LockHeldError while another is about to commit.
         """
         data = json.loads(commit.to_json())
+        ranges = data["ranges"] + [
+            {
+                "partition": each.topic_partition.partition,
+                "start": each.start,
+                "end": each.end,
+                _AGAIN: True,
+            }
+            for each in again
+        ]
         try:
             transaction.run(
                 f"INSERT INTO {self.name} (target, load, topic, topic_id, ranges, ends, records, "
@@ -120,7 +155,7 @@ class Ledger:
                 commit.number,
                 self.topic,
                 commit.topic_id,
-                json.dumps(data["ranges"]),
+                json.dumps(ranges),
                 json.dumps(data["ends"]),
                 commit.records,
                 commit.dead_letters,
@@ -179,3 +214,7 @@ class Ledger:
             f"Load {commit.number} of {self.table} does not go on from the last commit any more: "
             f"{by}. Nothing of this load was committed. Run it again for what is new by then."
         )
+
+
+def _that_came_in(ranges: str) -> list[dict[str, Any]]:
+    return [each for each in json.loads(ranges) if not each.get(_AGAIN)]

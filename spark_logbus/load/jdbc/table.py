@@ -13,66 +13,63 @@ transaction of one that is not dead needs its own, so it comes before that and i
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import WarehouseError, translated
-from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.incoming import Arriving, Incoming
+from spark_logbus.load.jdbc import frames
 from spark_logbus.load.jdbc.columns import (
     Existing,
     TableColumn,
     check_fit,
     columns_of,
-    create_staging,
     create_target,
     insert_staged,
-    numbered,
-    quoted,
-    staged_frame,
 )
 from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import (
-    DRIVER,
     Database,
     DatabaseError,
     DatabaseUnavailableError,
     Transaction,
 )
 from spark_logbus.load.jdbc.ledger import Ledger
+from spark_logbus.load.jdbc.staging import Part, StagingTables, tally_of_parts
+from spark_logbus.load.jdbc.window import ROWS, check_known, delete_rows
+from spark_logbus.load.loaded_window import Window
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.tally import TALLIED, Tally, tally_of
-from spark_logbus.load.target import Staged
+from spark_logbus.load.tally import NONE, tally_of
+from spark_logbus.load.target import Restaged, Staged
 from spark_logbus.load.warehouse import SupersededError
-
-_DEAD: Final = "_dead"
-#: Of one load: a database takes a hundred in all by default.
-_CONNECTIONS: Final = 8
-#: Rows that go to the database at once, and come back.
-_BATCH_ROWS: Final = "10000"
-#: What says which record a row is, and when that was.
-_ROWS: Final = {"partition": "int", "offset": "bigint", "timestamp": "timestamp"}
+from spark_logbus.load.window_rows import Replaced, check_all_read, inside
+from spark_logbus.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Records that are staged, and the table that they are for."""
+class TableAgain:
+    """A window of a table that is planned to be read again, where ``before`` is."""
 
-    table: str
-    staging: str
-    schema: StructType
+    target: TableTarget
+    arriving: Arriving
     columns: tuple[TableColumn, ...]
-    records: int
+    last: Commit
+    window: Window
+    before: Replaced
+    steps: Steps
+    columns_left_out: tuple[str, ...]
+    columns_added: tuple[str, ...] = ()  # a load does not alter a table
+
+    def stage(self) -> Restaged:
+        return self.target.stage_again(self)
 
 
 class TableTarget:
@@ -84,7 +81,10 @@ class TableTarget:
         self._database = Database(spark, table, application=f"logbus: {holder}")
         self._ledger = Ledger(self._database, table, topic, holder)
         self._last: Commit | None = None
-        self._parts: list[_Part] = []
+        self._staging = StagingTables(spark, self._database, table)
+        self._parts: list[Part] = []
+        #: Whose rows give way to what is staged.
+        self._again: TableAgain | None = None
 
     @property
     def path(self) -> str:
@@ -101,8 +101,7 @@ class TableTarget:
         self._ledger.create()
         try:
             with self._database.transaction() as transaction:
-                for name in self._staging_tables(transaction):
-                    transaction.run(f"DROP TABLE IF EXISTS {self._qualified(name)}")
+                self._staging.drop_all(transaction)
                 # In this order: who committed before its staging was dropped is seen.
                 self._last = last = self._ledger.last(transaction)
                 there = self._existing(transaction, self._table.name)
@@ -110,36 +109,22 @@ class TableTarget:
             if error.is_locked:
                 raise self._ledger.held() from error
             raise
-        if last is not None and last.records and there is None:
+        if last is not None and there is None:
             raise WarehouseError(
                 f"Table {self._table} is missing, and the {self._ledger.name} of its schema says "
-                f"that load {last.number} has committed records there. Restore the table, or "
-                "load into another one."
+                f"that load {last.number} was committed there. Restore the table, or load into "
+                "another one."
             )
         return last
 
     def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
         number = last.number + 1 if last else 1
-        name = f"{self._staging_prefix}{uuid.uuid4().hex[:16]}"
-        with steps.step("plan the read"), translated("plan the read"):
-            arriving = incoming.read()
-            columns = columns_of(arriving.frame.schema)
-            self._check_fit(self._table.name, columns)
-            if incoming.decoding.dead_letters:
-                self._check_fit(self._table.dead_letters, columns_of(arriving.letters().schema))
-        with steps.step("write"), self._staging(f"stage load {number}", name):
-            self._write(arriving.frame, columns, name)
-        with steps.step("check"), self._staging("count what was staged", name):
-            staged = self._tally(name, arriving.frame.schema)
-        self._parts = [
-            _Part(self._table.name, name, arriving.frame.schema, columns, staged.records)
-        ]
-        letters = Tally(0, 0)
-        if arriving.dead():
-            with steps.step("dead letters"), self._staging("stage dead letters", name):
-                letters = self._keep_apart(arriving.letters(), name + _DEAD)
-        arriving.check(staged.with_others(letters))
+        arriving, columns = self._plan(incoming, steps)
+        name = self._staging.new_name()
+        self._parts = self._staging.stage(arriving, columns, name, steps)
+        arriving.check(tally_of_parts(self._parts))
         source = incoming.source
+        records, dead_letters = self._counts()
         return Staged(
             Commit(
                 number,
@@ -147,35 +132,89 @@ class TableTarget:
                 source.topic_id,
                 tuple(r for r in source.ranges if r.count),
                 {r.topic_partition.partition: r.end for r in source.ranges},
-                staged.records,
+                records,
                 (),
-                dead_letters=letters.records,
+                dead_letters=dead_letters,
             )
         )
 
-    def _keep_apart(self, letters: DataFrame, staging: str) -> Tally:
-        # A reason may quote what is wrong, and texts of the database hold no character 0.
-        letters = letters.withColumn("reason", F.translate("reason", "\0", "\ufffd"))
-        columns = columns_of(letters.schema)
-        self._write(letters, columns, staging)
-        tally = self._tally(staging, letters.schema)
-        self._parts.append(
-            _Part(self._table.dead_letters, staging, letters.schema, columns, tally.records)
-        )
-        return tally
+    def _plan(self, incoming: Incoming, steps: Steps) -> tuple[Arriving, tuple[TableColumn, ...]]:
+        """What is to be read, as columns that the table takes; nothing is read yet."""
+        with steps.step("plan the read"), translated("plan the read"):
+            arriving = incoming.read()
+            columns = columns_of(arriving.frame.schema)
+            self._check_fit(self._table.name, columns)
+            if incoming.decoding.dead_letters:
+                self._check_fit(self._table.dead_letters, columns_of(arriving.letters().schema))
+        return arriving, columns
+
+    def _counts(self) -> tuple[int, int]:
+        """Records and dead letters that are staged."""
+        records, *letters = (part.tally.records for part in self._parts)
+        return records, sum(letters)
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
         if staged is not None:
-            frames = [self._read(each.staging, each.schema, *_ROWS) for each in self._parts]
-        else:
-            with self._database.transaction() as transaction:
-                names = [
-                    name
-                    for name in (self._table.name, self._table.dead_letters)
-                    if self._existing(transaction, name) is not None
-                ]
-            frames = [self._known(name) for name in names]
-        return reduce(DataFrame.unionByName, frames)
+            return self._staging.rows(self._parts, ROWS.names)
+        return reduce(DataFrame.unionByName, map(self._known, self._names()))
+
+    def _known(self, name: str) -> DataFrame:
+        """The rows of a table of records, as far as they say which record each of them is."""
+        found = frames.read(self._spark, self._database, name)
+        # A table that was there before the first load may have wider numbers.
+        return found.select(*(F.col(each.name).cast(each.dataType) for each in ROWS.fields))
+
+    def _names(self) -> list[str]:
+        """The table, and that of its dead letters if there is one; UnknownRowsError."""
+        with self._database.transaction() as transaction:
+            names = (self._table.name, self._table.dead_letters)
+            found = {name: self._existing(transaction, name) for name in names}
+        there = {name: columns for name, columns in found.items() if columns is not None}
+        for name, columns in there.items():
+            check_known(columns, table=self._qualified(name))
+        return [*there]
+
+    def loads(self) -> Loads:
+        return self._ledger.loads()
+
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+        names = self._names()
+        with translated(f"look for records in {self._table}"):
+            tallies = [tally_of(self._known(name).where(inside(ranges))) for name in names]
+        records, letters = (*tallies, NONE)[:2]
+        return Replaced(records.records, letters.records, records.with_others(letters))
+
+    def plan_again(
+        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
+    ) -> TableAgain:
+        arriving, columns = self._plan(incoming, steps)
+        with self._database.transaction() as transaction:
+            existing = self._existing(transaction, self._table.name) or {}
+        read = {column.name for column in columns}
+        left_out = tuple(name for name in existing if name not in read)
+        return TableAgain(self, arriving, columns, last, window, before, steps, left_out)
+
+    def stage_again(self, again: TableAgain) -> Restaged:
+        """The commit that would put the window in place."""
+        name, window, arriving = self._staging.new_name(), again.window, again.arriving
+        self._again = again
+        self._parts = self._staging.stage(arriving, again.columns, name, again.steps)
+        arriving.check_staged(tally_of_parts(self._parts))
+        if not window.all_read(arriving.tally(), again.before.tally):
+            topic = arriving.incoming.config.topic
+            with translated(f"compare what is staged with {self._table}"):
+                read = self._staging.rows(self._parts, ROWS.names)
+                check_all_read(topic, self.rows(), read, window)
+        records, dead_letters = self._counts()
+        commit = replace(
+            again.last,
+            number=again.last.number + 1,
+            staging=name,
+            ranges=(),
+            records=records,
+            dead_letters=dead_letters,
+        )
+        return Restaged(commit, records, dead_letters)
 
     def prepare(self, commit: Commit) -> None:
         """Nothing: all that is left is one transaction."""
@@ -183,7 +222,11 @@ class TableTarget:
     def commit(self, commit: Commit) -> None:
         try:
             with self._database.transaction() as transaction:
-                self._ledger.enter(transaction, commit, self._last)
+                again = self._again
+                ranges = () if again is None else again.window.ranges
+                self._ledger.enter(transaction, commit, self._last, ranges)
+                if again is not None:
+                    self._clear(transaction, again)
                 for part in self._parts:
                     self._move(transaction, part)
         except DatabaseUnavailableError:
@@ -203,7 +246,18 @@ class TableTarget:
     def rewrite(self, last: Commit) -> Commit | None:
         return None
 
-    def _move(self, transaction: Transaction, part: _Part) -> None:
+    def _clear(self, transaction: Transaction, again: TableAgain) -> None:
+        """Delete the rows that give way."""
+        before = again.before
+        for name, expected in (
+            (self._table.name, before.records),
+            (self._table.dead_letters, before.dead_letters),
+        ):
+            if self._existing(transaction, name) is not None:
+                table = self._qualified(name)
+                delete_rows(transaction, again.window.ranges, table=table, expected=expected)
+
+    def _move(self, transaction: Transaction, part: Part) -> None:
         """Staged records into their table, which is made if it is not there."""
         table, staging = self._qualified(part.table), self._qualified(part.staging)
         existing = self._existing(transaction, part.table)
@@ -214,10 +268,10 @@ class TableTarget:
         moved = transaction.run(
             insert_staged(part.columns, existing or {}, table=table, staging=staging)
         )
-        if moved != part.records:
+        if moved != part.tally.records:
             raise DataLossError(
-                f"Expected {part.records:,} records, which were staged for {table}, but it took "
-                f"{moved:,}; nothing was committed. Does the table have a trigger, a rule or "
+                f"Expected {part.tally.records:,} records, which were staged for {table}, but it "
+                f"took {moved:,}; nothing was committed. Does the table have a trigger, a rule or "
                 "policies that leave rows out?"
             )
         transaction.run(f"DROP TABLE {staging}")
@@ -248,70 +302,10 @@ class TableTarget:
         )
         return {column: Existing(kind, needed) for column, kind, needed in found}
 
-    # -- staging --------------------------------------------------------------------------
-
-    @property
-    def _staging_prefix(self) -> str:
-        """Of the table's own; a name of 63 bytes leaves no room for the table's."""
-        return f"logbus_staging_{hashlib.sha256(self._table.name.encode()).hexdigest()[:16]}_"
-
-    def _staging_tables(self, transaction: Transaction) -> list[str]:
-        found = transaction.rows(
-            "SELECT tablename::text FROM pg_tables WHERE schemaname = ? AND "
-            "starts_with(tablename, ?) ORDER BY tablename",
-            self._table.schema,
-            self._staging_prefix,
-        )
-        return [name for (name,) in found]
-
-    def _write(self, frame: DataFrame, columns: Sequence[TableColumn], name: str) -> None:
-        staging = self._qualified(name)
-        with self._database.transaction() as transaction:
-            transaction.run(create_staging(columns, table=staging))
-        # Spark's own option for it, numPartitions, hides from the load what passes through.
-        bounded = staged_frame(frame).coalesce(_CONNECTIONS)
-        writer = bounded.write.format("jdbc").options(**self._options)
-        writer.option("dbtable", staging).mode("append").save()
-
-    def _tally(self, name: str, schema: StructType) -> Tally:
-        return tally_of(self._read(name, schema, *TALLIED))
-
-    def _read(self, name: str, schema: StructType, *wanted: str) -> DataFrame:
-        """Columns of what is staged, under the names that they will have."""
-        listed = [
-            F.col(numbered(place)).alias(each.name)
-            for place, each in enumerate(schema.fields)
-            if each.name in wanted
-        ]
-        reader = self._spark.read.format("jdbc").options(**self._options)
-        return reader.option("dbtable", self._qualified(name)).load().select(*listed)
-
-    def _known(self, name: str) -> DataFrame:
-        """The rows of a table of records, as far as they say which record each of them is."""
-        reader = self._spark.read.format("jdbc").options(**self._options)
-        found = reader.option("dbtable", self._qualified(name)).load()
-        # A table that was there before the first load may have wider numbers.
-        return found.select(*(F.col(each).cast(kind) for each, kind in _ROWS.items()))
-
-    def _staging(self, what: str, name: str) -> Any:
-        return translated(f"{what} in {self._qualified(name)} of {self._database.address}")
-
     def _discard(self) -> None:
         """What is staged of a load that is refused; the next one would drop it too."""
-        with suppress(WarehouseError), self._database.transaction() as transaction:
-            for part in self._parts:
-                transaction.run(f"DROP TABLE IF EXISTS {self._qualified(part.staging)}")
-
-    @property
-    def _options(self) -> dict[str, str]:
-        """Spark's, for the same connections."""
-        return {
-            **self._database.properties,
-            "url": self._table.url,
-            "driver": DRIVER,
-            "batchsize": _BATCH_ROWS,
-            "fetchsize": _BATCH_ROWS,
-        }
+        with suppress(WarehouseError):
+            self._staging.drop(self._parts)
 
     def _qualified(self, name: str) -> str:
-        return f"{quoted(self._table.schema)}.{quoted(name)}"
+        return self._database.qualified(name)

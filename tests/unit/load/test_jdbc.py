@@ -33,6 +33,7 @@ from spark_logbus.load.jdbc.columns import (
 )
 from spark_logbus.load.jdbc.config import properties_of
 from spark_logbus.load.jdbc.connection import DatabaseError, DatabaseUnavailableError, error_of
+from spark_logbus.load.jdbc.window import UnknownRowsError, check_known
 
 URL = "jdbc:postgresql://db:5432/warehouse"
 PROJECT = Path(__file__).parents[3]
@@ -176,3 +177,21 @@ def test_states_of_the_database_have_their_remedy(
     assert type(error) is kind
     assert f"{URL} says: no good. " in error.message
     assert remedy in error.message
+
+
+def test_rows_are_known_by_the_columns_that_loads_write() -> None:
+    columns = {
+        "partition": Existing("integer", needed=True),
+        "offset": Existing("numeric", needed=True),
+        "timestamp": Existing("timestamp with time zone", needed=False),
+    }
+    check_known(columns, table="t")
+    for changed, named in (
+        ({"offset": Existing("text", needed=False)}, "column offset is text, expected bigint or"),
+        ({"timestamp": Existing("timestamp without time zone", needed=False)}, "expected timest"),
+    ):
+        with pytest.raises(UnknownRowsError, match=named):
+            check_known({**columns, **changed}, table="t")
+    del columns["partition"]
+    with pytest.raises(UnknownRowsError, match="column partition is none of that name"):
+        check_known(columns, table="t")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jobs.reprocess import main, parse_arguments, report
 from spark_logbus.errors import LogbusError
-from spark_logbus.load import Commit, ReprocessConfig, Reprocessed
+from spark_logbus.load import Commit, JdbcTable, ReprocessConfig, Reprocessed
 from spark_logbus.load.window_rows import Replaced
 from spark_logbus.model import OffsetRange, TopicPartition
 
@@ -58,6 +58,8 @@ def test_the_command_line_wins_over_the_sample_configuration() -> None:
     [
         (["--from", "latest"], "--from latest would load nothing"),
         (["--until", "soon"], "--until: expected"),
+        (["--jdbc-url", "jdbc:postgresql:d"], "No one target is named: give --warehouse, or"),
+        (["--jdbc-properties", "f"], "No one target is named: give --warehouse, or --jdbc-url"),
         (["--topic", "a/b"], "cannot name a topic"),
         (["--avro-schema", "/no/such/file"], "--avro-schema /no/such/file cannot be read"),
         (["--avro-schema", "/dev/null", "--json-schema", "a int"], "values are one or the other"),
@@ -91,7 +93,8 @@ def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["--from", "earliest", "--topic", "t"]) == 1
     shown = capsys.readouterr().out
     assert shown == (
-        "Reprocessing failed: --warehouse is needed, here or as a key of the file of --config.\n"
+        "Reprocessing failed: No one target is named: give --warehouse, or --jdbc-url and "
+        "--jdbc-table, here or as a key of the file of --config.\n"
     )
 
 
@@ -103,9 +106,12 @@ PLAN = Reprocessed(
 )  # fmt: skip
 
 
-def told(done: Reprocessed) -> str:
+FILES = ReprocessConfig(topic="clicks", warehouse="/data", zookeeper="zk", start="earliest")
+
+
+def told(done: Reprocessed, config: ReprocessConfig = FILES) -> str:
     console = Console(file=io.StringIO(), width=200)
-    report(console, done)
+    report(console, config, done)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -134,3 +140,29 @@ def test_a_report_tells_before_and_now() -> None:
     ):  # fmt: skip
         assert part in said
     assert "Nothing of that window of clicks was loaded" in told(replace(PLAN, ranges=()))
+
+
+URL = "jdbc:postgresql://db/w"
+
+
+def test_a_table_in_the_file_is_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGBUS_JDBC_USER", "loader")
+    file = tmp_path / "job.toml"
+    file.write_text(f'[reprocess]\ntopic = "t"\njdbc_url = "{URL}"\njdbc_table = "t"\n')
+    config, _ = parse_arguments(["--config", str(file), "--from", "earliest"])
+    assert config.warehouse == JdbcTable(URL, "t", {"user": "loader"})
+    with pytest.raises(LogbusError, match="--compression: for loads into files, and this one"):
+        parse_arguments(["--config", str(file), "--from", "earliest", "--compression", "zstd"])
+
+
+def test_of_a_table_rows_are_told() -> None:
+    config = replace(FILES, warehouse=JdbcTable(URL, "t"))
+    plan = replace(PLAN, before=Replaced(2_400, 100), columns_added=())
+    said = told(plan, config)
+    assert "2,500 rows of /data/clicks would be replaced.\nNothing was changed; run" in said
+    assert "Null in the window from now on, or of their default: n." in said
+    commit = Commit(4, "4-a", "id", (), {3: 9_000}, 2_499, (), dead_letters=1)
+    done = replace(plan, commit=commit, records=2_499, dead_letters=1, dead_letters_path="d")
+    said = told(done, config)
+    assert "2,500 rows of /data/clicks were replaced by 2,500, 1.0 s (write 0.5)." in said
+    assert "1 records did not decode; they are in d." in said
