@@ -80,6 +80,12 @@ class LoadConfig:
                 f"--compression is {self.compression!r}, expected one of {', '.join(COMPRESSIONS)}."
             )
 
+    @property
+    def elsewhere(self) -> str:
+        """What to load into where the target cannot be gone on with."""
+        into_table = isinstance(self.warehouse, JdbcTable)
+        return "another table" if into_table else "another warehouse directory"
+
     def _refuse_options_of_files(self) -> None:
         given = [OPTIONS[name] for name in self.layout.chosen()]
         given += [

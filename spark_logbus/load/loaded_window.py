@@ -15,6 +15,7 @@ from spark_logbus.client import Admin, Bootstrap, Cluster
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
+from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.planning import (
     Source,
     first_start,
@@ -71,17 +72,17 @@ class Window:
 
 
 def look_up_window(
-    topic: str, zookeeper: str, last: Commit, loads: Loads, *, start: str, until: str | None
+    config: LoadConfig, last: Commit, loads: Loads, *, start: str, until: str | None
 ) -> Window:
     """Ask the brokers for the topic, and where the window is in it.
 
     Raises NotInLogError, DataLossError, ConfigError, and what the client does.
     """
-    now_us = SystemClock().now_us()
-    with Cluster.connect(Bootstrap.from_zookeeper(zookeeper)) as cluster:
+    topic, now_us = config.topic, SystemClock().now_us()
+    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
-        require_same_log(snapshot, topic, last)
+        require_same_log(snapshot, topic, last, elsewhere=config.elsewhere)
         begin = first_start(start)
         starts = _offsets(begin, snapshot, admin, now_us=now_us)
         ends: Mapping[TopicPartition, int] = snapshot.ends()

@@ -58,7 +58,15 @@ def look_up(config: LoadConfig, last: Commit | None) -> Source:
         until: Mapping[TopicPartition, int] = NOTHING
         if config.until is not None:
             until = locate(last_end(config.until), snapshot, admin, now_us=now_us).offsets
-        ranges = plan(snapshot, topic, last, allow_gaps=config.allow_gaps, start=start, until=until)
+        ranges = plan(
+            snapshot,
+            topic,
+            last,
+            allow_gaps=config.allow_gaps,
+            elsewhere=config.elsewhere,
+            start=start,
+            until=until,
+        )
         limits = TriggerLimits(max_records=config.max_records, max_bytes=config.max_bytes)
         if limits.bounded:
             ends = limited_ends({r.topic_partition: r for r in ranges}, limits, splitter(admin))
@@ -118,6 +126,7 @@ def plan(
     last: Commit | None,
     *,
     allow_gaps: bool,
+    elsewhere: str,
     start: Mapping[TopicPartition, int] = NOTHING,
     until: Mapping[TopicPartition, int] = NOTHING,
 ) -> list[OffsetRange]:
@@ -127,7 +136,7 @@ def plan(
     DataLossError when that is not what follows the last commit.
     """
     if last is not None:
-        require_same_log(snapshot, topic, last)
+        require_same_log(snapshot, topic, last, elsewhere=elsewhere)
     ranges = []
     for topic_partition, span in sorted(snapshot.spans.items()):
         if last is None:
@@ -148,18 +157,19 @@ def plan(
     return ranges
 
 
-def require_same_log(snapshot: Snapshot, topic: str, last: Commit) -> None:
-    """DataLossError unless the log is that of which ``last`` has loaded (pure)."""
+def require_same_log(snapshot: Snapshot, topic: str, last: Commit, *, elsewhere: str) -> None:
+    """DataLossError unless the log is that of which ``last`` has loaded (pure). ``elsewhere`` is
+    what to load into then."""
     if last.topic_id != snapshot.topic_ids[topic]:
         raise DataLossError(
             f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
-            "start over. Load it into another warehouse directory."
+            f"start over. Load it into {elsewhere}."
         )
     for topic_partition, span in sorted(snapshot.spans.items()):
         end = last.ends.get(topic_partition.partition, 0)
         if end > span.end:
             raise DataLossError(
                 f"{topic_partition}: load {last.number} ended at offset {end:,}, but the log now "
-                f"ends at {span.end:,}: records that are in the warehouse are gone from the log, "
-                "and their offsets will be given to others. Load into another warehouse directory."
+                f"ends at {span.end:,}: records that were loaded are gone from the log, and "
+                f"their offsets will be given to others. Load into {elsewhere}."
             )

@@ -166,8 +166,7 @@ def run_reprocess(
                     f"committed there. Name what was given to load_warehouse.py as {config.option}."
                 )
             window = look_up_window(
-                config.topic, config.zookeeper, last, target.loads(),
-                start=config.start, until=config.until,
+                load, last, target.loads(), start=config.start, until=config.until
             )  # fmt: skip
             if window.may_lack_moments:
                 with translated(f"look for what is gone from the log in {target.path}"):

@@ -24,6 +24,7 @@ from spark_logbus.offsets.position import PerPartition
 from spark_logbus.offsets.snapshot import Snapshot, Span
 
 ID = "5f0c"
+ELSEWHERE = "another directory"
 
 
 def snapshot(*spans: tuple[int, int]) -> Snapshot:
@@ -52,14 +53,14 @@ def test_a_load_goes_on_where_the_last_ended(
     spans: list[tuple[int, int]], ends: dict[int, int] | None, expected: list[tuple[int, int]]
 ) -> None:
     last = None if ends is None else commit(ends)
-    ranges = plan(snapshot(*spans), "t", last, allow_gaps=False)
+    ranges = plan(snapshot(*spans), "t", last, allow_gaps=False, elsewhere=ELSEWHERE)
     assert [(r.start, r.end) for r in ranges] == expected
 
 
 def test_records_deleted_before_they_were_loaded_are_reported() -> None:
     with pytest.raises(DataLossError, match="starts at 8: the offsets between were not loaded"):
-        plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=False)
-    ranges = plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=True)
+        plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=False, elsewhere=ELSEWHERE)
+    ranges = plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=True, elsewhere=ELSEWHERE)
     assert [(r.start, r.end) for r in ranges] == [(8, 10)]
 
 
@@ -86,7 +87,7 @@ def test_a_load_within_bounds(
 ) -> None:
     last = None if ends is None else commit(ends)
     given = snapshot((0, 10), (0, 5))
-    ranges = plan(given, "t", last, allow_gaps=False, start=start, until=until)
+    ranges = plan(given, "t", last, allow_gaps=False, elsewhere=ELSEWHERE, start=start, until=until)
     assert [(r.start, r.end) for r in ranges] == expected
 
 
@@ -128,12 +129,18 @@ def test_dead_letters_are_nothing_for_earlier_releases() -> None:
 
 def test_a_topic_that_was_created_again_is_refused() -> None:
     with pytest.raises(DataLossError, match="deleted and created again since load 7"):
-        plan(snapshot((0, 10)), "t", commit({0: 6}, topic_id="other"), allow_gaps=True)
+        plan(
+            snapshot((0, 10)),
+            "t",
+            commit({0: 6}, topic_id="other"),
+            allow_gaps=True,
+            elsewhere=ELSEWHERE,
+        )
 
 
 def test_a_log_that_ends_before_the_last_load_is_refused() -> None:
     with pytest.raises(DataLossError, match="now ends at 4"):
-        plan(snapshot((0, 4)), "t", commit({0: 6}), allow_gaps=True)
+        plan(snapshot((0, 4)), "t", commit({0: 6}), allow_gaps=True, elsewhere=ELSEWHERE)
 
 
 def test_a_commit_file_reads_back() -> None:
