@@ -6,11 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_logbus.broker.decided_shares import PartitionShare, decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
-from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.topic_records import Claim, PartitionState, TopicRecord
+from spark_logbus.coordination.topics import MAX_CLAIMS, TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
@@ -20,7 +21,7 @@ from spark_logbus.errors import (
     StorageError,
     UnknownTopicError,
 )
-from spark_logbus.log import LogDirectory, PartitionLog
+from spark_logbus.log import LogDirectory, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
 from spark_logbus.zookeeper import CorruptNodeError
@@ -68,6 +69,14 @@ class Refused:
 
     topic_id: str
     error: StorageError
+
+
+class _Assigned(NamedTuple):
+    """A partition that this broker is to lead, and its state as ZooKeeper has it."""
+
+    topic_partition: TopicPartition
+    record: TopicRecord
+    state: _State
 
 
 class ReplicaManager:
@@ -268,13 +277,15 @@ class ReplicaManager:
         try:
             states = self._states(image.topics.values())
             decided = decided_shares(self._writers.pending().values()) if states else {}
-            for record in image.topics.values():
-                for topic_partition in self._ours(record):
-                    if self._stopping or self._resigned:
-                        return False
-                    state = states.get(topic_partition)
-                    shares = decided.get(topic_partition, ())
-                    done = self._make_leader(topic_partition, record, state, shares) and done
+            assigned = [
+                _Assigned(topic_partition, record, states.get(topic_partition))
+                for record in image.topics.values()
+                for topic_partition in self._ours(record)
+            ]
+            for start in range(0, len(assigned), MAX_CLAIMS):
+                if self._stopping or self._resigned:
+                    return False
+                done = self._take(assigned[start : start + MAX_CLAIMS], decided) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
@@ -318,82 +329,108 @@ class ReplicaManager:
             or led.log.topic_id != record.topic_id
         )
 
-    def _make_leader(
+    def _take(
         self,
-        topic_partition: TopicPartition,
-        record: TopicRecord,
-        state: _State,
-        decided: Sequence[PartitionShare],
+        assigned: Sequence[_Assigned],
+        decided: Mapping[TopicPartition, Sequence[PartitionShare]],
     ) -> bool:
-        """Lead the partition; False when that failed. ``decided`` is what of atomic writes is to
-        be published in it, as far as that is not known to be done. Raises CoordinationError."""
-        led = self._led.get(topic_partition)
-        try:
-            if isinstance(state, CorruptNodeError):
-                raise state
-            partition_log = self._log_of(topic_partition, record, state)
-            if led is not None and led.log is partition_log:
-                return True
-            for each in decided:
-                if each.topic_id == record.topic_id:
-                    partition_log.staging.expect(each.share)
-            state = self._topics.lead(
-                topic_partition,
-                broker_id=self._broker_id,
-                topic_id=record.topic_id,
-                end=partition_log.flushed_end,
-            )
-        except CorruptNodeError as error:  # reported by who met it; the others go on
+        """Lead the partitions, all together; False when that failed for one. ``decided`` is what of
+        atomic writes is to be published, as far as that is not known to be done. Raises
+        CoordinationError."""
+        done = True
+        logs: dict[TopicPartition, PartitionLog] = {}
+        for each, log in zip(assigned, self._logs_of(assigned), strict=True):
+            if isinstance(log, LogbusError):
+                done = self._is_settled(each, log) and done
+                continue
+            led = self._led.get(each.topic_partition)
+            if led is not None and led.log is log:
+                continue
+            for decision in decided.get(each.topic_partition, ()):
+                if decision.topic_id == each.record.topic_id:
+                    log.staging.expect(decision.share)
+            logs[each.topic_partition] = log
+        if not logs:
+            return done
+        states = self._topics.lead_all(
+            [Claim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
+            broker_id=self._broker_id,
+        )
+        for each in assigned:
+            state = states.get(each.topic_partition)
+            if isinstance(state, LogbusError):
+                done = self._is_settled(each, state) and done
+            elif state is not None:
+                led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
+                done = self._serve(each.topic_partition, led) and done
+        return done
+
+    def _is_settled(self, assigned: _Assigned, error: LogbusError) -> bool:
+        """Tell why a partition is not led; False when it is to be tried again. Raises
+        CoordinationError."""
+        topic_partition = assigned.topic_partition
+        if isinstance(error, CorruptNodeError):  # reported by who met it
             logger.debug("Not leading %s: %s", topic_partition, error)
-            return False
-        except CoordinationError:
-            raise
-        except UnknownTopicError as error:
+        elif isinstance(error, UnknownTopicError):
             logger.info("Not taking %s, it was deleted just now: %s", topic_partition, error)
             return True
-        except PartitionOfflineError as error:
-            self._refuse(topic_partition, record, error)
-            return False
-        except LogbusError as error:
+        elif isinstance(error, PartitionOfflineError):
+            self._refuse(topic_partition, assigned.record, error)
+        else:
             logger.error(
                 "Cannot serve %s: %s", topic_partition, error, extra=_about(topic_partition)
             )
-            return False
-        led = LeaderPartition(partition_log, state.leader_epoch)
+        return False
+
+    def _serve(self, topic_partition: TopicPartition, led: LeaderPartition) -> bool:
         with self._changed:
             if self._resigned:
                 return False
             self._led[topic_partition] = led
             self._refused.pop(topic_partition, None)
             before = self._led_before.pop(topic_partition, None)
-        if before is None or before.log is not partition_log:
-            partition_log.add_listener(lambda: self._notify(topic_partition))
+        if before is None or before.log is not led.log:
+            led.log.add_listener(lambda: self._notify(topic_partition))
         logger.info(
             "Leading %s in epoch %d.",
-            topic_partition, state.leader_epoch, extra=_about(topic_partition),
+            topic_partition, led.leader_epoch, extra=_about(topic_partition),
         )  # fmt: skip
         return True
 
-    def _log_of(
-        self, topic_partition: TopicPartition, record: TopicRecord, state: PartitionState | None
-    ) -> PartitionLog:
-        """The partition's log; a new one in the place of one that is refused and given up."""
-        try:
-            return self._logs.ensure(
-                topic_partition,
-                topic_id=record.topic_id,
-                config=record.config,
-                known_end=None if state is None else state.end or 0,
-            )
-        except PartitionOfflineError:
-            if state is None or state.go_on_at is None:
-                raise
-        return self._logs.start_over(
-            topic_partition,
-            topic_id=record.topic_id,
-            config=record.config,
-            base_offset=max(state.go_on_at, state.end or 0),
+    def _logs_of(self, assigned: Sequence[_Assigned]) -> list[PartitionLog | LogbusError]:
+        """The partitions' logs; new ones in the place of those that are refused and given up."""
+        found = self._logs.ensure_all(
+            [
+                WantedLog(
+                    each.topic_partition,
+                    each.record.topic_id,
+                    each.record.config,
+                    each.state.end or 0 if isinstance(each.state, PartitionState) else None,
+                )
+                for each in assigned
+                if not isinstance(each.state, CorruptNodeError)
+            ]
         )
+        return [self._log_or_error(each, found) for each in assigned]
+
+    def _log_or_error(
+        self, assigned: _Assigned, found: Mapping[TopicPartition, PartitionLog | LogbusError]
+    ) -> PartitionLog | LogbusError:
+        state = assigned.state
+        if isinstance(state, CorruptNodeError):
+            return state
+        log = found[assigned.topic_partition]
+        if not isinstance(log, PartitionOfflineError) or state is None or state.go_on_at is None:
+            return log
+        try:
+            return self._logs.start_over(
+                assigned.topic_partition,
+                topic_id=assigned.record.topic_id,
+                config=assigned.record.config,
+                base_offset=max(state.go_on_at, state.end or 0),
+            )
+        except LogbusError as error:
+            return error
 
     def _refuse(
         self, topic_partition: TopicPartition, record: TopicRecord, error: PartitionOfflineError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode
 from spark_logbus.errors import ConfigError, InvalidNameError, UnknownTopicError
-from spark_logbus.model import check_name
+from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.topic_schemas import check_unchanged
 from spark_logbus.zookeeper.nodes import Node
 from spark_logbus.zookeeper.unreadable import foreign_node
@@ -43,6 +43,16 @@ class PartitionState:
     end: int | None = None
     refused: str | None = None
     go_on_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition that a broker is to lead. ``topic_id`` is of the topic that is meant, None: of
+    any; ``end`` is how far the broker's log has come on disk."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None = None
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

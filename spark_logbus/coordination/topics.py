@@ -14,12 +14,14 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import StatePayload, TopicPayload, decode, encode
 from spark_logbus.coordination.topic_records import (
+    Claim,
     PartitionState,
     Reached,
     TopicRecord,
@@ -35,6 +37,7 @@ from spark_logbus.coordination.topic_records import (
 from spark_logbus.errors import (
     CoordinationError,
     InvalidRequestError,
+    LogbusError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -47,6 +50,11 @@ from spark_logbus.zookeeper.unreadable import CorruptNodeError
 from spark_logbus.zookeeper.watches import ChildrenView
 
 logger = logging.getLogger(__name__)
+
+# Partitions that one transaction makes led: with the longest names they take half of what it holds.
+MAX_CLAIMS: Final = 250
+
+Led = PartitionState | UnknownTopicError | CorruptNodeError
 
 
 class TopicRegistry:
@@ -259,33 +267,59 @@ class TopicRegistry:
         topic_id: str | None = None,
         end: int | None = None,
     ) -> PartitionState:
-        """Make ``broker_id`` the leader in a new leader epoch. UnknownTopicError, also when the
-        topic of that name has another id than ``topic_id``; CorruptNodeError, reported, when nobody
-        can say in which epoch the partition is.
+        """Make ``broker_id`` the leader of one partition: see ``lead_all``. Raises what that has in
+        the place of a state."""
+        claim = Claim(topic_partition, topic_id, end)
+        state = self.lead_all([claim], broker_id=broker_id)[topic_partition]
+        if isinstance(state, LogbusError):
+            raise state.again()
+        return state
 
-        ``end`` is how far the leader's log has come on disk. Conditional on the state it read and
-        on the topic's node, so two brokers never get the same epoch and a deleted topic gets no
-        leader.
+    def lead_all(self, claims: Sequence[Claim], *, broker_id: int) -> dict[TopicPartition, Led]:
+        """Make ``broker_id`` the leader of partitions, each in a new leader epoch, in one
+        transaction; of up to ``MAX_CLAIMS``.
+
+        An error in the place of a state costs its own partition only: UnknownTopicError, also when
+        the topic of that name has another id; CorruptNodeError, reported, when nobody can say in
+        which epoch the partition is. Conditional on the states that were read and on the topics'
+        nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """
-        path = paths.partition_state(topic_partition)
-        lost = LostReplies[StatePayload]()
-        what = f"make broker {broker_id} the leader of {topic_partition}"
+        assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
+        what = f"make broker {broker_id} the leader of {claims[0].topic_partition}"
+        if more := len(claims) - 1:
+            what += f" and {more} more partitions"
+        lost = LostReplies[dict[TopicPartition, StatePayload]]()
 
-        def step(deadline: Deadline) -> PartitionState:
-            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
-            node = self._tree.get(path, deadline=deadline)
-            now = None if node is None else self._decode_state(node, path)
-            if now is not None and now in lost:
-                return state_of(now)
-            new = StatePayload(
-                leader=broker_id,
-                leader_epoch=0 if now is None else now.leader_epoch + 1,
-                in_sync=[broker_id],
-                end=_later(end, None if now is None else now.end),
+        def step(deadline: Deadline) -> dict[TopicPartition, Led]:
+            topics = self._topic_nodes(claims, deadline)
+            nodes = self._tree.get_many(
+                [paths.partition_state(each.topic_partition) for each in claims], deadline=deadline
             )
-            with lost.noting(new):
-                self._write_state(what, topic_partition, topic_node, node, new, deadline)
-            return state_of(new)
+            found: dict[TopicPartition, Led] = {}
+            new: dict[TopicPartition, StatePayload] = {}
+            for claim in claims:
+                topic_partition = claim.topic_partition
+                path = paths.partition_state(topic_partition)
+                node = nodes[path]
+                try:
+                    topics[topic_partition.topic].require(claim)
+                    now = None if node is None else self._decode_state(node, path)
+                except (UnknownTopicError, CorruptNodeError) as error:
+                    found[topic_partition] = error
+                    continue
+                if now is not None and any(made.get(topic_partition) == now for made in lost):
+                    found[topic_partition] = state_of(now)
+                    continue
+                new[topic_partition] = StatePayload(
+                    leader=broker_id,
+                    leader_epoch=0 if now is None else now.leader_epoch + 1,
+                    in_sync=[broker_id],
+                    end=_later(claim.end, None if now is None else now.end),
+                )
+            if new:
+                with lost.noting(new):
+                    self._write_states(what, new, topics, nodes, deadline)
+            return found | {each: state_of(payload) for each, payload in new.items()}
 
         return self._tree.repeat(what, step)
 
@@ -294,30 +328,34 @@ class TopicRegistry:
     ) -> None:
         """Note that the broker does not serve the partition, and up to where its log is known to
         have been on disk. UnknownTopicError."""
+        claim = Claim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         what = f"note that {topic_partition} is not served"
 
         def step(deadline: Deadline) -> None:
-            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
+            topics = self._topic_nodes([claim], deadline)
+            topics[topic_partition.topic].require(claim)
             node = self._tree.get(path, deadline=deadline)
             now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._decode_state(node, path)
             new = msgspec.structs.replace(now, refused=why, end=_later(end, now.end))
             if node is None or new != now:
-                self._write_state(what, topic_partition, topic_node, node, new, deadline)
+                self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
 
         self._tree.repeat(what, step)
 
     def give_up(self, topic_partition: TopicPartition, *, topic_id: str, go_on_at: int) -> None:
         """Have the leader replace a log that it refuses by an empty one that starts at
         ``go_on_at``. UnknownTopicError, InvalidRequestError when the partition is not refused."""
+        claim = Claim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         what = f"give up the log of {topic_partition}"
         lost = LostReplies[StatePayload]()
 
         def step(deadline: Deadline) -> None:
-            topic_node = self._alive_partition(topic_partition, topic_id, deadline)
+            topics = self._topic_nodes([claim], deadline)
+            topics[topic_partition.topic].require(claim)
             node = self._tree.get(path, deadline=deadline)
             now = None if node is None else decode(StatePayload, node.data, path=path)
             if now is not None and now in lost:
@@ -335,7 +373,7 @@ class TopicRegistry:
                 )
             new = msgspec.structs.replace(now, go_on_at=go_on_at)
             with lost.noting(new):
-                self._write_state(what, topic_partition, topic_node, node, new, deadline)
+                self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
 
         self._tree.repeat(what, step)
 
@@ -377,45 +415,37 @@ class TopicRegistry:
 
         self._tree.repeat(what, step)
 
-    def _write_state(
+    def _topic_nodes(self, claims: Iterable[Claim], deadline: Deadline) -> dict[str, _TopicNode]:
+        names = dict.fromkeys(each.topic_partition.topic for each in claims)
+        nodes = self._tree.get_many(map(paths.topic, names), deadline=deadline)
+        return {name: _TopicNode.read(name, nodes[paths.topic(name)]) for name in names}
+
+    def _write_states(
         self,
         what: str,
-        topic_partition: TopicPartition,
-        topic: Node,
-        node: Node | None,
-        new: StatePayload,
+        states: Mapping[TopicPartition, StatePayload],
+        topics: Mapping[str, _TopicNode],
+        nodes: Mapping[str, Node | None],
         deadline: Deadline,
     ) -> None:
-        """Put ``new`` in the place of what was read, if its topic is as it was read too."""
-        path = paths.partition_state(topic_partition)
-        write: Operation = Create(path, encode(new))
-        if node is None:
-            self._make_partition(topic_partition, topic, deadline)
-        else:
-            write = SetData(path, encode(new), node.version)
-        self._tree.transact(
-            what,
-            [Check(paths.topic(topic_partition.topic), topic.version), write],
-            deadline=deadline,
-        )
-
-    def _alive_partition(
-        self, topic_partition: TopicPartition, topic_id: str | None, deadline: Deadline
-    ) -> Node:
-        node, payload = self._alive(topic_partition.topic, deadline)
-        if topic_id not in (None, payload.id):
-            raise UnknownTopicError(
-                f"The topic {topic_partition.topic!r} with the id {topic_id} was deleted; the one "
-                "of that name "
-                f"now has the id {payload.id}."
-            )
-        if topic_partition.partition not in payload.partitions:
-            raise UnknownTopicError(
-                f"The topic {topic_partition.topic!r} has {len(payload.partitions)} partitions "
-                "and so no "
-                f"partition {topic_partition.partition}."
-            )
-        return node
+        """Put ``states`` in the place of the ``nodes`` that were read, if their topics are as they
+        were read too, with what is missing above them: of partitions that are new, or of a topic
+        whose node was put back by hand."""
+        writes: list[Operation] = []
+        above: list[str] = []
+        for topic_partition, state in states.items():
+            path = paths.partition_state(topic_partition)
+            node = nodes[path]
+            if node is None:
+                above += [paths.partitions(topic_partition.topic), paths.partition(topic_partition)]
+                writes.append(Create(path, encode(state)))
+            else:
+                writes.append(SetData(path, encode(state), node.version))
+        there = self._tree.get_many(above, deadline=deadline) if above else {}
+        missing = [Create(path) for path, node in there.items() if node is None]
+        names = dict.fromkeys(each.topic for each in states)
+        checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
+        self._tree.transact(what, [*checks, *missing, *writes], deadline=deadline)
 
     def _decode_state(self, node: Node, path: str) -> StatePayload:
         try:
@@ -426,32 +456,10 @@ class TopicRegistry:
         self._unreadable.in_order(path)
         return now
 
-    def _make_partition(
-        self, topic_partition: TopicPartition, topic: Node, deadline: Deadline
-    ) -> None:
-        """With the node above it, which is missing where a topic's node was put back by hand."""
-        missing = [
-            path
-            for path in (paths.partitions(topic_partition.topic), paths.partition(topic_partition))
-            if self._tree.get(path, deadline=deadline) is None
-        ]
-        if missing:
-            self._tree.transact(
-                f"create the node of {topic_partition}",
-                [Check(paths.topic(topic_partition.topic), topic.version), *map(Create, missing)],
-                deadline=deadline,
-            )
-
     # -- help ----------------------------------------------------------------------------
 
     def _alive(self, name: str, deadline: Deadline) -> tuple[Node, TopicPayload]:
-        node = self._tree.get(paths.topic(name), deadline=deadline)
-        if node is None:
-            raise unknown_topic(name)
-        payload = payload_of(name, node)
-        if payload.deleted:
-            raise unknown_topic(name)
-        return node, payload
+        return _TopicNode.read(name, self._tree.get(paths.topic(name), deadline=deadline)).alive()
 
     def _clean_up(self, name: str) -> None:
         try:
@@ -477,6 +485,44 @@ class TopicRegistry:
         operations.append(Delete(path, node.version))
         for part in in_parts(operations):
             self._tree.transact(f"remove the nodes of {name}", part, deadline=deadline)
+
+
+class _TopicNode(NamedTuple):
+    """A topic's node and what is in it: nothing, or the reason why that cannot be read."""
+
+    name: str
+    node: Node | None
+    payload: TopicPayload | CorruptNodeError | None
+
+    @classmethod
+    def read(cls, name: str, node: Node | None) -> _TopicNode:
+        try:
+            return cls(name, node, None if node is None else payload_of(name, node))
+        except CorruptNodeError as error:
+            return cls(name, node, error)
+
+    def alive(self) -> tuple[Node, TopicPayload]:
+        """UnknownTopicError, CorruptNodeError."""
+        if isinstance(self.payload, CorruptNodeError):
+            raise self.payload
+        if self.node is None or self.payload is None or self.payload.deleted:
+            raise unknown_topic(self.name)
+        return self.node, self.payload
+
+    def require(self, claim: Claim) -> None:
+        """UnknownTopicError unless it has the claimed partition; CorruptNodeError."""
+        _, payload = self.alive()
+        if claim.topic_id not in (None, payload.id):
+            raise UnknownTopicError(
+                f"The topic {self.name!r} with the id {claim.topic_id} was deleted; the one of "
+                f"that name now has the id {payload.id}."
+            )
+        partition = claim.topic_partition.partition
+        if partition not in payload.partitions:
+            raise UnknownTopicError(
+                f"The topic {self.name!r} has {len(payload.partitions)} partitions and so no "
+                f"partition {partition}."
+            )
 
 
 def _later(end: int | None, other: int | None) -> int | None:

@@ -8,7 +8,7 @@ moves that. No sockets, no Arrow, no ZooKeeper.
 from spark_logbus.log.compaction.log_compaction import CompactionGroup, CompactionPlan
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.directory import LogDirectory
+from spark_logbus.log.directory import LogDirectory, WantedLog
 from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
@@ -33,5 +33,6 @@ __all__ = [
     "PartitionLog",
     "RecoveryProgress",
     "Staged",
+    "WantedLog",
     "index_cleaned",
 ]

@@ -117,12 +117,29 @@ def take_clean_marker(files: FileSystem, directory: Path) -> bool:
 def write_partition_metadata(
     files: FileSystem, directory: Path, metadata: PartitionMetadata
 ) -> None:
-    lines = [
-        metadata.topic_partition.topic,
-        str(metadata.topic_partition.partition),
-        metadata.topic_id,
-    ]
-    _write(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE, lines)
+    _write(files, directory / names.PARTITION_METADATA, _PARTITION_TITLE, _metadata_lines(metadata))
+
+
+def write_first_files(
+    files: FileSystem, directory: Path, metadata: PartitionMetadata, config: Mapping[str, str]
+) -> None:
+    """The files of a log whose directory is not in its place yet, and so need not be replaced as a
+    whole. Raises OSError; returns once they, and all names in the directory, are on disk."""
+    texts = {
+        names.PARTITION_METADATA: checksummed_file(_PARTITION_TITLE, _metadata_lines(metadata))
+    }
+    if config:
+        texts[names.TOPIC_CONFIG] = checksummed_file(_TOPIC_CONFIG_TITLE, _config_lines(config))
+    for name, text in texts.items():
+        file = files.open(directory / name, create=True)
+        file.pwrite(text, 0)
+        file.sync()
+    files.sync_directory(directory)
+
+
+def _metadata_lines(metadata: PartitionMetadata) -> list[str]:
+    topic_partition = metadata.topic_partition
+    return [topic_partition.topic, str(topic_partition.partition), metadata.topic_id]
 
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMetadata | None:
@@ -135,8 +152,11 @@ def read_partition_metadata(files: FileSystem, directory: Path) -> PartitionMeta
 
 def write_topic_config(files: FileSystem, directory: Path, config: Mapping[str, str]) -> None:
     """Raises StorageError; the old file is then still there, if there was one."""
-    lines = [f"{key} {json.dumps(value)}" for key, value in sorted(config.items())]
-    _write(files, directory / names.TOPIC_CONFIG, _TOPIC_CONFIG_TITLE, lines)
+    _write(files, directory / names.TOPIC_CONFIG, _TOPIC_CONFIG_TITLE, _config_lines(config))
+
+
+def _config_lines(config: Mapping[str, str]) -> list[str]:
+    return [f"{key} {json.dumps(value)}" for key, value in sorted(config.items())]
 
 
 def read_topic_config(files: FileSystem, directory: Path) -> dict[str, str]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,7 @@ from spark_logbus.log.filesystem import (
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.partition_directories import (
+    NewLog,
     PartitionDirectories,
     missing_log,
     too_short_log,
@@ -66,6 +68,17 @@ _OPEN_SEALED_SEGMENTS: Final = 128
 _RECOVERY_THREADS: Final = 4
 _CHECKPOINT_EVERY_S: Final = 30.0
 _MAX_TOPIC_ID_LENGTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLog:
+    """A partition's log as its topic wants it. ``known_end`` is an offset that this topic's log has
+    reached on disk, and None if it is not known to have had a log."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    config: Mapping[str, str]
+    known_end: int | None = None
 
 
 class LogDirectory:
@@ -216,47 +229,90 @@ class LogDirectory:
         config: Mapping[str, str],
         known_end: int | None = None,
     ) -> PartitionLog:
-        """The log of the partition with the topic's configuration; created if need be.
+        """The log of one partition: see ``ensure_all``. Raises what that has in its place."""
+        wanted = WantedLog(topic_partition, topic_id, config, known_end)
+        log = self.ensure_all([wanted])[topic_partition]
+        if isinstance(log, LogbusError):
+            raise log.again() from log.__cause__
+        return log
 
-        From here on retention and compaction may delete from it. A configuration that cannot be
+    def ensure_all(
+        self, wanted: Sequence[WantedLog]
+    ) -> dict[TopicPartition, PartitionLog | LogbusError]:
+        """The logs of partitions with their topics' configurations; created, all together, where
+        need be. An error costs its own partition only, unless the directory is closed:
+        BrokerShuttingDownError.
+
+        From here on retention and compaction may delete from them. A configuration that cannot be
         used takes that back: then it is not known what is to be kept.
 
-        A log of another topic with that name (one that was deleted meanwhile) is set aside.
-        ``known_end`` is an offset that this topic's log has reached on disk, and None if it is
-        not known to have had a log. Raises ConfigError, StorageError, PartitionOfflineError for a
-        log that is there but could not be opened, and LogMissingError for one that is known, by
-        ``known_end`` or the checkpoint, and is not there or ends earlier.
+        A log of another topic with that name (one that was deleted meanwhile) is set aside. The
+        errors are ConfigError, StorageError, PartitionOfflineError for a log that is there but
+        could not be opened, and LogMissingError for one that is known, by its ``known_end`` or the
+        checkpoint, and is not there or ends earlier.
         """
-        check_name("topic", topic_partition.topic)
-        _check_topic_id(topic_id)
-        try:
-            log_config = LogConfig.from_topic_config(config, self._defaults)
-        except ConfigError:
-            self.hold(topic_partition, topic_id=topic_id)
-            raise
+        found: dict[TopicPartition, PartitionLog | LogbusError] = {}
+        configs: dict[TopicPartition, LogConfig] = {}
+        to_create: list[NewLog] = []
         with self._changing:
             self._check_open()
-            self._set_aside_other(topic_partition, topic_id)
-            self._open_again(topic_partition, log_config)
-            log = self._logs.get(topic_partition)
-            if log is None:
-                self._refuse_missing(topic_partition, topic_id, known_end)
-                if self._directories.is_there(topic_partition):
-                    log = self._directories.complete(topic_partition, log_config)
-                else:
-                    log = self._directories.create(
-                        PartitionMetadata(topic_partition, topic_id), log_config
-                    )
-                self._add(log)
-            elif log.flushed_end < (known_end or 0):
-                raise too_short_log(
-                    topic_partition, log.directory, end=log.flushed_end, known_end=known_end or 0
-                )
-            if log.config != log_config:
-                log.configure(log_config)
-            log.release()
-            self._directories.keep_config(log, config)
-            return log
+            for each in wanted:
+                topic_partition = each.topic_partition
+                try:
+                    config = configs[topic_partition] = self._config_of(each)
+                    log = self._log_that_is_there(each, config)
+                except LogbusError as error:
+                    found[topic_partition] = error
+                    continue
+                if log is not None:
+                    found[topic_partition] = log
+                    continue
+                metadata = PartitionMetadata(topic_partition, each.topic_id)
+                to_create.append(NewLog(metadata=metadata, config=config, topic_config=each.config))
+            if to_create:
+                logs = self._directories.create_all(to_create)
+                for new, made in zip(to_create, logs, strict=True):
+                    found[new.metadata.topic_partition] = made
+            for each in wanted:
+                log_or_error = found[each.topic_partition]
+                if isinstance(log_or_error, PartitionLog):
+                    self._take(log_or_error, configs[each.topic_partition], each.config)
+        return found
+
+    def _config_of(self, wanted: WantedLog) -> LogConfig:
+        check_name("topic", wanted.topic_partition.topic)
+        _check_topic_id(wanted.topic_id)
+        try:
+            return LogConfig.from_topic_config(wanted.config, self._defaults)
+        except ConfigError:
+            self.hold(wanted.topic_partition, topic_id=wanted.topic_id)
+            raise
+
+    def _log_that_is_there(self, wanted: WantedLog, config: LogConfig) -> PartitionLog | None:
+        """None where it is to be created."""
+        topic_partition, known_end = wanted.topic_partition, wanted.known_end
+        self._set_aside_other(topic_partition, wanted.topic_id)
+        self._open_again(topic_partition, config)
+        log = self._logs.get(topic_partition)
+        if log is None:
+            self._refuse_missing(topic_partition, wanted.topic_id, known_end)
+            if not self._directories.is_there(topic_partition):
+                return None
+            return self._directories.complete(topic_partition, config)
+        if log.flushed_end < (known_end or 0):
+            raise too_short_log(
+                topic_partition, log.directory, end=log.flushed_end, known_end=known_end or 0
+            )
+        return log
+
+    def _take(
+        self, log: PartitionLog, log_config: LogConfig, topic_config: Mapping[str, str]
+    ) -> None:
+        self._add(log)
+        if log.config != log_config:
+            log.configure(log_config)
+        log.release()
+        self._directories.keep_config(log, topic_config)
 
     def start_over(
         self,
@@ -287,10 +343,15 @@ class LogDirectory:
                 f"; what there is of the old log was moved to {stray}" if stray else "",
             )
             metadata = PartitionMetadata(topic_partition, topic_id)
-            log = self._directories.create(metadata, log_config, base_offset=base_offset)
-            self._add(log)
-            log.release()
-            self._directories.keep_config(log, config)
+            log = self._directories.create(
+                NewLog(
+                    metadata=metadata,
+                    config=log_config,
+                    topic_config=config,
+                    base_offset=base_offset,
+                )
+            )
+            self._take(log, log_config, config)
             return log
 
     def _add(self, log: PartitionLog) -> None:

@@ -10,8 +10,11 @@ reader could notice. So a log that is known to have been there is never made ane
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from spark_logbus.errors import ConfigError, LogbusError, LogMissingError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
@@ -30,6 +33,20 @@ from spark_logbus.log.staging.staging import recover_staged
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+
+# Enough for a disk to sync them together, few enough for the interpreter.
+_PREPARING_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLog:
+    """A log that is to be made. ``config`` is what the topic's own keys make of the defaults."""
+
+    metadata: PartitionMetadata
+    config: LogConfig
+    topic_config: Mapping[str, str]
+    base_offset: int = 0
 
 
 class PartitionDirectories:
@@ -113,32 +130,92 @@ class PartitionDirectories:
         with storage_errors("look for", directory):
             return self._files.exists(directory)
 
-    def create(
-        self, metadata: PartitionMetadata, config: LogConfig, *, base_offset: int = 0
-    ) -> PartitionLog:
-        """A new log whose first offset is ``base_offset``. After a failure it is there as a
-        whole, to be opened, or not at all."""
-        topic_partition = metadata.topic_partition
-        directory = self.directory(topic_partition)
-        preparing = self._path / names.creating_directory(
-            metadata.topic_id, topic_partition.partition
-        )
-        with storage_errors("create", directory):
-            if self._files.exists(preparing):
-                remove_tree(self._files, preparing)
-            self._files.make_directory(preparing)
-            create_segment(
-                self._files,
-                preparing,
-                base_offset=base_offset,
-                index_interval_bytes=config.index_interval_bytes,
+    def create(self, wanted: NewLog) -> PartitionLog:
+        """A new log. After a failure, a StorageError, it is there as a whole, to be opened, or not
+        at all."""
+        (log,) = self.create_all([wanted])
+        if isinstance(log, StorageError):
+            raise log.again() from log.__cause__
+        return log
+
+    def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | StorageError]:
+        """Each of them as ``create`` does, or why there is none.
+
+        Most of the time is the disk's, which makes many syncs at a time last about as soon as one.
+        So they are prepared side by side, and their names are synced together.
+        """
+        if len(wanted) == 1:
+            failures = [self._prepare(wanted[0])]
+        else:
+            with ThreadPoolExecutor(_PREPARING_THREADS, "create-logs") as pool:
+                failures = list(pool.map(self._prepare, wanted))
+        failures = [
+            failure or self._put_in_place(new)
+            for new, failure in zip(wanted, failures, strict=True)
+        ]
+        unsynced: StorageError | None = None
+        try:
+            with storage_errors("create logs in", self._path):
+                self._files.sync_directory(self._path)
+        except StorageError as error:
+            unsynced = error
+        return [
+            failure or unsynced or self._open_new(new)
+            for new, failure in zip(wanted, failures, strict=True)
+        ]
+
+    def _prepare(self, new: NewLog) -> StorageError | None:
+        """Make the log under another name, on disk. Touches nothing else: for any thread."""
+        preparing = self._preparing(new)
+        try:
+            with storage_errors("create", self.directory(new.metadata.topic_partition)):
+                if self._files.exists(preparing):
+                    remove_tree(self._files, preparing)
+                self._files.make_directory(preparing)
+                create_segment(
+                    self._files,
+                    preparing,
+                    base_offset=new.base_offset,
+                    index_interval_bytes=new.config.index_interval_bytes,
+                )
+                # It syncs the directory, and so the name of the segment.
+                checkpoints.write_first_files(
+                    self._files, preparing, new.metadata, new.topic_config
+                )
+        except StorageError as error:
+            return error
+        return None
+
+    def _put_in_place(self, new: NewLog) -> StorageError | None:
+        directory = self.directory(new.metadata.topic_partition)
+        try:
+            with storage_errors("create", directory):
+                self._files.rename(self._preparing(new), directory)
+        except StorageError as error:
+            return error
+        return None
+
+    def _open_new(self, new: NewLog) -> PartitionLog | StorageError:
+        topic_partition, base_offset = new.metadata.topic_partition, new.base_offset
+        empty = LogCheckpoint(topic_partition, new.metadata.topic_id, base_offset, base_offset)
+        try:
+            log = self._recover(
+                self.directory(topic_partition),
+                new.metadata,
+                empty,
+                config=new.config,
+                clean=True,
             )
-            # It syncs the directory, and so the name of the segment.
-            checkpoints.write_partition_metadata(self._files, preparing, metadata)
-            self._files.rename(preparing, directory)
-            self._files.sync_directory(self._path)
-        empty = LogCheckpoint(topic_partition, metadata.topic_id, base_offset, base_offset)
-        return self._recover(directory, metadata, empty, config=config, clean=True)
+        except StorageError as error:
+            return error
+        log.kept_config = dict(new.topic_config)
+        return log
+
+    def _preparing(self, new: NewLog) -> Path:
+        metadata = new.metadata
+        return self._path / names.creating_directory(
+            metadata.topic_id, metadata.topic_partition.partition
+        )
 
     def complete(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
         """Open the log that an earlier ``create`` made before it failed."""

@@ -10,8 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_logbus.coordination.topic_records import PartitionState, Reached, TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.topic_records import (
+    Claim,
+    PartitionState,
+    Reached,
+    TopicRecord,
+)
+from spark_logbus.coordination.topics import MAX_CLAIMS, TopicRegistry
 from spark_logbus.errors import (
     ConfigError,
     InvalidNameError,
@@ -229,12 +234,63 @@ class TestLeaders:
             topics = TopicRegistry(unlucky)
             create(topics, "orders")
             topic_partition = TopicPartition("orders", 0)
-            proxy.lose_reply(MULTI)  # of the partition's node
+            proxy.lose_reply(MULTI)  # of the partition's nodes
             assert topics.lead(topic_partition, broker_id=1).leader_epoch == 0
             proxy.lose_reply(MULTI)
             assert topics.lead(topic_partition, broker_id=1).leader_epoch == 1
             assert topics.states("orders")[0].leader_epoch == 1
             assert proxy.lost == 2
+
+    def test_many_are_led_at_once_and_an_error_costs_only_its_own(
+        self, topics: TopicRegistry, chroot: str
+    ) -> None:
+        record = create(topics, "orders", MAX_CLAIMS)
+        other = create(topics, "clicks")
+        topics.lead(TopicPartition("orders", 1), broker_id=2, end=7)
+        topics.lead(TopicPartition("orders", 2), broker_id=2)
+        put(chroot, "/brokers/topics/orders/partitions/2/state", b"not ours")
+        claims = [
+            *(
+                Claim(TopicPartition("orders", number), record.topic_id, 0)
+                for number in range(MAX_CLAIMS - 3)
+            ),
+            Claim(TopicPartition("clicks", 0), other.topic_id, 5),
+            Claim(TopicPartition("orders", MAX_CLAIMS), record.topic_id),
+            Claim(TopicPartition("gone", 0)),
+        ]
+        led = topics.lead_all(claims, broker_id=1)
+        states = {each: state for each, state in led.items() if isinstance(state, PartitionState)}
+        assert states[TopicPartition("orders", 0)] == PartitionState(1, 0, [1], 0)
+        assert states[TopicPartition("orders", 1)] == PartitionState(1, 1, [1], 7)
+        assert states[TopicPartition("clicks", 0)] == PartitionState(1, 0, [1], 5)
+        assert len(states) == MAX_CLAIMS - 3
+        assert topics.states("orders") == {
+            each.partition: state for each, state in states.items() if each.topic == "orders"
+        }
+        assert isinstance(led[TopicPartition("orders", 2)], CorruptNodeError)
+        assert isinstance(led[TopicPartition("orders", MAX_CLAIMS)], UnknownTopicError)
+        assert isinstance(led[TopicPartition("gone", 0)], UnknownTopicError)
+
+    def test_a_lost_reply_skips_no_epoch_of_many(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str
+    ) -> None:
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
+            topics = TopicRegistry(unlucky)
+            create(topics, "orders", 20)
+            claims = [Claim(TopicPartition("orders", number)) for number in range(20)]
+            topics.lead(claims[7].topic_partition, broker_id=2)
+            proxy.lose_reply(MULTI)
+            topics.lead_all(claims, broker_id=1)
+            assert proxy.lost == 1
+            epochs = {n: state.leader_epoch for n, state in topics.states("orders").items()}
+            assert epochs == {n: int(n == 7) for n in range(20)}
+
+    def test_the_longest_names_fit_into_one_transaction(self, topics: TopicRegistry) -> None:
+        name = "n" * 249
+        create(topics, name, 10_000)
+        claims = [Claim(TopicPartition(name, 9_999 - number)) for number in range(MAX_CLAIMS)]
+        assert len(topics.lead_all(claims, broker_id=1)) == MAX_CLAIMS
+        assert len(topics.states(name)) == MAX_CLAIMS
 
 
 class Snapshots:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import UnknownTopicError
-from spark_logbus.log import LogConfig
+from spark_logbus.log import LogConfig, PartitionLog, WantedLog
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import (
@@ -161,6 +161,33 @@ def test_creation_of_a_partition() -> None:
     for broker, _, _ in every_crash(new_broker, create):
         check_whole(broker, flushed=0)
         assert [log.topic_partition for log in broker.directory.logs()] == [TP]
+
+
+def test_creation_of_several_partitions_at_once() -> None:
+    wanted = [
+        WantedLog(TopicPartition("many", number), TOPIC_ID, {"retention.ms": "5"})
+        for number in range(3)
+    ]
+
+    def create(broker: Broker) -> None:
+        made = broker.directory.ensure_all(wanted)
+        assert {type(log) for log in made.values()} == {PartitionLog}
+
+    for broker, _, _ in every_crash(lambda: broker_with(1), create):
+        check_whole(broker, flushed=0)
+        create(broker)
+        for each in wanted:
+            log = broker.log(each.topic_partition)
+            log.append_as_leader(record_batch(2), leader_epoch=1)
+            log.flush()
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        disk.crash(NOTHING)
+        broker.start()
+        for each in wanted:
+            log = broker.log(each.topic_partition)
+            assert offsets_from(log, 0) == [0]
+            assert log.config.retention_ms == 5
 
 
 def test_removal_of_a_partition() -> None:

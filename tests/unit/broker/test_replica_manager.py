@@ -6,7 +6,7 @@ import errno
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -17,8 +17,8 @@ from spark_logbus.broker import replica_manager as module
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.decisions import WriterState
-from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.topic_records import Claim, PartitionState, TopicRecord
+from spark_logbus.coordination.topics import Led, TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
@@ -53,6 +53,8 @@ class Topics:
         self.asked = threading.Event()
         self.answering = threading.Event()
         self.answering.set()
+        self.readable = threading.Event()
+        self.readable.set()
         self.known: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
 
     def states(self, topic: str) -> dict[int, PartitionState]:
@@ -68,6 +70,7 @@ class Topics:
         self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionState | CorruptNodeError | None]:
         self.looks += 1
+        assert self.readable.wait(30)
         return {
             topic_partition: self.known.get(topic_partition) for topic_partition in topic_partitions
         }
@@ -75,15 +78,28 @@ class Topics:
     def lead(
         self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, end: int
     ) -> PartitionState:
+        claim = Claim(topic_partition, topic_id, end)
+        state = self.lead_all([claim], broker_id=broker_id)[topic_partition]
+        assert isinstance(state, PartitionState)
+        return state
+
+    def lead_all(self, claims: Sequence[Claim], *, broker_id: int) -> dict[TopicPartition, Led]:
         self.asked.set()
         assert self.answering.wait(30)
-        if self.failures:
-            raise self.failures.pop()
-        self.before_lead()
-        self.epochs[topic_partition] = self.epochs.get(topic_partition, -1) + 1
-        state = PartitionState(broker_id, self.epochs[topic_partition], [broker_id], end)
-        self.known[topic_partition] = state
-        return state
+        found: dict[TopicPartition, Led] = {}
+        for claim in claims:
+            if self.failures:
+                failure = self.failures.pop()
+                if not isinstance(failure, UnknownTopicError):
+                    raise failure
+                found[claim.topic_partition] = failure
+                continue
+            self.before_lead()
+            epoch = self.epochs.get(claim.topic_partition, -1) + 1
+            self.epochs[claim.topic_partition] = epoch
+            state = PartitionState(broker_id, epoch, [broker_id], claim.end)
+            found[claim.topic_partition] = self.known[claim.topic_partition] = state
+        return found
 
     def refuse(
         self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
@@ -214,14 +230,14 @@ def test_retention_waits_for_a_zookeeper_that_stands_still(tmp_path: Path) -> No
         logs.clock.advance(10**9)
         logs.restart()
         following = Following(logs)
-        following.topics.answering.clear()
+        following.topics.readable.clear()
         following.tell(config=forever, brokers=(1, 1))
-        wait_until(following.topics.asked.is_set)
+        wait_until(lambda: following.topics.looks)
         found = logs.directory.get(T1)
         assert found is not None
         logs.directory.maintain()
         assert (found.held, found.ends().log_start_offset) == (True, 0)
-        following.topics.answering.set()
+        following.topics.readable.set()
         wait_until(lambda: following.replica_manager.find(T1))
         logs.directory.maintain()
         assert (found.held, found.ends().log_start_offset) == (False, 0)
@@ -466,3 +482,24 @@ def test_a_refused_partition_of_a_deleted_topic_is_forgotten(following: Followin
     wait_until(lambda: following.replica_manager.refused() == {})
     following.tell(NEW)
     wait_until(following.leads)
+
+
+def test_one_partition_that_fails_costs_no_other(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directory = OSFileSystem.make_directory
+
+    def refuse(files: OSFileSystem, path: Path) -> None:
+        if path.name == f"{OLD}-3.creating":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        make_directory(files, path)
+
+    broken = [TopicPartition("t", 3)]
+    others = [TopicPartition("t", number) for number in (0, 1, 2, 4, 5)]
+    monkeypatch.setattr(OSFileSystem, "make_directory", refuse)
+    following.tell(brokers=(1,) * 6)
+    wait_until(lambda: sorted(following.replica_manager.led()) == others)
+    monkeypatch.undo()
+    following.tell(brokers=(1,) * 6)
+    wait_until(lambda: sorted(following.replica_manager.led()) == sorted(others + broken))
+    assert set(following.topics.epochs.values()) == {0}
