@@ -18,6 +18,7 @@ BENCHMARKS = {
     "requests": "what an append request costs the broker, in itself and in the kernel",
     "interference": "latency of appends beside cold, stopped and idle readers, against alone",
     "clients": "producers and consumers, against librdkafka's and Kafka's own in Java",
+    "scaling": "partitions, readers, sizes of logs and brokers: how costs grow, beside Kafka's",
     "load": "a topic loaded into a warehouse, against a Spark job that writes the same rows",
     "mirror": "a topic copied to another cluster, against a consumer and a producer",
     "typed": "topics with a schema in Spark, against ready-made Arrow batches, JSON and Avro",

@@ -49,6 +49,35 @@ transaction.state.log.min.isr=1
 _FLUSH_EACH_APPEND = "log.flush.interval.messages=1\n"
 
 
+class KafkaProcess:
+    """The broker's process, which can be started again on what it keeps. For one thread."""
+
+    def __init__(self, command: Sequence[str], *, port: int, output: Path) -> None:
+        self._command = command
+        self._port = port
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it has not been started"
+        return self._process.pid
+
+    def start(self) -> None:
+        self._process = spawn(self._command, output=self._output)
+        wait_until_ready("Kafka", self._process, port=self._port, output=self._output)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            stop(self._process, STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the process does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 @dataclass(frozen=True)
 class Kafka:
     """A running broker. Thread-safe."""
@@ -59,6 +88,7 @@ class Kafka:
     data: Path
     """Where it keeps its partitions, each in a folder ``<topic>-<number>``."""
     version: str
+    process: KafkaProcess
 
     def create_topic(
         self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
@@ -131,17 +161,18 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
         formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
         _run(command + formatting)
         output = directory / "kafka.out"
-        process = spawn([*command, "kafka.Kafka", str(properties)], output=output)
+        process = KafkaProcess([*command, "kafka.Kafka", str(properties)], port=port, output=output)
         try:
-            wait_until_ready("Kafka", process, port=port, output=output)
+            process.start()
             yield Kafka(
                 bootstrap=f"{HOST}:{port}",
                 connector=connector,
                 data=data,
                 version=_version(server),
+                process=process,
             )
         finally:
-            stop(process, STOP_GRACE_S)
+            process.stop()
 
 
 def _version(jars: Sequence[Path]) -> str:
