@@ -27,16 +27,16 @@ from spark_logbus.load import (
     LoadConfig,
     Loaded,
     Period,
-    Steps,
     run_load,
 )
 from spark_logbus.load.command import (
     NO_TARGET,
     add_table_options,
     add_value_options,
+    in_session,
+    report_apart,
     schema_text,
     target_of,
-    warehouse_session,
 )
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.jdbc import JdbcTable
@@ -237,18 +237,13 @@ def _report_commit(console: Console, config: LoadConfig, loaded: Loaded, commit:
         f"{commit.records:,} records in {where}, {loaded.seconds:.1f} s ({times}).",
         highlight=False,
     )
-    if loaded.without_event_time:
-        console.print(
-            f"{loaded.without_event_time:,} of them have no event time; they are in "
-            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
-            highlight=False,
-        )
-    if commit.dead_letters:
-        console.print(
-            f"{commit.dead_letters:,} records did not decode; they are in "
-            f"{loaded.dead_letters_path}.",
-            highlight=False,
-        )
+    report_apart(
+        console,
+        timeless=loaded.without_event_time,
+        layout=commit.layout,
+        dead_letters=commit.dead_letters,
+        dead_letters_path=loaded.dead_letters_path,
+    )
     if config.hive_table is not None:
         console.print(f"Table {config.hive_table} has them.")
     if config.group is not None:
@@ -259,8 +254,12 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(soft_wrap=True)
     try:
         config, output = parse_arguments(argv)
-        with console.status("start Spark") as status:
-            loaded = _load(config, Steps(lambda step: status.update(f"{config.topic}: {step}")))
+        loaded = in_session(
+            console,
+            f"load {config.topic}",
+            lambda spark, steps: run_load(spark, config, steps),
+            hive=config.hive_table is not None,
+        )
     except LogbusError as error:
         console.print(f"[bold red]The load failed:[/] {escape(str(error))}", highlight=False)
         return 1
@@ -269,15 +268,6 @@ def main(argv: list[str] | None = None) -> int:
     else:
         report(console, config, loaded)
     return output.nothing_new_code if loaded.nothing_new else 0
-
-
-def _load(config: LoadConfig, steps: Steps) -> Loaded:
-    with steps.step("start Spark"):
-        spark = warehouse_session(f"load {config.topic}", hive=config.hive_table is not None)
-    try:
-        return run_load(spark, config, steps)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

@@ -26,14 +26,15 @@ from rich.table import Table
 
 from spark_logbus.config import build, load_toml
 from spark_logbus.errors import ConfigError, LogbusError
-from spark_logbus.load import ReprocessConfig, Reprocessed, Steps, run_reprocess
+from spark_logbus.load import ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.command import (
     NO_TARGET,
     add_table_options,
     add_value_options,
+    in_session,
+    report_apart,
     schema_text,
     target_of,
-    warehouse_session,
 )
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.jdbc import JdbcTable
@@ -192,7 +193,7 @@ def _report_table(console: Console, done: Reprocessed) -> None:
         f"{done.seconds:.1f} s ({_times(done)}).",
         highlight=False,
     )
-    _report_letters(console, done)
+    _report_apart(console, done)
 
 
 def _report_commit(console: Console, done: Reprocessed) -> None:
@@ -204,13 +205,7 @@ def _report_commit(console: Console, done: Reprocessed) -> None:
         f"{done.seconds:.1f} s ({_times(done)}).",
         highlight=False,
     )
-    if done.without_event_time:
-        console.print(
-            f"{done.without_event_time:,} records have no event time; they are in "
-            f"{commit.layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
-            highlight=False,
-        )
-    _report_letters(console, done)
+    _report_apart(console, done)
     if done.hive_table is not None:
         console.print(f"Table {done.hive_table} has them.")
 
@@ -219,20 +214,27 @@ def _times(done: Reprocessed) -> str:
     return ", ".join(f"{step} {seconds:.1f}" for step, seconds in done.steps.items())
 
 
-def _report_letters(console: Console, done: Reprocessed) -> None:
-    if done.dead_letters:
-        console.print(
-            f"{done.dead_letters:,} records did not decode; they are in {done.dead_letters_path}.",
-            highlight=False,
-        )
+def _report_apart(console: Console, done: Reprocessed) -> None:
+    assert done.commit is not None
+    report_apart(
+        console,
+        timeless=done.without_event_time,
+        layout=done.commit.layout,
+        dead_letters=done.dead_letters,
+        dead_letters_path=done.dead_letters_path,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     console = Console(soft_wrap=True)
     try:
         config, as_json = parse_arguments(argv)
-        with console.status("start Spark") as status:
-            done = _reprocess(config, Steps(lambda step: status.update(f"{config.topic}: {step}")))
+        done = in_session(
+            console,
+            f"reprocess {config.topic}",
+            lambda spark, steps: run_reprocess(spark, config, steps),
+            hive=config.hive_table is not None,
+        )
     except LogbusError as error:
         console.print(f"[bold red]Reprocessing failed:[/] {escape(error.message)}", highlight=False)
         return 1
@@ -241,15 +243,6 @@ def main(argv: list[str] | None = None) -> int:
     else:
         report(console, config, done)
     return 0
-
-
-def _reprocess(config: ReprocessConfig, steps: Steps) -> Reprocessed:
-    with steps.step("start Spark"):
-        spark = warehouse_session(f"reprocess {config.topic}", hive=config.hive_table is not None)
-    try:
-        return run_reprocess(spark, config, steps)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

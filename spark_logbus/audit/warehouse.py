@@ -76,7 +76,7 @@ def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
     loads = Loads.from_commits([commit.read_text() for commit in commits])
 
     def read(window_us: int, since_us: int) -> Copy:
-        rows = _rows(path)
+        rows = rows_of(path)
         partitions, offsets = (_numbers(rows.column(name)) for name in ("partition", "offset"))
         times = rows.column("timestamp").combine_chunks().cast(pa.timestamp("us", "UTC"))
         beyond = not_loaded(cluster, topic, loads.ends, window_us=window_us, since_us=since_us)
@@ -98,7 +98,8 @@ def local_warehouse(cluster: Cluster, topic: str, directory: Path) -> Place:
     return Place(str(directory), read)
 
 
-def _rows(path: Path) -> pa.Table:
+def rows_of(path: Path) -> pa.Table:
+    """Partition, offset and timestamp of all records in a topic's directory of a warehouse."""
     # Imported here: who audits no warehouse does without.
     import pyarrow.parquet as pq
     from pyarrow import orc
@@ -112,7 +113,7 @@ def _rows(path: Path) -> pa.Table:
         tables.append(
             pa.table(
                 [
-                    pa.array([named[name]] * table.num_rows).cast(_naive(kind)).cast(kind)
+                    pa.array([named[name]] * table.num_rows).cast(kind)
                     if name in named
                     else table.column(name).cast(kind)
                     for name, kind in zip(_COLUMNS.names, _COLUMNS.types, strict=True)
@@ -124,14 +125,10 @@ def _rows(path: Path) -> pa.Table:
 
 
 def _in_directories(file: Path) -> dict[str, str]:
-    """The columns by which a layout divides, which stand in the names of directories alone."""
+    """The columns by which a layout divides, which stand in the names of directories alone. Of
+    those that are read here a partition or an offset can be one, as whole numbers."""
     pairs = (part.partition("=") for part in file.parts[:-1])
     return {unquote(name): unquote(value) for name, equals, value in pairs if equals}
-
-
-def _naive(kind: pa.DataType) -> pa.DataType:
-    """The type of a text without a time zone, which loads write in UTC."""
-    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
 def _files(path: Path) -> list[Path]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.commits import DEAD_LETTERS
 from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
+from spark_logbus.load.layout import Layout
+from spark_logbus.load.steps import Steps
+
+T = TypeVar("T")
 
 
 def add_table_options(group: argparse._ArgumentGroup) -> None:
@@ -81,3 +87,34 @@ def warehouse_session(name: str, *, hive: bool = False) -> SparkSession:
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     )
     return (builder.enableHiveSupport() if hive else builder).getOrCreate()
+
+
+def in_session(
+    console: Console, name: str, work: Callable[[SparkSession, Steps], T], *, hive: bool
+) -> T:
+    """The outcome of ``work``, in a session of its own, with each step shown as it passes."""
+    with console.status("start Spark") as status:
+        steps = Steps(lambda step: status.update(f"{name}: {step}"))
+        with steps.step("start Spark"):
+            spark = warehouse_session(name, hive=hive)
+        try:
+            return work(spark, steps)
+        finally:
+            spark.stop()
+
+
+def report_apart(
+    console: Console, *, timeless: int, layout: Layout, dead_letters: int, dead_letters_path: str
+) -> None:
+    """Where the records are that have no event time, and those that did not decode."""
+    if timeless:
+        console.print(
+            f"{timeless:,} records have no event time; they are in "
+            f"{layout.period_columns[0]}=__HIVE_DEFAULT_PARTITION__.",
+            highlight=False,
+        )
+    if dead_letters:
+        console.print(
+            f"{dead_letters:,} records did not decode; they are in {dead_letters_path}.",
+            highlight=False,
+        )

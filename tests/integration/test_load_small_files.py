@@ -25,6 +25,7 @@ from tests.servers.spark import Logbus
 pytestmark = pytest.mark.spark
 
 BY_CODE = LayoutChoice(period=Period.NONE, columns=("code",), format=FileFormat.ORC)
+BY_PARTITION = LayoutChoice(period=Period.NONE, columns=("partition",))
 UNDIVIDED = LayoutChoice(period=Period.NONE)
 
 
@@ -58,9 +59,10 @@ class Job(LoadedDirectory):
     params=[
         LayoutChoice(),
         pytest.param(BY_CODE, marks=pytest.mark.long),
+        pytest.param(BY_PARTITION, marks=pytest.mark.long),
         pytest.param(UNDIVIDED, marks=pytest.mark.long),
     ],
-    ids=["day", "column", "none"],
+    ids=["day", "column", "partition", "none"],
 )
 def job(spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest) -> Job:
     return Job(spark, logbus, tmp_path, request.param)
@@ -74,7 +76,7 @@ def test_small_files_become_one(job: Job) -> None:
     assert (loaded.files_replaced, len(job.files)) == (0, 3)
     loaded = job.load(3, compact=4)
     assert (loaded.files_replaced, loaded.files_rewritten) == (4, 1)
-    assert job.files == [{"day": "date=1970-01-01", "column": "code=007", "none": "."}[kind(job)]]
+    assert job.files == [DIRECTORIES[kind(job)]]
     assert job.numbers() == [0, 1, 2, 3]
     assert job.load(compact=2).nothing_new
     job.load(4)
@@ -82,9 +84,18 @@ def test_small_files_become_one(job: Job) -> None:
     assert job.left_over == []
 
 
+DIRECTORIES = {
+    "date": "date=1970-01-01",
+    "code": "code=007",
+    "partition": "partition=0",
+    "none": ".",
+}
+
+
 def kind(job: Job) -> str:
+    """By what the directories are named."""
     names = {path.name.partition("=")[0] for path in job.directory.iterdir() if path.is_dir()}
-    return "day" if "date" in names else "column" if "code" in names else "none"
+    return next((each for each in DIRECTORIES if each in names), "none")
 
 
 @pytest.mark.parametrize(
