@@ -10,16 +10,14 @@ from contextlib import ExitStack
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.baselines import Discard
-from bench.harness import Contender, cluster, in_turn, print_ratios, spark_session
+from bench.harness import Contender, cluster, print_ratios, spark_session, timed_in_turn
 from bench.peers import PeerUnavailableError
 from bench.peers.kafka import Kafka, kafka
+from bench.peers.tuning import TUNED_SINK
 from spark_logbus.client import Admin, Bootstrap, Cluster
 
 TARGETS = {"exactly once": 0.70, "at least once": 0.80}
 TOPIC = "bench"
-# What people set for throughput. With Kafka's defaults, and a flush for each of its small appends,
-# a write takes minutes.
-TUNED = {"kafka.batch.size": str(1 << 20), "kafka.linger.ms": "20"}
 
 
 def main() -> None:
@@ -69,8 +67,10 @@ def main() -> None:
         ]
         if peer is not None:
             server = {"kafka.bootstrap.servers": peer.bootstrap, "topic": TOPIC}
-            contenders.append(Contender("Kafka, tuned", _write(rows, "kafka", **server, **TUNED)))
-        took = in_turn(contenders, rounds=arguments.rounds)
+            contenders.append(
+                Contender("Kafka, tuned", _write(rows, "kafka", **server, **TUNED_SINK))
+            )
+        took = timed_in_turn(contenders, rounds=arguments.rounds)
         print_ratios(
             f"Write {arguments.records:,} records of {arguments.value_bytes} bytes, flushed",
             took,

@@ -23,7 +23,7 @@ import fastavro
 import pyarrow as pa
 from rich.table import Table
 
-from bench.harness import Contender, Round, console, in_turn
+from bench.harness import Contender, Round, console, timed_in_turn
 from spark_logbus.schemas.columns.decoder import Decoder
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.evolution import Resolver
@@ -247,7 +247,7 @@ def main() -> int:
         if shape.chosen:
             contenders.insert(1, Contender(chosen, work.decode_chosen))
             compared.insert(1, (chosen, "read by loop"))
-        took = in_turn(contenders, rounds=arguments.rounds)
+        took = timed_in_turn(contenders, rounds=arguments.rounds)
         for kind, loop in compared:
             add_row(table, shape.name, kind, took[kind], took[loop], arguments.records)
     console.print(table)

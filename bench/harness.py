@@ -1,4 +1,4 @@
-"""What the benchmarks share: a cluster, a Spark session, rounds in turn, a table of ratios.
+"""What the benchmarks share: a cluster, a Spark session, timed rounds, a table of ratios.
 
 A figure counts only against the baseline that ran in turn with it: the machines are noisy, so
 the ratio of each round is taken, and the median of these is what to quote.
@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from bench.rounds import in_turn
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.local.java import ensure_java_home
 
@@ -98,20 +99,15 @@ class Round(NamedTuple):
     """Of all processes of this machine; other work on it counts too. NaN where it is not told."""
 
 
-def in_turn(
-    contenders: Sequence[Contender], *, rounds: int, back_and_forth: bool = False
-) -> dict[str, list[Round]]:
-    """Each contender in each round, after one round that does not count; with ``back_and_forth``
-    every second round in reverse order."""
-    took: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
-    for number in range(rounds + 1):
-        for contender in reversed(contenders) if back_and_forth and number % 2 else contenders:
-            started, cpu_started = time.perf_counter(), _cpu_seconds()
-            contender.work()
-            seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu_started
-            if number:
-                took[contender.name].append(Round(seconds, cpu_seconds))
-    return took
+def timed_in_turn(contenders: Sequence[Contender], *, rounds: int) -> dict[str, list[Round]]:
+    """The times of the contenders' work, in turn as ``bench.rounds`` has it."""
+
+    def measure(contender: Contender, _: bool) -> Round:
+        started, cpu_started = time.perf_counter(), _cpu_seconds()
+        contender.work()
+        return Round(time.perf_counter() - started, _cpu_seconds() - cpu_started)
+
+    return in_turn(contenders, measure, rounds=rounds)
 
 
 def _cpu_seconds() -> float:

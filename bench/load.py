@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from bench.harness import Contender, cluster, console, in_turn, print_ratios, spark_session
+from bench.harness import Contender, cluster, console, print_ratios, spark_session, timed_in_turn
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.load import LoadConfig, Loaded, run_load
 
@@ -57,7 +57,7 @@ def main() -> None:
         rows = directory / "rows"
         first = load_into(rows).commit
         files = 0 if first is None else len(first.files)
-        took = in_turn(
+        took = timed_in_turn(
             [
                 Contender(
                     "Spark, from Parquet",
@@ -66,7 +66,6 @@ def main() -> None:
                 Contender("run_load", load),
             ],
             rounds=arguments.rounds,
-            back_and_forth=True,
         )
     print_ratios(
         f"Write {records:,} records of {arguments.value_bytes} bytes in {files:,} Parquet files",

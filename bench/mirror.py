@@ -9,7 +9,7 @@ import os
 
 import pyarrow as pa
 
-from bench.harness import Contender, cluster, in_turn, print_ratios
+from bench.harness import Contender, cluster, print_ratios, timed_in_turn
 from spark_logbus.client import Admin, Cluster, Consumer, Producer, ProducerConfig
 from spark_logbus.mirror import Listener, MirrorConfig, Renaming, open_mirror, run_mirror
 from spark_logbus.selection import Topics
@@ -51,7 +51,7 @@ def main() -> None:
             _copy(from_, to, name, arguments.records)
             Admin(to).delete_topic(name)
 
-        took = in_turn(
+        took = timed_in_turn(
             [Contender("consumer, producer", copy), Contender("mirror", mirror)],
             rounds=arguments.rounds,
         )

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.baselines import ALL_COLUMNS, ReadyMade
-from bench.harness import Contender, cluster, console, in_turn, print_ratios, spark_session
+from bench.harness import Contender, cluster, console, print_ratios, spark_session, timed_in_turn
 from spark_logbus.client import Admin, Bootstrap, Cluster, Producer
 
 TARGET = 0.85
@@ -84,7 +84,7 @@ def compare(
             reader = reader.option("subscribePattern", pattern)
             drain((reader.schema(schema) if schema else reader).load())
 
-        took = in_turn(
+        took = timed_in_turn(
             [Contender("ready-made Arrow", ready_made), Contender("logbus", logbus)], rounds=rounds
         )
         print_ratios(

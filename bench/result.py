@@ -1,35 +1,70 @@
-"""Results of rows: raw ones as CSV, and a table of medians and ratios."""
+"""Results of rows: medians and ratios of the rounds, and a table of them."""
 
 from __future__ import annotations
 
-import csv
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
 from bench.harness import console
-from bench.stream.contenders import LOGBUS
+
+LOGBUS: Final = "logbus"
 
 _SIDE_BY_SIDE = 4  # contenders, at most
 
 Metrics = dict[str, float]
-"""What one contender showed in one round, by the metric's name; smaller is better."""
+"""What one contender showed in one round, by the metric's name."""
+
+Rounds = Mapping[str, Sequence[Metrics]]
+"""For each contender its metrics of each round."""
+
+
+class Spread(NamedTuple):
+    """Of the rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    def __str__(self) -> str:
+        return f"{figure(self.median)} ({figure(self.lowest)}-{figure(self.highest)})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def figure(value: float) -> str:
+    """With two or more digits that count."""
+    decimals = 3 if abs(value) < 0.1 else 2 if abs(value) < 10 else 0
+    return f"{value:,.{decimals}f}"
+
+
+def median(rounds: Sequence[Metrics], metric: str) -> float | None:
+    """None if no round has the metric."""
+    found = [one[metric] for one in rounds if metric in one]
+    return statistics.median(found) if found else None
+
+
+def ratios(theirs: Sequence[Metrics], own: Sequence[Metrics], metric: str) -> list[float]:
+    """For each round what the one took divided by what the other took: above 1, ``own`` is
+    faster."""
+    return [one[metric] / other[metric] for one, other in zip(theirs, own, strict=True)]
 
 
 @dataclass(frozen=True)
 class Result:
-    """Rounds of one row: for each contender its metrics of each round."""
+    """Rounds of one row."""
 
     row: str
     title: str
     unit: str
     rounds: dict[str, list[Metrics]]
     compared: Sequence[str]
-    """The metrics that ratios are shown of."""
+    """The metrics that ratios are shown of; smaller is better."""
     own: str = LOGBUS
     """The contender that ratios are relative to; above 1, it is faster than the other."""
 
@@ -60,55 +95,27 @@ class Result:
             column.justify = "right"
         for metric in self.rounds[own][0]:
             medians = [_median(rounds, metric) for rounds in self.rounds.values()]
-            ratios = [
-                _shown_ratios(self.ratios(name, metric))
+            shown = [
+                shown_ratios(self.ratios(name, metric))
                 if metric in self.compared and metric in self.rounds[name][0]
                 else ""
                 for name in others
             ]
-            table.add_row(metric, *medians, *ratios)
+            table.add_row(metric, *medians, *shown)
         console.print(table)
 
     def ratios(self, other: str, metric: str) -> list[float]:
         """For each round, what ``other`` took divided by what ``own`` took."""
-        pairs = zip(self.rounds[other], self.rounds[self.own], strict=True)
-        return [base[metric] / one[metric] for base, one in pairs]
+        return ratios(self.rounds[other], self.rounds[self.own], metric)
 
 
-class Csv:
-    """A file with a line for each value: row, contender, round, metric, value."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("w", newline="")
-        self._writer = None if self._file is None else csv.writer(self._file)
-        if self._writer is not None:
-            self._writer.writerow(("row", "contender", "round", "metric", "value"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def add(self, result: Result) -> None:
-        if self._writer is None or self._file is None:
-            return
-        for contender, rounds in result.rounds.items():
-            for number, metrics in enumerate(rounds, 1):
-                for metric, value in metrics.items():
-                    self._writer.writerow((result.row, contender, number, metric, round(value, 4)))
-        self._file.flush()
+def _median(rounds: Sequence[Metrics], metric: str) -> str:
+    found = median(rounds, metric)
+    if found is None:
+        return ""
+    return f"{found:.2f}" if found < 10 else f"{found:,.0f}"
 
 
-def _median(rounds: list[Metrics], metric: str) -> str:
-    found = [one[metric] for one in rounds if metric in one]
-    return _shown(statistics.median(found)) if found else ""
-
-
-def _shown(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
-
-
-def _shown_ratios(ratios: list[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+def shown_ratios(found: Sequence[float]) -> str:
+    """The median, with the lowest and the highest of the rounds."""
+    return f"{statistics.median(found):.2f} ({min(found):.2f}-{max(found):.2f})"

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition, libversion, version
 
-from bench.clients.work import Done, Work
+from bench.clients.work import Done, Work, checked, tail
 from bench.clients.worker import timed
 
 _FLUSH_S = 120.0
@@ -98,24 +98,34 @@ def send_each(work: Work) -> Done:
 
 
 def consume(work: Work) -> Done:
+    """Tuned."""
+    return _consume(work, CONSUMER_TUNED)
+
+
+def consume_by_default(work: Work) -> Done:
+    return _consume(work, {})
+
+
+def _consume(work: Work, settings: Mapping[str, Any]) -> Done:
+    measure = tail if work.checksummed else len
     consumer = Consumer(
-        {**CONSUMER_TUNED, "bootstrap.servers": work.address, "group.id": "bench",
+        {**settings, "bootstrap.servers": work.address, "group.id": "bench",
          "enable.auto.commit": False}
     )  # fmt: skip
     try:
         numbers = consumer.list_topics(work.topic, timeout=SILENCE_S).topics[work.topic].partitions
         consumer.assign([TopicPartition(work.topic, number, 0) for number in numbers])
-        count = value_bytes = 0
+        count = total = 0
 
         def take(limit: int) -> None:
-            nonlocal count, value_bytes
+            nonlocal count, total
             messages = consumer.consume(limit, timeout=SILENCE_S)
             if not messages:
                 raise SystemExit(f"No more records within {SILENCE_S:.0f} s after {count:,}.")
             for message in messages:
                 if message.error():
                     raise SystemExit(f"Kafka's consumer: {message.error()}.")
-                value_bytes += len(message.value())
+                total += measure(message.value())
                 count += 1
 
         def read() -> None:
@@ -126,7 +136,4 @@ def consume(work: Work) -> Done:
         took = timed(read)
     finally:
         consumer.close()
-    expected = work.records * work.value_bytes
-    if value_bytes != expected:
-        raise SystemExit(f"Expected {expected:,} bytes of values, read {value_bytes:,}.")
-    return Done(count - 1, 1, *took)
+    return Done(count - 1, 1, *took, checksum=checked(work, total))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from bench.clients.rows import IN_BATCH, LIBRDKAFKA, LOGBUS, TIME
+from bench.clients.rows import IN_BATCH, LIBRDKAFKA, TIME
 from bench.harness import console
-from bench.stream.results import Metrics, Result
+from bench.result import LOGBUS, Metrics, Result
 
 
 class Lines:

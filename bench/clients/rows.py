@@ -13,10 +13,10 @@ from bench.clients.work import Work
 from bench.clients.worker import run
 from bench.memory import claim_memory
 from bench.peers.kafka_tools import KafkaTools
-from bench.stream.measuring import in_turn
-from bench.stream.results import Metrics, Result
+from bench.result import LOGBUS, Metrics, Result
+from bench.rounds import in_turn
 
-LOGBUS, LIBRDKAFKA, JAVA = "logbus", "librdkafka", "Kafka's Java"
+LIBRDKAFKA, JAVA = "librdkafka", "Kafka's Java"
 TIME = "µs a record"
 _CLAIMED_BYTES: Final = 2 << 30  # page cache and buffers of the largest row
 IN_BATCH, BATCH_BYTES = "records a record batch", "bytes a record batch"

@@ -37,6 +37,8 @@ class Work:
     flushed: bool = False
     warm_up: int = 10_000
     """Records that are sent before the clock starts."""
+    checksummed: bool = False
+    """Consumers add up the ``tail`` of each value; else they count bytes."""
 
     def values(self, count: int) -> Iterator[bytes]:
         different = [b"%0*d" % (self.value_bytes, number) for number in range(VALUES)]
@@ -78,3 +80,14 @@ class Done:
             shown["p50, µs"] = 1e6 * statistics.median(self.waits_s)
             shown["p99, µs"] = 1e6 * statistics.quantiles(self.waits_s, n=100)[98]
         return shown
+
+
+def checked(work: Work, total: int) -> int | None:
+    """The checksum if ``total`` is one, for who knows what it must be; else it is the bytes of all
+    values, and SystemExit is raised if they are not those that were sent."""
+    if work.checksummed:
+        return total % CHECKSUMS
+    expected = work.records * work.value_bytes
+    if total != expected:
+        raise SystemExit(f"Expected {expected:,} bytes of values, read {total:,}.")
+    return None

@@ -22,10 +22,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 600.0
 
 
-def run(work: Work, *, module: str | None = None, deadline_s: float = _DEADLINE_S) -> Done:
-    """Do it in a process of its own, by a function of ``module``; none is the client's."""
+def run(work: Work, *, deadline_s: float = _DEADLINE_S) -> Done:
+    """Do it in a process of its own."""
     ended = subprocess.run(
-        [sys.executable, "-m", "bench.clients.worker", module or _MODULES[work.system]],
+        [sys.executable, "-m", "bench.clients.worker", _MODULES[work.system]],
         input=work.to_json(),
         stdout=subprocess.PIPE,
         text=True,

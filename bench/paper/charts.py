@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bench.paper.contenders import Row
 from bench.paper.measuring import READ, SENT
 from bench.paper.results import Spread, overhead, rate
-from bench.stream.results import Metrics, Result
+from bench.result import Metrics, Result
 
 _WIDTH, _BAR_HEIGHT, _MARGIN = 9.0, 0.34, 1.2  # inches
 _OWN, _OTHERS = "#1b6ca8", "#b4bcc4"

@@ -10,6 +10,7 @@ from bench.clients.work import VALUES, Done, Work
 from bench.clients.worker import run
 from bench.paper.java_clients import run_java
 from bench.peers.java_programs import JavaProgram
+from bench.result import LOGBUS
 
 UNTOLD: Final = "not told"  # it is in memory
 PAGE_CACHE: Final = "page cache"
@@ -49,12 +50,11 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class PythonClient:
-    """Functions of bench.clients, and of a module with consumers that make checksums."""
+    """Functions of bench.clients."""
 
     sends: Work
     reads: str
-    """A function of ``reading``."""
-    reading: str
+    """The function that reads."""
 
     @property
     def described(self) -> str:
@@ -67,8 +67,9 @@ class PythonClient:
         return run(work, deadline_s=_DEADLINE_S)
 
     def read(self, task: Task) -> Done:
-        work = replace(self._work(task), name=self.reads, records=task.records + task.warm_up)
-        return run(work, module=self.reading, deadline_s=_DEADLINE_S)
+        records = task.records + task.warm_up
+        work = replace(self._work(task), name=self.reads, records=records, checksummed=True)
+        return run(work, deadline_s=_DEADLINE_S)
 
     def _work(self, task: Task) -> Work:
         return replace(
@@ -130,21 +131,20 @@ class Contender:
         return max(1, wanted // self.share // VALUES) * VALUES
 
 
-LOGBUS, KAFKA, RABBITMQ, ACTIVEMQ = "logbus", "Kafka", "RabbitMQ", "ActiveMQ"
+KAFKA, RABBITMQ, ACTIVEMQ = "Kafka", "RabbitMQ", "ActiveMQ"
 ACTIVEMQ_FLUSHED = "ActiveMQ that syncs"
 """A server of its own: it is a setting of the whole broker."""
 LIBRDKAFKA = "Kafka, librdkafka"
 
 
 def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
-    client = PythonClient(sends, reads, "bench.paper.logbus_reading")
+    client = PythonClient(sends, reads)
     acknowledged = DISK if sends.flushed else PAGE_CACHE
     return Contender(name, LOGBUS, acknowledged, client, share, flushed=sends.flushed)
 
 
 def _librdkafka(sends: Work, reads: str, *, share: int = 1) -> Contender:
-    client = PythonClient(replace(sends, system="librdkafka"), reads,
-                          "bench.paper.librdkafka_reading")  # fmt: skip
+    client = PythonClient(replace(sends, system="librdkafka"), reads)
     return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
 
 
@@ -210,7 +210,7 @@ ROWS: Mapping[str, Row] = {
         "each record sent by itself, a record batch for each where there are some",
         (
             _kafka(_KAFKA_ONE, {}, share=10),
-            _librdkafka(_ONE, "defaults", share=10),
+            _librdkafka(_ONE, "consume_by_default", share=10),
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
             _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
             _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
@@ -222,7 +222,7 @@ ROWS: Mapping[str, Row] = {
         "batches of 50 records",
         (
             _kafka(_KAFKA_FIFTY, {}),
-            _librdkafka(_FIFTY, "defaults"),
+            _librdkafka(_FIFTY, "consume_by_default"),
             _activemq(_ACTIVE_FIFTY, _ACTIVE_READS),
             _logbus("logbus, Arrow", replace(_FIFTY, name="send_arrow"), "poll_arrow"),
             _logbus(LOGBUS, _FIFTY, "iterate"),
@@ -232,7 +232,7 @@ ROWS: Mapping[str, Row] = {
         "with what the documentation names for throughput",
         (
             _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
-            _librdkafka(Work("send"), "tuned"),
+            _librdkafka(Work("send"), "consume"),
             _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
             _activemq(_ACTIVE_TUNED, _ACTIVE_READS_TUNED),
             _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),

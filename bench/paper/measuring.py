@@ -9,12 +9,13 @@ from bench.clients.work import CHECKSUMS, Done, Work
 from bench.memory import claim_memory
 from bench.paper.contenders import Contender, Task
 from bench.paper.servers import Server
-from bench.stream.results import Metrics
+from bench.result import Metrics
 
 SENT, READ = "µs a record sent", "µs a record read"
 SENT_CPU, READ_CPU = "CPU µs a record sent, client", "CPU µs a record read, client"
 ON_DISK = "bytes a record on disk"
 RECORDS = "records"
+VALUE_BYTES = "bytes a value"
 
 _CLAIMED_BYTES: Final = 2 << 30  # page cache and buffers of a run with few records
 _numbers = itertools.count(1)
@@ -41,6 +42,7 @@ def measured(contender: Contender, server: Server, *, records: int, value_bytes:
         READ: _us_a_record(read),
         READ_CPU: 1e6 * (read.cpu_seconds or 0) / read.records,
         ON_DISK: stored / (task.records + task.warm_up),
+        VALUE_BYTES: value_bytes,
     }
 
 

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import platform
 import time
-from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from bench.harness import console
+from bench.machine import described
 from bench.paper.charts import charts_of, draw
 from bench.paper.contenders import ROWS, Contender
 from bench.paper.measuring import READ, SENT, measured
 from bench.paper.results import show
-from bench.paper.servers import SERVERS, Server
-from bench.peers import PeerUnavailableError
-from bench.stream.measuring import in_turn
-from bench.stream.results import Csv, Metrics, Result
+from bench.paper.servers import SERVERS
+from bench.program import at_hand, chosen, parser_of
+from bench.raw import RawResults
+from bench.result import Metrics, Result
+from bench.rounds import in_turn
 
 _RECORDS, _SMALL = 10_000_000, 200_000
 _OF_WARM_UP = 20  # the round that does not count has so many times fewer records
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="logbus beside Kafka, RabbitMQ and ActiveMQ: the experiments of the Kafka "
-        "paper, one producer and one consumer, in turn. What is not at hand is left out."
-    )
-    parser.add_argument(
-        "--rows",
-        default=",".join(ROWS),
-        help="; ".join(f"{name}: {row.title}" for name, row in ROWS.items()),
+    parser = parser_of(
+        "logbus beside Kafka, RabbitMQ and ActiveMQ: the experiments of the Kafka paper, one "
+        "producer and one consumer, in turn. What is not at hand is left out.",
+        rows={name: row.title for name, row in ROWS.items()},
+        rounds=3,
     )
     parser.add_argument(
         "--peers", default=",".join(SERVERS), help=f"servers to measure, of {'; '.join(SERVERS)}"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="after one that does not count")
     parser.add_argument(
         "--records", type=int, default=_RECORDS, help="slow contenders get a named share of them"
     )
@@ -46,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
         "--small", action="store_const", dest="records", const=_SMALL, help=f"{_SMALL:,} records"
     )
     parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument("--csv", type=Path, help="a file for the result of each round")
     parser.add_argument(
         "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
     )
@@ -58,23 +52,26 @@ def main() -> None:
     if args.charts is not None:
         require_matplotlib()
         args.charts.mkdir(parents=True, exist_ok=True)
-    rows = chosen(args.rows, ROWS, "row")
+    rows = chosen(args.rows, ROWS)
     names = chosen(args.peers, SERVERS, "server")
-    console.print(
-        f"{platform.node()}: {os.cpu_count()} processors, {platform.platform()}, "
-        f"Python {platform.python_version()}; {args.records:,} records of {args.value_bytes} "
-        f"bytes, {args.rounds} rounds after a small one that does not count.",
-        markup=False, highlight=False,
-    )  # fmt: skip
-    with ExitStack() as stack, Csv(args.csv) as raw:
-        servers = started(stack, names)
+    with ExitStack() as stack, RawResults(args.csv) as raw:
+        raw.tell(
+            *described("pyarrow", "confluent-kafka"),
+            f"{args.records:,} records of {args.value_bytes} bytes, {args.rounds} rounds after a "
+            "small one that does not count.",
+        )
+        servers = {
+            name: server
+            for name in names
+            if (server := at_hand(stack, name, SERVERS[name])) is not None
+        }
+        raw.tell(", ".join(f"{name} {server.version}" for name, server in servers.items()) + ".")
         results: list[Result] = []
         for name in rows:
             row = ROWS[name]
             contenders = [each for each in row.contenders if each.server in servers]
             for contender in contenders:
-                console.print(f"{name}, {contender.name}: {contender.client.described}",
-                              markup=False, highlight=False)  # fmt: skip
+                raw.tell(f"{name}, {contender.name}: {contender.client.described}")
 
             def measure(contender: Contender, counts: bool) -> Metrics:
                 records = args.records if counts else args.records // _OF_WARM_UP
@@ -110,24 +107,3 @@ def require_matplotlib() -> None:
             "Charts need the Python package matplotlib; "
             ".venv/bin/python -m pip install -c constraints.txt matplotlib brings it."
         )
-
-
-def chosen(given: str, known: Collection[str], what: str) -> list[str]:
-    names = given.split(",")
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise SystemExit(f"No {what} is called {', '.join(unknown)}; use {', '.join(known)}.")
-    return names
-
-
-def started(stack: ExitStack, names: Sequence[str]) -> dict[str, Server]:
-    """Those that are at hand, until ``stack`` is closed."""
-    servers: dict[str, Server] = {}
-    for name in names:
-        try:
-            servers[name] = stack.enter_context(SERVERS[name]())
-        except PeerUnavailableError as error:
-            console.print(f"{name} is left out, as it is not at hand: {error}", markup=False)
-        else:
-            console.print(f"{name} {servers[name].version} runs.", markup=False, highlight=False)
-    return servers

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from rich.table import Table
 
 from bench.harness import console
-from bench.paper.contenders import LOGBUS, Row
+from bench.paper.contenders import Row
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT
-from bench.stream.results import Metrics, Result
+from bench.result import LOGBUS, Metrics, Result
 
 
 class Spread(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Protocol
 from bench import peers
 from bench.clients.systems import KafkaSystem, LogbusSystem
 from bench.harness import cluster
-from bench.paper.contenders import ACTIVEMQ, ACTIVEMQ_FLUSHED, KAFKA, LOGBUS, RABBITMQ
+from bench.paper.contenders import ACTIVEMQ, ACTIVEMQ_FLUSHED, KAFKA, RABBITMQ
 from bench.paper.java_clients import SOURCES
 from bench.peers.activemq import POM as ACTIVEMQ_POM
 from bench.peers.activemq import activemq
@@ -21,6 +21,7 @@ from bench.peers.artifacts import jars_of
 from bench.peers.java_programs import JavaProgram, compiled
 from bench.peers.kafka import kafka
 from bench.peers.rabbitmq import rabbitmq
+from bench.result import LOGBUS
 from spark_logbus.client import Cluster
 
 _POMS = Path(peers.__file__).parent

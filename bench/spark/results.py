@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from rich.table import Table
 
 from bench.harness import console
+from bench.result import Metrics, Result
 from bench.spark.rows import (
     ALL_COLUMNS,
     AT_LEAST_ONCE,
@@ -21,7 +22,6 @@ from bench.spark.rows import (
     VALUE_ONLY,
     WRITTEN,
 )
-from bench.stream.results import Metrics, Result
 
 # By row and what is measured, logbus's way and Kafka's; of the records that most people have.
 GOALS: Final[Mapping[tuple[str, str, str, str], float]] = {

@@ -12,18 +12,16 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.append import TUNED as TUNED_SINK
 from bench.clients.systems import System, fresh_topic
 from bench.cpu import cpu_seconds
 from bench.harness import console
+from bench.peers.tuning import TUNED_SINK, TUNED_SOURCE
+from bench.result import LOGBUS, Metrics, Result
+from bench.rounds import in_turn
 from bench.spark.logs import Contender, KafkaLog, Log, LogbusLog
 from bench.spark.shapes import Shape
-from bench.stream.contenders import TUNED
-from bench.stream.measuring import in_turn
-from bench.stream.results import Metrics, Result
 from spark_logbus.model import Compression
 
-LOGBUS: Final = "logbus"
 AT_LEAST_ONCE: Final = "logbus, at least once"
 EXACTLY_ONCE: Final = "logbus, exactly once"
 KAFKA: Final = "Kafka"
@@ -32,6 +30,7 @@ OWN: Final = (LOGBUS, AT_LEAST_ONCE, EXACTLY_ONCE)
 
 SECONDS: Final = "seconds"
 CPU: Final = "CPU s"
+RECORDS: Final = "records"
 
 ALL_COLUMNS: Final = "all columns"
 VALUE_ONLY: Final = "value only"
@@ -112,7 +111,7 @@ def read(shape: Shape, bench: Bench, row: str) -> Iterator[Result]:
         if bench.kafka is not None:
             contenders = [
                 Contender(KAFKA, bench.kafka, {}),
-                Contender(KAFKA_TUNED, bench.kafka, TUNED),
+                Contender(KAFKA_TUNED, bench.kafka, TUNED_SOURCE),
                 *contenders,
             ]
         for what, whole in ((ALL_COLUMNS, True), (VALUE_ONLY, False)):
@@ -125,7 +124,7 @@ def read(shape: Shape, bench: Bench, row: str) -> Iterator[Result]:
                     topic = topics[id(contender.log)]
                     return contender.log.read(bench.spark, topic, contender.options, whole=whole)
 
-                metrics = _measured(lambda: _drain(load()))
+                metrics = _measured(lambda: _drain(load()), bench.records)
                 same.require(contender.name, Rows.of(load()))
                 return metrics
 
@@ -144,7 +143,9 @@ def write(shape: Shape, bench: Bench, row: str) -> Iterator[Result]:
         ) -> Metrics:
             log = contender.log
             with fresh_topic(log.system, flushed=flushed) as topic:
-                metrics = _measured(lambda: log.write(rows, topic, shape, contender.options))
+                metrics = _measured(
+                    lambda: log.write(rows, topic, shape, contender.options), bench.records
+                )
                 stored = log.read(bench.spark, topic, {}, whole=True)
                 same.require(contender.name, Rows.of(stored.select(*rows.columns)))
             return metrics
@@ -187,10 +188,14 @@ def _drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _measured(work: Callable[[], None]) -> Metrics:
+def _measured(work: Callable[[], None], records: int) -> Metrics:
     started, cpu_started = time.perf_counter(), cpu_seconds()
     work()
-    return {SECONDS: time.perf_counter() - started, CPU: cpu_seconds() - cpu_started}
+    return {
+        SECONDS: time.perf_counter() - started,
+        CPU: cpu_seconds() - cpu_started,
+        RECORDS: records,
+    }
 
 
 def _result(

@@ -9,20 +9,12 @@ from typing import Protocol, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.peers.kafka import Kafka
+from bench.peers.tuning import TUNED_SOURCE
+from bench.result import LOGBUS
 from bench.sender import Target
 from spark_logbus.client import Admin, Cluster
 
-LOGBUS = "logbus"
 KAFKA = "Kafka"
-
-# For large reads: larger fetches, polls and socket buffers. Kafka's documentation names these; the
-# values took the least time and half the default's CPU. Fetches of 16 MiB and more take longer:
-# Java's collector handles such arrays apart. fetch.max.bytes (50 MiB) has room for both partitions.
-TUNED: Mapping[str, str] = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.receive.buffer.bytes": str(1 << 20),
-}
 
 
 class Contender(Protocol):
@@ -101,7 +93,7 @@ class KafkaSource:
         return Target("kafka", self.server.bootstrap, topic, partitions, value_bytes, self.flushed)
 
     def tuned(self) -> Self:
-        return replace(self, options=TUNED, name=f"{KAFKA}, tuned")
+        return replace(self, options=TUNED_SOURCE, name=f"{KAFKA}, tuned")
 
     def stream(self, topic: str) -> DataFrame:
         reader = self.spark.readStream.format("kafka").option("subscribe", topic)

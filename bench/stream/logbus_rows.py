@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bench.result import Metrics, Result
+from bench.rounds import in_turn
 from bench.stream.contenders import Contender, LogbusSource
-from bench.stream.measuring import SLOW, WARM_UP_BATCHES, Bench, filled, in_turn, live
+from bench.stream.measuring import SLOW, WARM_UP_BATCHES, Bench, filled, live
 from bench.stream.parts import parts
 from bench.stream.queries import WARM_UP, WHOLE, phases_of, running
-from bench.stream.results import Metrics, Result
 
 MANY_PARTITIONS = (10, 100, 1_000)
 PREFETCHED_RECORDS = (500, 5_000, 10_000, 20_000, 40_000)

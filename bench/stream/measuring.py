@@ -1,21 +1,20 @@
-"""How contenders are measured: in turn, round after round, with a live input or a filled topic."""
+"""How contenders are measured: with a live input or a filled topic."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 import numpy as np
 from pyspark.sql import SparkSession
 
+from bench.result import Metrics
 from bench.sender import fill, input_to
 from bench.stream.contenders import Contender, KafkaSource, LogbusSource, NothingSource
 from bench.stream.queries import WARM_UP, Sink, phases_of, records_of, running
-from bench.stream.results import Metrics
 
 SLOW, FAST = 5_000, 50_000  # records a second
 PARTITIONS = 2
@@ -53,31 +52,6 @@ class Bench:
 
 
 _numbers = itertools.count(1)
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Named = TypeVar("_Named", bound=Named)
-
-
-def in_turn(
-    contenders: Sequence[_Named],
-    measure: Callable[[_Named, bool], Metrics],
-    *,
-    rounds: int,
-) -> dict[str, list[Metrics]]:
-    """Each contender in each round, after one that does not count (``measure`` is told), every
-    second round in reverse order."""
-    took: dict[str, list[Metrics]] = {contender.name: [] for contender in contenders}
-    for number in range(rounds + 1):
-        for contender in contenders if number % 2 else reversed(contenders):
-            metrics = measure(contender, number > 0)
-            if number:
-                took[contender.name].append(metrics)
-    return took
 
 
 def live(

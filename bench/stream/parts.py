@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from bench.result import Metrics, Result
+from bench.rounds import in_turn
 from bench.stream.contenders import Contender, LogbusSource
-from bench.stream.measuring import PARTITIONS, WARM_UP_BATCHES, Bench, check_count, in_turn
-from bench.stream.results import Metrics, Result
+from bench.stream.measuring import PARTITIONS, WARM_UP_BATCHES, Bench, check_count
 from spark_logbus.client import Cluster, FetchedColumns, Producer, RangeReader
 from spark_logbus.datasource.batch_sizer import TARGET_BYTES, TARGET_ROWS
 from spark_logbus.datasource.columns import ColumnChoice, full_schema

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from pathlib import Path
 
 from bench.baselines import Nothing
-from bench.harness import cluster, console, spark_session
-from bench.peers import PeerUnavailableError
-from bench.peers.kafka import Kafka, kafka
+from bench.harness import cluster, spark_session
+from bench.machine import described
+from bench.peers.kafka import kafka
+from bench.peers.tuning import TUNED_SOURCE, shown
+from bench.program import at_hand, chosen, parser_of
+from bench.raw import RawResults
 from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.logbus_rows import ROWS as OF_LOGBUS
-from bench.stream.measuring import Bench
-from bench.stream.results import Csv
+from bench.stream.measuring import PARTITIONS, Bench
 from bench.stream.rows import ROWS as COMPARED
 from spark_logbus.client import Cluster
 
@@ -21,14 +22,10 @@ ROWS = {**COMPARED, **OF_LOGBUS}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Streams of Spark, measured in turn.")
-    parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
-    parser.add_argument(
-        "--rows",
-        default=",".join(COMPARED),
-        help=f"of {', '.join(ROWS)}; default: all but {', '.join(OF_LOGBUS)}",
+    parser = parser_of(
+        "Streams of Spark, measured in turn.", rows=list(ROWS), by_default=COMPARED, rounds=5
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
     parser.add_argument("--batches", type=int, default=40, help="micro-batches timed in a round")
     parser.add_argument("--records", type=int, default=4_000_000, help="of a large read")
     parser.add_argument("--value-bytes", type=int, default=200)
@@ -47,7 +44,6 @@ def parser() -> argparse.ArgumentParser:
         help="of logbus's streams, so that modes can be compared; repeatable",
     )
     parser.add_argument("--group", help="consumer group of logbus's streams")
-    parser.add_argument("--csv", type=Path, help="a file for the result of each round")
     return parser
 
 
@@ -60,17 +56,9 @@ def _option(text: str) -> tuple[str, str]:
 
 def main() -> None:
     args = parser().parse_args()
-    rows = args.rows.split(",")
-    unknown = [row for row in rows if row not in ROWS]
-    if unknown:
-        raise SystemExit(f"No row is called {', '.join(unknown)}; use {', '.join(ROWS)}.")
-    with ExitStack() as stack, Csv(args.csv) as raw:
-        peer: Kafka | None = None
-        if args.kafka:
-            try:
-                peer = stack.enter_context(kafka(flushed=args.flushed))
-            except PeerUnavailableError as error:
-                console.print(f"Kafka is left out, as it is not at hand: {error}", markup=False)
+    rows = chosen(args.rows, ROWS)
+    with ExitStack() as stack, RawResults(args.csv) as raw:
+        peer = at_hand(stack, "Kafka", lambda: kafka(flushed=args.flushed)) if args.kafka else None
         running = stack.enter_context(
             cluster(log={"flush_policy": "logbus" if args.flushed else "os"})
         )
@@ -89,7 +77,27 @@ def main() -> None:
             records=args.records,
             value_bytes=args.value_bytes,
         )
+        raw.tell(*conditions(bench, args))
         for row in rows:
             result = ROWS[row](bench, row)
             raw.add(result)
             result.show()
+
+
+def conditions(bench: Bench, args: argparse.Namespace) -> list[str]:
+    """The machine, the versions and the settings."""
+    lines = [
+        *described("pyspark", "pyarrow", "confluent-kafka"),
+        f"{PARTITIONS} partitions, values of {bench.value_bytes} bytes, large reads of "
+        f"{bench.records:,} records; {bench.rounds} rounds of {bench.batches} micro-batches after "
+        "one that does not count.",
+        f"Acknowledged is what the {'disk' if args.flushed else 'page cache'} has.",
+    ]
+    if args.option or args.group:
+        options = ", ".join(f"{name}={value}" for name, value in args.option)
+        lines.append(f"logbus's streams with {options or 'no options'}, group {args.group}.")
+    if bench.kafka is not None:
+        server = bench.kafka.server
+        jars = ", ".join(jar.stem for jar in server.connector)
+        lines.append(f"Kafka {server.version}; {jars}; tuned means {shown(TUNED_SOURCE)}.")
+    return lines

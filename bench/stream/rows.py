@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bench.result import Metrics, Result
+from bench.rounds import in_turn
 from bench.stream.contenders import Contender, NothingSource
 from bench.stream.measuring import (
     FAST,
@@ -17,11 +19,9 @@ from bench.stream.measuring import (
     Bench,
     check_count,
     filled,
-    in_turn,
     live,
 )
 from bench.stream.queries import REST, WARM_UP, WHOLE, phases_of, run_available_now, running
-from bench.stream.results import Metrics, Result
 
 READ = "load to the end"
 START_RECORDS = 1_000

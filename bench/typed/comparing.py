@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from rich.table import Table
 
-from bench.harness import Contender, Round, console, in_turn, print_ratios
+from bench.harness import Contender, Round, console, print_ratios, timed_in_turn
 from bench.peers.kafka import Kafka
-from bench.stream.results import Csv, Result
+from bench.raw import RawResults
+from bench.result import Result
 from bench.typed.ceiling import ready_made
 from bench.typed.flights import FIELDS, Flights
 from bench.typed.topics import Topics
@@ -33,7 +34,7 @@ class Bench:
     ceiling: Path
     """The file of ready-made arrow batches."""
     rounds: int
-    csv: Csv
+    raw: RawResults
     kafka: Kafka | None
     has_from_avro: bool
 
@@ -71,7 +72,7 @@ class Bench:
             Contender(contender, _bound(work or drain, frame))
             for contender, frame in frames.items()
         ]
-        took = in_turn(contenders, rounds=self.rounds, back_and_forth=True)
+        took = timed_in_turn(contenders, rounds=self.rounds)
         self.show(name, title, took, target=target)
 
     def show(
@@ -94,7 +95,7 @@ class Bench:
             contender: [{"seconds": one.seconds, "CPU s": one.cpu_seconds} for one in rounds]
             for contender, rounds in took.items()
         }
-        self.csv.add(Result(name, title, "s", metrics, ("seconds",)))
+        self.raw.add(Result(name, title, "s", metrics, ("seconds",)))
 
     def show_bytes(self, name: str, title: str, sizes: Mapping[str, int], *, rows: int) -> None:
         """Sizes beside the first."""
@@ -106,7 +107,7 @@ class Bench:
             table.add_row(what, f"{size:,}", f"{size / rows:.2f}", f"{size / first:.3f}")
         console.print(table)
         metrics = {what: [{"bytes": float(size)}] for what, size in sizes.items()}
-        self.csv.add(Result(name, title, "bytes", metrics, ("bytes",)))
+        self.raw.add(Result(name, title, "bytes", metrics, ("bytes",)))
 
 
 def _bound(work: Callable[[DataFrame], object], frame: DataFrame) -> Callable[[], object]:

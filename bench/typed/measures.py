@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench.avro import FLIGHT, TIMESTAMP
-from bench.harness import Contender, Round, console, in_turn
-from bench.stream.contenders import TUNED
+from bench.harness import Contender, Round, console, timed_in_turn
+from bench.peers.tuning import TUNED_SOURCE
 from bench.typed.ceiling import PARTITIONS
 from bench.typed.comparing import Bench, require_same
 from bench.typed.flights import FEW, FIELDS, SCHEMA
@@ -115,7 +115,7 @@ def beside_kafka(bench: Bench, name: str) -> None:
         "beside Kafka's source with JSON, 3 of 19 columns",
         {
             "Kafka, from_json": _from_json(kafka.load(), FEW),
-            "Kafka tuned, from_json": _from_json(kafka.options(**TUNED).load(), FEW),
+            "Kafka tuned, from_json": _from_json(kafka.options(**TUNED_SOURCE).load(), FEW),
             "logbus, from_json": _from_json(bench.values(JSON), FEW),
             TYPED: bench.read(COLUMNS, FEW),
         },
@@ -169,10 +169,9 @@ def avro_alone(bench: Bench, name: str) -> None:
     processors = pa.cpu_count()
     pa.set_cpu_count(1)
     try:
-        took = in_turn(
+        took = timed_in_turn(
             [Contender("fastavro's loop", by_loop), Contender("logbus, avro", by_column)],
             rounds=bench.rounds,
-            back_and_forth=True,
         )
     finally:
         pa.set_cpu_count(processors)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from bench import peers
 from bench.harness import cluster, console, spark_session
+from bench.machine import described
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
-from bench.peers.kafka import Kafka, kafka
-from bench.stream.results import Csv
+from bench.peers.kafka import kafka
+from bench.program import at_hand, chosen, parser_of
+from bench.raw import RawResults
 from bench.typed.ceiling import ReadyMadeFlights, write_ready_made
 from bench.typed.comparing import Bench
 from bench.typed.flights import Flights
@@ -24,31 +26,24 @@ _SPARK_AVRO = Path(peers.__file__).with_name("spark-avro.xml")
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Reads of topics with a schema into Spark, of the flights' 19 columns.",
-    )
-    parser.add_argument(
-        "--measures",
-        default=",".join(MEASURES),
-        help="; ".join(f"{letter}: {title}" for letter, (title, _) in MEASURES.items()),
+    parser = parser_of(
+        "Reads of topics with a schema into Spark, of the flights' 19 columns.",
+        rows={letter: title for letter, (title, _) in MEASURES.items()},
+        rounds=3,
+        flag="--measures",
     )
     parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=3, help="after one that does not count")
     parser.add_argument("--tcp", action="store_true", help="no UNIX socket, as if far away")
-    parser.add_argument("--csv", type=Path, help="a file for the result of each round")
     return parser
 
 
 def main() -> None:
     args = parser().parse_args()
-    measures = args.measures.split(",")
-    unknown = [letter for letter in measures if letter not in MEASURES]
-    if unknown:
-        raise SystemExit(f"No measure is called {', '.join(unknown)}; use {', '.join(MEASURES)}.")
-    with ExitStack() as stack, Csv(args.csv) as raw:
+    measures = chosen(args.measures, MEASURES, "measure")
+    with ExitStack() as stack, RawResults(args.csv) as raw:
         jars = _spark_avro() if "d" in measures else []
         has_from_avro = bool(jars)
-        peer = _kafka(stack) if "k" in measures else None
+        peer = at_hand(stack, "Kafka", lambda: kafka(flushed=False)) if "k" in measures else None
         if peer is not None:
             jars += peer.connector
         running = stack.enter_context(cluster(tcp_only=args.tcp))
@@ -59,9 +54,10 @@ def main() -> None:
         flights = Flights(args.rows)
         ceiling = directory / "flights.arrow"
         write_ready_made(ceiling, flights.batches())
-        console.print(
+        raw.tell(
+            *described("pyspark", "pyarrow", "fastavro"),
             f"{args.rows:,} rows, of them {flights.distinct.num_rows:,} different ones; "
-            f"{flights.source}."
+            f"{flights.source}.",
         )
         bench = Bench(
             spark=spark,
@@ -70,7 +66,7 @@ def main() -> None:
             directory=directory,
             ceiling=ceiling,
             rounds=args.rounds,
-            csv=raw,
+            raw=raw,
             kafka=peer,
             has_from_avro=has_from_avro,
         )
@@ -85,11 +81,3 @@ def _spark_avro() -> list[Path]:
     except PeerUnavailableError as error:
         console.print(f"Spark's from_avro is not at hand: {error}", markup=False)
         return []
-
-
-def _kafka(stack: ExitStack) -> Kafka | None:
-    try:
-        return stack.enter_context(kafka(flushed=False))
-    except PeerUnavailableError as error:
-        console.print(f"Kafka is not at hand: {error}", markup=False)
-        return None

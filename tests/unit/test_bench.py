@@ -12,14 +12,18 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from bench import result as results
 from bench.charts import draw_lines
 from bench.clients import results as clients_results
-from bench.clients.rows import JAVA, LIBRDKAFKA, LOGBUS, TIME
+from bench.clients.rows import JAVA, LIBRDKAFKA, TIME
 from bench.clients.systems import stored_in
 from bench.clients.work import Done, Work
 from bench.cpu import Used, ticks_below, used_in
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.raw import RawResults
+from bench.result import LOGBUS, Result
+from bench.rounds import in_turn
 from bench.scaling import results as scaling_results
 from bench.scaling.results import Curve, spread
 from bench.scaling.rows import require_space
@@ -27,11 +31,8 @@ from bench.scaling.worker import Job, spread_over
 from bench.spark import results as spark_results
 from bench.spark.rows import Rows, Same
 from bench.spark.shapes import Shape
-from bench.stream import results
 from bench.stream.contenders import Contender, NothingSource
-from bench.stream.measuring import in_turn
 from bench.stream.queries import phases_of
-from bench.stream.results import Csv, Result
 
 # Does what the real one does when it finds everything: puts jars where it is told.
 MAVEN = """\
@@ -100,7 +101,7 @@ def test_ratios_are_above_one_where_logbus_is_faster(tmp_path: Path) -> None:
     rounds = {"Kafka": [{"ms": 3.0}, {"ms": 2.0}], "logbus": [{"ms": 2.0}, {"ms": 4.0}]}
     result = Result("noop", "micro-batches", "ms", rounds, ("ms",))
     assert result.ratios("Kafka", "ms") == [1.5, 0.5]
-    with Csv(tmp_path / "raw.csv") as raw:
+    with RawResults(tmp_path / "raw.csv") as raw:
         raw.add(result)
     with (tmp_path / "raw.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))

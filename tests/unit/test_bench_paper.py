@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from bench.clients.logbus_client import tails
 from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
 from bench.paper import results
 from bench.paper.charts import charts_of, draw
-from bench.paper.contenders import LOGBUS, ROWS, Contender, Row, Task
+from bench.paper.contenders import ROWS, Contender, Row, Task
 from bench.paper.java_clients import done_of
-from bench.paper.logbus_reading import tails
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, require_same
-from bench.paper.program import chosen
 from bench.paper.servers import SERVERS, bytes_in
 from bench.peers import PeerUnavailableError
 from bench.peers.activemq import ActiveMq
 from bench.peers.debian import unpacked
-from bench.stream.results import Metrics, Result
+from bench.program import chosen
+from bench.result import LOGBUS, Metrics, Result
 
 PEER = ROWS["batch-1"].contenders[0]
 OWN = ROWS["batch-1"].contenders[-1]
@@ -63,7 +63,7 @@ def test_contenders_get_their_share_in_whole_rounds_of_values(
 def test_a_columns_checksum_is_that_of_its_values(offset: int, count: int) -> None:
     values = list(Work("", value_bytes=20).values(offset + count))
     column = pa.array(values, pa.binary()).slice(offset)
-    assert tails(column, 20) == sum(map(tail, values[offset:])) % CHECKSUMS
+    assert tails(column) == sum(map(tail, values[offset:])) % CHECKSUMS
 
 
 def test_checksums_of_work_are_those_of_its_values() -> None:
@@ -118,7 +118,7 @@ def test_charts_have_a_bar_for_each_figure(tmp_path: Path) -> None:
 
 def test_unknown_rows_are_refused_with_those_that_are_known() -> None:
     with pytest.raises(SystemExit, match="No row is called batch-2; use batch-1"):
-        chosen("batch-1,batch-2", ROWS, "row")
+        chosen("batch-1,batch-2", ROWS)
 
 
 def test_holes_in_files_take_no_bytes(tmp_path: Path) -> None:
