@@ -19,9 +19,10 @@ def described(*packages: str) -> list[str]:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
+    kernel = ".".join(platform.release().split(".")[:2])
     return [
         f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} processors ({_processor()}), "
-        f"{memory_gib:.0f} GiB, {platform.system()} {platform.release()}; load average "
+        f"{memory_gib:.0f} GiB, {platform.system()} {kernel}; load average "
         f"{os.getloadavg()[0]:.1f} at the start.",
         f"{', '.join(versions)}.",
     ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TypeVar
 
+from bench.charts import Chart, draw_all, require_matplotlib
 from bench.harness import console
 from bench.peers import PeerUnavailableError
 
@@ -21,9 +22,10 @@ def parser_of(
     rounds: int,
     by_default: Collection[str] | None = None,
     flag: str = "--rows",
+    charts: bool = False,
 ) -> argparse.ArgumentParser:
     """With the flags that all have: ``--rows``, or what ``flag`` calls them, ``--rounds`` and
-    ``--csv``. A mapping of rows gives their titles."""
+    ``--csv``, and ``--charts`` for those that draw. A mapping of rows gives their titles."""
     parser = argparse.ArgumentParser(description=description)
     by_default = rows if by_default is None else by_default
     if isinstance(rows, Mapping):
@@ -37,7 +39,26 @@ def parser_of(
     parser.add_argument(
         "--csv", type=Path, help="a file for the result of each round; conditions go beside it"
     )
+    if charts:
+        parser.add_argument(
+            "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
+        )
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments; raises SystemExit where charts are asked for that cannot be drawn."""
+    args = parser.parse_args()
+    if getattr(args, "charts", None) is not None:
+        require_matplotlib()
+    return args
+
+
+def draw_charts(args: argparse.Namespace, charts: Sequence[Chart]) -> None:
+    """If they are asked for."""
+    if args.charts is not None:
+        for path in draw_all(charts, args.charts):
+            console.print(f"Drew {path}.", markup=False, highlight=False)
 
 
 def chosen(given: str, known: Collection[str], what: str = "row") -> list[str]:

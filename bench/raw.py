@@ -30,6 +30,8 @@ class RawResults:
     def __init__(self, path: Path | None) -> None:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows: dict[str, Rounds] = {}
+        """What was added, as ``read_raw`` would read it."""
         self._conditions = None if path is None else path.with_suffix(".txt").open("w")
         self._file = None if path is None else path.open("w", newline="")
         self._write(*COLUMNS)
@@ -51,6 +53,7 @@ class RawResults:
                 self._conditions.flush()
 
     def add(self, result: Result) -> None:
+        self.rows[result.row] = result.rounds
         for contender, rounds in result.rounds.items():
             for number, metrics in enumerate(rounds, 1):
                 for metric, value in metrics.items():

@@ -39,7 +39,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 def figure(value: float) -> str:
     """With two or more digits that count."""
-    decimals = 3 if abs(value) < 0.1 else 2 if abs(value) < 10 else 0
+    size = abs(value)
+    decimals = 3 if size < 0.1 else 2 if size < 10 else 1 if size < 100 else 0
     return f"{value:,.{decimals}f}"
 
 

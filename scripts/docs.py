@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.generated import filled, parts_called
 from spark_logbus.audit import AuditConfig
 from spark_logbus.broker import (
     BrokerConfig,
@@ -90,7 +91,7 @@ KAFKA_METRICS = {
     "zookeeper_disconnects": "ZooKeeperDisconnectsPerSec",
     "zookeeper_expirations": "ZooKeeperExpiresPerSec",
 }
-GENERATED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+GENERATED = parts_called(r"[\w-]+")
 # A test that a page names: [test_x], without an address of its own.
 NAMED = re.compile(r"\[(test_\w+)\](?![(:])")
 DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.MULTILINE)
@@ -340,12 +341,8 @@ def generated(page: Path) -> str:
     """The text of ``page`` with its generated parts as they are to be."""
     text = page.read_text()
     known = parts(page)
-
-    def part(found: re.Match[str]) -> str:
-        outside = GENERATED.sub("", text)
-        return f"{found[1]}\n{known[found[2]](outside)}\n\n{found[3]}"
-
-    return GENERATED.sub(part, text)
+    outside = GENERATED.sub("", text)
+    return filled(text, GENERATED, lambda name: known[name](outside))
 
 
 def files() -> Iterator[tuple[Path, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack, nullcontext
 
+from bench.clients.report import charts_of
 from bench.clients.results import Lines, line
 from bench.clients.rows import JAVA_TUNED, ROWS, Bench
 from bench.clients.systems import KafkaSystem, LogbusSystem
@@ -12,7 +13,7 @@ from bench.harness import cluster, console
 from bench.machine import described
 from bench.peers.kafka import kafka
 from bench.peers.kafka_tools import kafka_tools
-from bench.program import at_hand, chosen, parser_of
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
 from spark_logbus.client import Cluster
 
@@ -23,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "in Java, each measurement in a fresh process.",
         rows={name: row.title for name, row in ROWS.items()},
         rounds=5,
+        charts=True,
     )
     parser.add_argument(
         "--records", type=int, help="of each measurement; the default is each row's own number"
@@ -34,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    args = parser().parse_args()
+    args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     with ExitStack() as stack, RawResults(args.csv) as raw:
         peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
@@ -59,6 +61,7 @@ def main() -> None:
             console.print(line(result), highlight=False)
             lines.add(result, ROWS[row].targets)
         lines.show()
+        draw_charts(args, charts_of(raw.rows))
 
 
 def conditions(bench: Bench) -> list[str]:

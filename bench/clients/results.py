@@ -1,59 +1,79 @@
-"""The table of all rows, a line for each peer of each row."""
+"""Lines about one row, each beside one peer; and the table of all rows."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from rich.table import Table
 
 from bench.clients.rows import IN_BATCH, LIBRDKAFKA, TIME
 from bench.harness import console
-from bench.result import LOGBUS, Metrics, Result
+from bench.result import LOGBUS, Metrics, Result, Rounds, median, ratios, shown_ratios
+
+HEADINGS: Final = (
+    "row", "what", "beside", "records/s", "logbus", "CPU µs a record", "ratio", "target",
+)  # fmt: skip
+SIZE_HEADINGS: Final = ("bytes on disk", "Kafka", "logbus", "of Kafka's")
+
+Cells = Sequence[str]
+
+
+def lines_of(row: str, title: str, rounds: Rounds, targets: Mapping[str, float]) -> list[Cells]:
+    """What ``HEADINGS`` name, for each peer that has a target."""
+    own = rounds[LOGBUS]
+    lines: list[Cells] = []
+    for peer, target in targets.items():
+        theirs = rounds.get(peer)
+        lines.append(
+            (
+                row,
+                title,
+                peer,
+                "not at hand" if theirs is None else _rate(theirs),
+                _rate(own),
+                "" if theirs is None else f"{_cpu(theirs)}, {_cpu(own)}",
+                "" if theirs is None else shown_ratios(ratios(theirs, own, TIME)),
+                f"{target:.1f}",
+            )
+        )
+    return lines
+
+
+def sizes_of(rounds: Rounds) -> list[Cells]:
+    """What ``SIZE_HEADINGS`` name, for each kind of record batch."""
+    theirs = rounds.get(LIBRDKAFKA, [{}])[0]
+    lines: list[Cells] = []
+    for metric, size in rounds[LOGBUS][0].items():
+        peer = theirs.get(metric)
+        lines.append(
+            (
+                metric,
+                "not at hand" if peer is None else f"{peer:,.0f}",
+                f"{size:,.0f}",
+                "" if peer is None else f"{size / peer:.2f}",
+            )
+        )
+    return lines
 
 
 class Lines:
     """Lines of what was measured so far."""
 
     def __init__(self) -> None:
-        self._rates = Table(
-            "row", "what", "beside", "records/s", "logbus", "CPU µs a record", "ratio", "target"
-        )
-        self._sizes = Table("bytes on disk", "Kafka", "logbus", "of Kafka's")
+        self._rates = Table(*HEADINGS)
+        self._sizes = Table(*SIZE_HEADINGS)
         for column in (*self._rates.columns[3:], *self._sizes.columns[1:]):
             column.justify = "right"
 
     def add(self, result: Result, targets: Mapping[str, float]) -> None:
         if result.unit == TIME:
-            self._add_rates(result, targets)
+            for cells in lines_of(result.row, result.title, result.rounds, targets):
+                self._rates.add_row(*cells)
         else:
-            self._add_sizes(result)
-
-    def _add_rates(self, result: Result, targets: Mapping[str, float]) -> None:
-        own = result.rounds[LOGBUS]
-        for peer, target in targets.items():
-            theirs = result.rounds.get(peer)
-            self._rates.add_row(
-                result.row,
-                result.title,
-                peer,
-                "not at hand" if theirs is None else _rate(theirs),
-                _rate(own),
-                "" if theirs is None else f"{_cpu(theirs)}, {_cpu(own)}",
-                "" if theirs is None else _shown(result.ratios(peer, TIME)),
-                f"{target:.1f}",
-            )
-
-    def _add_sizes(self, result: Result) -> None:
-        theirs = result.rounds.get(LIBRDKAFKA, [{}])[0]
-        for metric, size in result.rounds[LOGBUS][0].items():
-            peer = theirs.get(metric)
-            self._sizes.add_row(
-                metric,
-                "not at hand" if peer is None else f"{peer:,.0f}",
-                f"{size:,.0f}",
-                "" if peer is None else f"{size / peer:.2f}",
-            )
+            for cells in sizes_of(result.rounds):
+                self._sizes.add_row(*cells)
 
     def show(self) -> None:
         for table in (self._rates, self._sizes):
@@ -70,10 +90,12 @@ def line(result: Result) -> str:
         + (f" ({rounds[0][IN_BATCH]:,.0f} a record batch)" if IN_BATCH in rounds[0] else "")
         for name, rounds in result.rounds.items()
     ]
-    ratios = [
-        f"{_shown(result.ratios(name, TIME))} of {name}" for name in result.rounds if name != LOGBUS
+    beside = [
+        f"{shown_ratios(result.ratios(name, TIME))} of {name}"
+        for name in result.rounds
+        if name != LOGBUS
     ]
-    return f"{result.row}: {'; '.join([*rates, *ratios])}"
+    return f"{result.row}: {'; '.join([*rates, *beside])}"
 
 
 def _rate(rounds: Sequence[Metrics]) -> str:
@@ -81,9 +103,5 @@ def _rate(rounds: Sequence[Metrics]) -> str:
 
 
 def _cpu(rounds: Sequence[Metrics]) -> str:
-    found = [one["CPU µs a record"] for one in rounds if "CPU µs a record" in one]
-    return f"{statistics.median(found):.2f}" if found else "-"
-
-
-def _shown(ratios: Sequence[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+    found = median(rounds, "CPU µs a record")
+    return "-" if found is None else f"{found:.2f}"

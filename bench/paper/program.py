@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 from bench.harness import console
 from bench.machine import described
-from bench.paper.charts import charts_of, draw
 from bench.paper.contenders import ROWS, Contender
 from bench.paper.measuring import READ, SENT, measured
+from bench.paper.report import charts_of
 from bench.paper.results import show
 from bench.paper.servers import SERVERS
-from bench.program import at_hand, chosen, parser_of
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
 from bench.result import Metrics, Result
 from bench.rounds import in_turn
@@ -30,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "producer and one consumer, in turn. What is not at hand is left out.",
         rows={name: row.title for name, row in ROWS.items()},
         rounds=3,
+        charts=True,
     )
     parser.add_argument(
         "--peers", default=",".join(SERVERS), help=f"servers to measure, of {'; '.join(SERVERS)}"
@@ -41,17 +40,11 @@ def parser() -> argparse.ArgumentParser:
         "--small", action="store_const", dest="records", const=_SMALL, help=f"{_SMALL:,} records"
     )
     parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument(
-        "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
-    )
     return parser
 
 
 def main() -> None:
-    args = parser().parse_args()
-    if args.charts is not None:
-        require_matplotlib()
-        args.charts.mkdir(parents=True, exist_ok=True)
+    args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     names = chosen(args.peers, SERVERS, "server")
     with ExitStack() as stack, RawResults(args.csv) as raw:
@@ -66,7 +59,6 @@ def main() -> None:
             if (server := at_hand(stack, name, SERVERS[name])) is not None
         }
         raw.tell(", ".join(f"{name} {server.version}" for name, server in servers.items()) + ".")
-        results: list[Result] = []
         for name in rows:
             row = ROWS[name]
             contenders = [each for each in row.contenders if each.server in servers]
@@ -93,17 +85,5 @@ def main() -> None:
             took = in_turn(contenders, measure, rounds=args.rounds)
             result = Result(name, row.title, SENT, took, (SENT, READ))
             raw.add(result)
-            show(row, result, value_bytes=args.value_bytes)
-            results.append(result)
-        if args.charts is not None:
-            for chart in charts_of(ROWS, results, value_bytes=args.value_bytes):
-                console.print(f"Drew {draw(chart, args.charts)}.", markup=False, highlight=False)
-
-
-def require_matplotlib() -> None:
-    """Before the measurements, which are long."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit(
-            "Charts need the Python package matplotlib; "
-            ".venv/bin/python -m pip install -c constraints.txt matplotlib brings it."
-        )
+            show(row, result)
+        draw_charts(args, charts_of(raw.rows))

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.table import Table
 
 from bench.harness import console
 from bench.paper.contenders import Row
-from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT
-from bench.result import LOGBUS, Metrics, Result
-
-
-class Spread(NamedTuple):
-    """Of the rounds."""
-
-    median: float
-    lowest: float
-    highest: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
+from bench.result import LOGBUS, Metrics, Result, Spread, spread
 
 
 def rate(rounds: Sequence[Metrics], time: str) -> Spread:
@@ -31,16 +17,16 @@ def rate(rounds: Sequence[Metrics], time: str) -> Spread:
     return spread([1e6 / one[time] for one in rounds])
 
 
-def overhead(rounds: Sequence[Metrics], value_bytes: int) -> Spread | None:
+def overhead(rounds: Sequence[Metrics]) -> Spread | None:
     """Bytes on disk of a record beside its value; none where the disk does not have all."""
-    found = spread([one[ON_DISK] - value_bytes for one in rounds])
+    found = spread([one[ON_DISK] - one[VALUE_BYTES] for one in rounds])
     return None if found.lowest < 0 else found
 
 
-def show(row: Row, result: Result, *, value_bytes: int) -> None:
-    """Ratios are each contender's rate to logbus's: above 1, logbus is slower."""
+def show(row: Row, result: Result) -> None:
+    """Ratios are logbus's rate to each contender's: above 1, logbus is faster."""
     table = Table(
-        "", "acked in", "records", "sent, 1,000/s", "of logbus", "read, 1,000/s", "of logbus",
+        "", "acked in", "records", "sent, 1,000/s", "logbus / it", "read, 1,000/s", "logbus / it",
         "overhead, bytes", title=f"{result.row}: {result.title}",
     )  # fmt: skip
     for column in table.columns[2:]:
@@ -50,7 +36,7 @@ def show(row: Row, result: Result, *, value_bytes: int) -> None:
         if rounds is None:
             table.add_row(contender.name, contender.acknowledged, "not at hand")
             continue
-        beside = overhead(rounds, value_bytes)
+        beside = overhead(rounds)
         table.add_row(
             contender.name,
             contender.acknowledged,
@@ -64,19 +50,7 @@ def show(row: Row, result: Result, *, value_bytes: int) -> None:
 
 def _rates(result: Result, name: str, time: str) -> tuple[str, str]:
     found = rate(result.rounds[name], time)
-    shown = _shown(Spread(*(value / 1_000 for value in found)))
+    shown = str(Spread(*(value / 1_000 for value in found)))
     if name == LOGBUS or LOGBUS not in result.rounds:
         return shown, ""
-    ratios = spread([1 / ratio for ratio in result.ratios(name, time)])
-    return shown, _shown(ratios)
-
-
-def _shown(spread: Spread) -> str:
-    median, lowest, highest = map(_figures, spread)
-    return f"{median} ({lowest}-{highest})"
-
-
-def _figures(value: float) -> str:
-    """Two or more that count."""
-    decimals = 3 if value < 0.1 else 2 if value < 10 else 0
-    return f"{value:,.{decimals}f}"
+    return shown, str(spread(result.ratios(name, time)))

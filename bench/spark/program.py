@@ -12,9 +12,10 @@ from bench.harness import cluster, console, spark_session
 from bench.machine import described
 from bench.peers.kafka import Kafka, kafka
 from bench.peers.tuning import TUNED_SINK, TUNED_SOURCE, shown
-from bench.program import at_hand, chosen, parser_of
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
 from bench.spark.logs import KafkaLog, LogbusLog
+from bench.spark.report import charts_of
 from bench.spark.results import Line, lines_of, show, told, what_of
 from bench.spark.rows import ROWS, Bench
 from bench.spark.shapes import PARTITIONS
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         "--measures k` topics with a schema.",
         rows=list(ROWS),
         rounds=5,
+        charts=True,
     )
     parser.add_argument("--records", type=int, default=RECORDS, help="of each topic")
     parser.add_argument("--small", action="store_true", help="a tenth of the records, to try it")
@@ -39,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    args = parser().parse_args()
+    args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     records = args.records // _SMALL if args.small else args.records
     lines: list[Line] = []
@@ -59,10 +61,11 @@ def main() -> None:
         for row in rows:
             for result in ROWS[row](bench, row):
                 raw.add(replace(result, row=f"{row}, {what_of(result)}"))
-                console.print(told(result, records=records), highlight=False)
-                lines += lines_of(result, records=records)
-    if lines:
-        show(lines)
+                console.print(told(result), highlight=False)
+                lines += lines_of(row, what_of(result), result.rounds)
+        if lines:
+            show(lines)
+        draw_charts(args, charts_of(raw.rows))
 
 
 def conditions(peer: Kafka | None, *, records: int, rounds: int) -> list[str]:

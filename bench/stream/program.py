@@ -10,11 +10,12 @@ from bench.harness import cluster, spark_session
 from bench.machine import described
 from bench.peers.kafka import kafka
 from bench.peers.tuning import TUNED_SOURCE, shown
-from bench.program import at_hand, chosen, parser_of
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
 from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.logbus_rows import ROWS as OF_LOGBUS
 from bench.stream.measuring import PARTITIONS, Bench
+from bench.stream.report import charts_of
 from bench.stream.rows import ROWS as COMPARED
 from spark_logbus.client import Cluster
 
@@ -23,7 +24,11 @@ ROWS = {**COMPARED, **OF_LOGBUS}
 
 def parser() -> argparse.ArgumentParser:
     parser = parser_of(
-        "Streams of Spark, measured in turn.", rows=list(ROWS), by_default=COMPARED, rounds=5
+        "Streams of Spark, measured in turn.",
+        rows=list(ROWS),
+        by_default=COMPARED,
+        rounds=5,
+        charts=True,
     )
     parser.add_argument("--kafka", action="store_true", help="in turn with Kafka, if at hand")
     parser.add_argument("--batches", type=int, default=40, help="micro-batches timed in a round")
@@ -55,7 +60,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    args = parser().parse_args()
+    args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     with ExitStack() as stack, RawResults(args.csv) as raw:
         peer = at_hand(stack, "Kafka", lambda: kafka(flushed=args.flushed)) if args.kafka else None
@@ -82,6 +87,7 @@ def main() -> None:
             result = ROWS[row](bench, row)
             raw.add(result)
             result.show()
+        draw_charts(args, charts_of(raw.rows))
 
 
 def conditions(bench: Bench, args: argparse.Namespace) -> list[str]:

@@ -23,4 +23,6 @@ def test_the_papers_experiments_run_with_few_records(tmp_path: Path) -> None:
     with raw.open(newline="") as file:
         contenders = {line["contender"] for line in csv.DictReader(file)}
     assert contenders == {"logbus", "logbus, Arrow"}
-    assert {path.name for path in charts.iterdir()} == {"producer.svg", "consumer.svg", "disk.svg"}
+    assert {path.name for path in charts.iterdir()} == {
+        f"peers-{name}.svg" for name in ("producer", "consumer", "disk")
+    }

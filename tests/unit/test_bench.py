@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import struct
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from bench.cpu import Used, ticks_below, used_in
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
 from bench.raw import RawResults
-from bench.result import LOGBUS, Result
+from bench.result import LOGBUS, Metrics, Result
 from bench.rounds import in_turn
 from bench.scaling import results as scaling_results
 from bench.scaling.results import Curve, spread
@@ -31,7 +31,6 @@ from bench.scaling.worker import Job, spread_over
 from bench.spark import results as spark_results
 from bench.spark.rows import Rows, Same
 from bench.spark.shapes import Shape
-from bench.stream.contenders import Contender, NothingSource
 from bench.stream.queries import phases_of
 
 # Does what the real one does when it finds everything: puts jars where it is told.
@@ -42,6 +41,10 @@ for argument in "$@"; do
 done
 /bin/mkdir "$directory" && : > "$directory/one.jar"
 """
+
+
+class Named(NamedTuple):
+    name: str
 
 
 @pytest.fixture
@@ -84,10 +87,10 @@ def test_jars_are_resolved_once_for_each_content_of_a_pom(pom: Path, tmp_path: P
 
 
 def test_every_second_round_is_in_reverse_order() -> None:
-    one, two = (cast("Contender", NothingSource(None, name=name)) for name in ("one", "two"))  # type: ignore[arg-type]
+    one, two = Named("one"), Named("two")
     seen: list[tuple[str, bool]] = []
 
-    def measure(contender: Contender, counts: bool) -> dict[str, float]:
+    def measure(contender: Named, counts: bool) -> dict[str, float]:
         seen.append((contender.name, counts))
         return {"ms": float(len(seen))}
 
@@ -168,32 +171,34 @@ def test_the_table_of_clients_says_which_peer_is_missing(
     assert "1.8" in librdkafka
 
 
-def spark_result(row: str = "read-200") -> Result:
-    rounds = {
-        "Kafka": [{"seconds": 6.0, "CPU s": 8.0}, {"seconds": 10.0, "CPU s": 8.0}],
-        "logbus": [{"seconds": 2.0, "CPU s": 2.0}, {"seconds": 2.0, "CPU s": 2.0}],
-    }
-    return Result(row, "all columns; 200 bytes", "seconds", rounds, ("seconds",))
+def spark_rounds() -> dict[str, list[Metrics]]:
+    theirs = [{"seconds": 6.0, "CPU s": 8.0, "records": 1_000.0},
+              {"seconds": 10.0, "CPU s": 8.0, "records": 1_000.0}]  # fmt: skip
+    own = {"seconds": 2.0, "CPU s": 2.0, "records": 1_000.0}
+    return {"Kafka": theirs, "logbus": [own, own]}
 
 
 def test_each_way_of_logbus_is_shown_beside_each_of_kafkas() -> None:
-    result = spark_result()
-    result.rounds["Kafka, tuned"] = result.rounds["logbus, exactly once"] = result.rounds["Kafka"]
-    lines = spark_results.lines_of(result, records=1_000)
+    rounds = spark_rounds()
+    rounds["Kafka, tuned"] = rounds["logbus, exactly once"] = rounds["Kafka"]
+    lines = spark_results.lines_of("read-200", "all columns", rounds)
     assert [(line.own, line.beside) for line in lines] == [
         ("logbus", "Kafka"), ("logbus", "Kafka, tuned"),
         ("logbus, exactly once", "Kafka"), ("logbus, exactly once", "Kafka, tuned"),
     ]  # fmt: skip
-    assert lines[0][4:] == (125.0, 500.0, [3.0, 5.0], 4.0)
+    assert lines[0].ratios == [3.0, 5.0]
+    assert lines[0].cells[3:] == ("500", "Kafka", "133", "4.00 (3.00-5.00)", "4.00", "4.0")
     assert [line.goal for line in lines] == [4.0, 2.2, None, None]
-    assert spark_results.lines_of(spark_result("read-100"), records=1)[0].goal is None
+    [_, tuned, *_] = spark_results.lines_of("read-100", "all columns", rounds)
+    assert tuned.goal is None
 
 
 def test_nothing_is_compared_where_kafka_is_not_at_hand() -> None:
-    result = spark_result()
-    del result.rounds["Kafka"]
-    assert spark_results.lines_of(result, records=1) == []
-    told = spark_results.told(result, records=1_000)
+    rounds = spark_rounds()
+    del rounds["Kafka"]
+    result = Result("read-200", "all columns; 200 bytes", "seconds", rounds, ("seconds",))
+    assert spark_results.lines_of("read-200", "all columns", rounds) == []
+    told = spark_results.told(result)
     assert told == "read-200, all columns, records/s: logbus 500."
 
 

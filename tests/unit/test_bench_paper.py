@@ -9,18 +9,20 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from bench.charts import draw_all
 from bench.clients.logbus_client import tails
 from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
 from bench.paper import results
-from bench.paper.charts import charts_of, draw
 from bench.paper.contenders import ROWS, Contender, Row, Task
 from bench.paper.java_clients import done_of
-from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, require_same
+from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES, require_same
+from bench.paper.report import charts_of, tables
 from bench.paper.servers import SERVERS, bytes_in
 from bench.peers import PeerUnavailableError
 from bench.peers.activemq import ActiveMq
 from bench.peers.debian import unpacked
 from bench.program import chosen
+from bench.raw import RawResults
 from bench.result import LOGBUS, Metrics, Result
 
 PEER = ROWS["batch-1"].contenders[0]
@@ -29,7 +31,7 @@ ROW = {"batch-1": Row("each by itself", (PEER, OWN))}
 
 
 def metrics(*, sent: float, on_disk: float = 270.0) -> Metrics:
-    return {RECORDS: 1_000, SENT: sent, READ: 2 * sent, ON_DISK: on_disk}
+    return {RECORDS: 1_000, SENT: sent, READ: 2 * sent, ON_DISK: on_disk, VALUE_BYTES: 200}
 
 
 def result() -> Result:
@@ -89,10 +91,10 @@ def test_the_last_line_of_a_java_client_counts() -> None:
 
 def test_the_table_of_peers_has_rates_and_ratios(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(results, "console", Console(width=160)):
-        results.show(ROW["batch-1"], result(), value_bytes=200)
+        results.show(ROW["batch-1"], result())
     peer, own = (line for line in capsys.readouterr().out.splitlines() if "page cache" in line)
-    assert "38 (25-50)" in peer
-    assert "0.38 (0.25-0.50)" in peer
+    assert "37.5 (25.0-50.0)" in peer
+    assert "3.00 (2.00-4.00)" in peer
     assert "70.0" in peer
     assert "100 (100-100)" in own
 
@@ -100,20 +102,39 @@ def test_the_table_of_peers_has_rates_and_ratios(capsys: pytest.CaptureFixture[s
 def test_the_table_of_peers_says_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     rounds = {OWN.name: [metrics(sent=10.0)]}
     with patch.object(results, "console", Console(width=160)):
-        results.show(ROW["batch-1"], Result("batch-1", "", SENT, rounds, ()), value_bytes=200)
+        results.show(ROW["batch-1"], Result("batch-1", "", SENT, rounds, ()))
     assert "not at hand" in capsys.readouterr().out
 
 
-def test_charts_have_a_bar_for_each_figure(tmp_path: Path) -> None:
+def test_charts_have_a_bar_for_each_figure_and_say_what_they_show(tmp_path: Path) -> None:
     some = result()
     some.rounds[PEER.name][0][ON_DISK] = 12.0  # less than the value: it is in memory
-    producer, consumer, disk = charts_of(ROW, [some], value_bytes=200)
-    assert [bar.value for bar in producer.bars] == [(37_500, 25_000, 50_000), (100_000,) * 3]
-    assert [bar.value.median for bar in consumer.bars] == [18_750, 50_000]
-    assert [bar.label for bar in disk.bars] == [f"batch-1: {LOGBUS} (page cache)"]
-    drawn = draw(disk, tmp_path).read_bytes()
-    assert b"<svg" in drawn
-    assert draw(disk, tmp_path).read_bytes() == drawn
+    producer, consumer, disk = charts_of({"batch-1": some.rounds})
+    own, peer = producer.panels[0].bars
+    assert [own.value, peer.value] == [(100_000,) * 3, (37_500, 25_000, 50_000)]
+    assert producer.alt == (
+        "Each record by itself: logbus sends 3.0 times as fast as Kafka (Java)."
+    )
+    assert [bar.value.median for bar in consumer.panels[0].bars] == [50_000, 18_750]
+    assert [bar.label for bar in disk.panels[0].bars] == [f"{LOGBUS} (page cache)"]
+    for name in ("one", "two"):
+        draw_all([producer, disk], tmp_path / name)
+    drawn = (tmp_path / "one" / "peers-producer.svg").read_bytes()
+    assert b"logbus sends 3.0 times as fast" in drawn
+    assert (tmp_path / "two" / "peers-producer.svg").read_bytes() == drawn
+
+
+def test_tables_of_peers_are_by_question_and_the_best_comes_first(tmp_path: Path) -> None:
+    with RawResults(tmp_path / "peers.csv") as raw:
+        raw.add(result())
+    found = tables(tmp_path / "peers.csv")
+    assert list(found) == ["producer", "consumer", "disk"]
+    assert found["producer"].splitlines()[2:4] == [
+        "| `batch-1` | **logbus** | page cache | 100,000 (100,000-100,000) |  |  |",
+        "| `batch-1` | Kafka, Java | page cache | 37,500 (25,000-50,000) | 3.00 (2.00-4.00) |  |",
+    ]
+    assert "(charts/peers-producer.svg)" in found["producer"]
+    assert "| 70.0 (70.0-70.0) | 1.00 (1.00-1.00) |" in found["disk"]
 
 
 def test_unknown_rows_are_refused_with_those_that_are_known() -> None:

@@ -1,0 +1,32 @@
+"""Tables and pictures of the documents, as Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+WIDTH: Final = 100  # of the documents' lines
+CHARTS: Final = "charts"  # beside the pages
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Empty without rows."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if not lines:
+        return ""
+    return "\n".join([f"| {' | '.join(headings)} |", "|---" * len(headings) + "|", *lines])
+
+
+def image(name: str, alt: str) -> str:
+    """``alt`` says in words what the picture shows."""
+    text = alt.replace("[", "(").replace("]", ")")
+    return textwrap.fill(
+        f"![{text}]({CHARTS}/{name}.svg)", WIDTH, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def verbatim(lines: Iterable[str]) -> str:
+    """Lines as they are, but wrapped."""
+    wrapped = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+    return "\n".join(["```", *wrapped, "```"])

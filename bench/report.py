@@ -1,0 +1,125 @@
+"""``scripts/bench report``: writes tables and charts of committed raw results into the documents.
+
+A program's raw results lie in bench/results, as ``PROGRAM.csv`` with its conditions in
+``PROGRAM.txt``. In a page, ``<!-- generated: bench PROGRAM NAME -->`` begins a table of them and
+``<!-- end -->`` ends it; ``bench PROGRAM run`` are the conditions. Parts without results stay as
+they are. Charts are SVGs in docs/charts, and are drawn anew each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from bench.charts import require_matplotlib
+from bench.harness import ROOT, console
+from bench.markdown import CHARTS, verbatim
+from bench.raw import RawError, conditions_of
+from scripts.generated import filled, parts_called
+
+RESULTS: Final = ROOT / "bench" / "results"
+DOCS: Final = ROOT / "docs"
+PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
+_RUN: Final = "run"
+
+
+class Report(Protocol):
+    """A module that makes something of raw results."""
+
+    def tables(self, path: Path) -> Mapping[str, str]:
+        """Markdown by the name of the part; raises RawError."""
+
+    def charts(self, path: Path, directory: Path) -> Sequence[Path]:
+        """Draw the charts that ``tables`` refers to."""
+
+
+PROGRAMS: Final[Mapping[str, str]] = {
+    "peers": "bench.paper.report",
+    "spark": "bench.spark.report",
+    "clients": "bench.clients.report",
+    "stream": "bench.stream.report",
+}
+
+
+class UnknownPartError(Exception):
+    """A page asks for a part that no results have."""
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Tables and charts of raw results, written into the documents."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a directory of CSV files")
+    parser.add_argument(
+        "--docs", type=Path, nargs="+", help="pages; default: all in docs/ with such parts"
+    )
+    parser.add_argument("--charts", type=Path, default=DOCS / CHARTS, help="a directory for SVGs")
+    return parser
+
+
+def main() -> int:
+    args = parser().parse_args()
+    try:
+        stale = stale_pages(args.docs or pages(), args.results)
+    except (RawError, UnknownPartError) as error:
+        raise SystemExit(str(error)) from error
+    for page, text in stale.items():
+        _say(
+            f"{page} {'is out of date: run scripts/bench report' if args.check else 'was written'}."
+        )
+        if not args.check:
+            page.write_text(text)
+    if args.check:
+        return 1 if stale else 0
+    found = {name: args.results / f"{name}.csv" for name in PROGRAMS}
+    found = {name: path for name, path in found.items() if path.exists()}
+    if not found:
+        _say(f"No raw results are in {args.results}; a program writes them with --csv.")
+        return 0
+    require_matplotlib()
+    for name, path in found.items():
+        for chart in _report(name).charts(path, args.charts):
+            _say(f"{chart} was drawn.")
+    return 0
+
+
+def pages() -> list[Path]:
+    return [page for page in sorted(DOCS.glob("*.md")) if PARTS.search(page.read_text())]
+
+
+def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
+    """What pages are to hold that hold something else. Raises RawError for a file that holds no
+    raw results, and UnknownPartError."""
+    known: dict[str, Mapping[str, str]] = {}
+
+    def content(part: str) -> str | None:
+        _, program, name = part.split(" ")
+        if program not in PROGRAMS:
+            raise UnknownPartError(f"No results are called {program}; use {', '.join(PROGRAMS)}.")
+        path = results / f"{program}.csv"
+        if not path.exists():
+            return None
+        if program not in known:
+            run = {_RUN: f"The run:\n\n{verbatim(conditions_of(path))}"}
+            known[program] = {**_report(program).tables(path), **run}
+        if name not in known[program]:
+            raise UnknownPartError(
+                f"Results of {program} have no part {name}; use {', '.join(known[program])}."
+            )
+        return known[program][name] or None
+
+    found = {page: page.read_text() for page in pages}
+    new = {page: filled(text, PARTS, content) for page, text in found.items()}
+    return {page: text for page, text in new.items() if text != found[page]}
+
+
+def _report(program: str) -> Report:
+    return cast("Report", importlib.import_module(PROGRAMS[program]))
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
