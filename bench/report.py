@@ -41,6 +41,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "spark": "bench.spark.report",
     "clients": "bench.clients.report",
     "stream": "bench.stream.report",
+    "scaling": "bench.scaling.results",
 }
 
 
@@ -104,8 +105,7 @@ def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
         if not path.exists():
             return None
         if program not in known:
-            run = {_RUN: f"The run:\n\n{verbatim(conditions_of(path))}"}
-            known[program] = {**_report(program).tables(path), **run}
+            known[program] = _parts(program, path)
         if name not in known[program]:
             raise UnknownPartError(
                 f"Results of {program} have no part {name}; use {', '.join(known[program])}."
@@ -115,6 +115,14 @@ def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
     found = {page: page.read_text() for page in pages}
     new = {page: filled(text, PARTS, content) for page, text in found.items()}
     return {page: text for page, text in new.items() if text != found[page]}
+
+
+def _parts(program: str, path: Path) -> Mapping[str, str]:
+    """Tables by name, which may have the program's in front, and the conditions."""
+    tables = _report(program).tables(path)
+    told = conditions_of(path)
+    run = f"The run:\n\n{verbatim(told)}" if told else ""
+    return {**{name.removeprefix(f"{program}-"): tables[name] for name in tables}, _RUN: run}
 
 
 def _report(program: str) -> Report:
