@@ -35,6 +35,7 @@ class RawResults:
         self._conditions = None if path is None else path.with_suffix(".txt").open("w")
         self._file = None if path is None else path.open("w", newline="")
         self._write(*COLUMNS)
+        self._flush()
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +59,9 @@ class RawResults:
             for number, metrics in enumerate(rounds, 1):
                 for metric, value in metrics.items():
                     self._write(result.row, contender, number, metric, round(value, 6))
+        self._flush()
+
+    def _flush(self) -> None:
         if self._file is not None:
             self._file.flush()
 
