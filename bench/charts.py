@@ -17,7 +17,12 @@ OWN: Final = "#1b6ca8"
 OTHERS: Final = "#b4bcc4"
 BEHIND: Final = "#c8553d"
 
-_WIDTH, _BAR_HEIGHT, _MARGIN, _TITLE_HEIGHT = 9.0, 0.3, 0.5, 0.55  # inches
+RATIOS: Final = (
+    "times as fast as the other: median of the rounds, lowest to highest\n"
+    "(blue: ahead, red: behind, grey: not told apart)"
+)
+
+_WIDTH, _BAR_HEIGHT, _MARGIN, _TITLE_HEIGHT = 9.0, 0.3, 0.6, 0.55  # inches
 _TITLE_CHARACTERS = 88
 _LOG_FROM = 100.0  # values that are so many times apart are drawn on a logarithmic scale
 
@@ -114,7 +119,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def ratio_panel(title: str, ratios: Mapping[str, Spread]) -> Panel:
-    """Ratios to logbus, the largest first, told apart by colour: ahead, behind, or neither."""
+    """Ratios of logbus, the largest first, by colour as ``RATIOS`` says."""
     largest_first = sorted(ratios.items(), key=lambda each: -each[1].median)
     return Panel(
         title,

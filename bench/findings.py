@@ -1,7 +1,7 @@
 """Sentences that state what ratios found, for the titles of charts. Pure.
 
 A ratio is logbus's rate to the other's. Only what the rounds tell apart is called a multiple: where
-some are above 1 and some below, it is about the same.
+some are above 1 and some below, it is the same as far as they tell.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from bench.result import Spread
 
 _NAMED: Final = 3  # those that are named one by one; of more, the nearest and the farthest
+
+_UNTOLD: Final = ", as far as the rounds tell"
 
 Ratios = Mapping[str, Spread]
 
@@ -38,7 +40,7 @@ def finding(subject: str, ratios: Ratios, *, measure: str = "as fast as") -> str
     behind, same, ahead = Told.apart(ratios)
     parts = [
         _beside(behind, measure),
-        f"about {measure} {_joined([plain(name) for name in same])}" if same else "",
+        f"{measure} {_joined([plain(name) for name in same])}{_UNTOLD}" if same else "",
         _beside(ahead, measure),
     ]
     said = "; ".join(part for part in parts if part)
@@ -65,7 +67,7 @@ def finding_over(subject: str, other: str, ratios: Ratios, *, measure: str = "as
         beside = f" {plain(other)}" if not parts else ""
         many = "" if len(same) == len(ratios) else f" in {len(same)} of {len(ratios)}"
         about = measure if beside else measure.removesuffix(" as")
-        parts.append(f"about {about}{beside}{many}")
+        parts.append(f"{about}{beside}{many}{_UNTOLD}")
     return f"{subject} {'; '.join(parts)}" if parts else ""
 
 

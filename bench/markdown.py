@@ -28,5 +28,7 @@ def image(name: str, alt: str) -> str:
 
 def verbatim(lines: Iterable[str]) -> str:
     """Lines as they are, but wrapped."""
-    wrapped = (textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+    wrapped = (
+        textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines
+    )
     return "\n".join(["```", *wrapped, "```"])

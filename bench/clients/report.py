@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
-from bench.charts import Chart, draw_all, ratio_panel
+from bench.charts import RATIOS, Chart, draw_all, ratio_panel
 from bench.clients.results import HEADINGS, SIZE_HEADINGS, lines_of, sizes_of
 from bench.clients.rows import ROWS, TIME, DiskRow
 from bench.findings import finding_over
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
 from bench.result import LOGBUS, Spread, ratios, spread
-
-_UNIT: Final = "times as fast as the other: median of the rounds, lowest to highest"
 
 
 def tables(path: Path) -> dict[str, str]:
@@ -50,4 +47,4 @@ def charts_of(raw: Raw) -> list[Chart]:
         ratio_panel(finding_over(f"{LOGBUS} is", peer, found), found)
         for peer, found in panels.items()
     ]
-    return [Chart("clients", _UNIT, drawn, line_at=1.0)] if drawn else []
+    return [Chart("clients", RATIOS, drawn, line_at=1.0)] if drawn else []

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bench.charts import Chart, draw_all, ratio_panel
-from bench.findings import finding_over
+from bench.charts import RATIOS, Chart, draw_all, ratio_panel
+from bench.findings import finding_over, plain
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
 from bench.result import Spread
@@ -19,7 +19,6 @@ _ASKED: Final[Mapping[str, Mapping[str, str]]] = {
     "reads": {ALL_COLUMNS: "reads all columns", VALUE_ONLY: "reads the values"},
     "writes": {WRITTEN: "writes to the page cache", FLUSHED: "writes to the disk"},
 }
-_UNIT: Final = "times as fast as Kafka's connector: median of the rounds, lowest to highest"
 
 
 def tables(path: Path) -> dict[str, str]:
@@ -50,12 +49,12 @@ def _charts(raw: Raw, name: str) -> list[Chart]:
         for line in _lines(raw, what):
             panels.setdefault((line.own, line.beside), {})[line.row] = line.ratio
         drawn = [
-            ratio_panel(finding_over(f"{own} {does}", other, ratios), ratios)
+            ratio_panel(finding_over(f"{plain(own)} {does}", other, ratios), ratios)
             for (own, other), ratios in panels.items()
         ]
         if drawn:
             file = f"spark-{name}-{what.replace(' ', '-')}"
-            found.append(Chart(file, _UNIT, drawn, line_at=1.0))
+            found.append(Chart(file, RATIOS, drawn, line_at=1.0))
     return found
 
 

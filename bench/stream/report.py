@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.charts import OWN, Bar, Chart, Panel, draw_all, ratio_panel
+from bench.charts import OWN, RATIOS, Bar, Chart, Panel, draw_all, ratio_panel
 from bench.findings import finding_over, times
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
@@ -17,7 +17,6 @@ from bench.stream.queries import WHOLE
 from bench.stream.rows import READ, START_RECORDS
 
 TUNED: Final = f"{KAFKA}, tuned"
-_UNIT: Final = "times as fast as the other: median of the rounds, lowest to highest"
 
 
 class Case(NamedTuple):
@@ -86,7 +85,7 @@ def charts_of(raw: Raw) -> list[Chart]:
             if shown:
                 drawn.append(ratio_panel(finding_over(f"{LOGBUS} is", other, shown), shown))
         if drawn:
-            found.append(Chart(f"stream-{name}", _UNIT, drawn, line_at=1.0))
+            found.append(Chart(f"stream-{name}", RATIOS, drawn, line_at=1.0))
     return found
 
 

@@ -150,7 +150,7 @@ def spread(lowest: float, highest: float) -> Spread:
         ({"a": spread(1.3, 1.5), "b, c": spread(2, 2.2)},
          "logbus sends 1.4 times as fast as a and 2.1 times as fast as b (c)"),
         ({"a": spread(0.4, 0.6), "b": spread(0.9, 1.2)},
-         "logbus sends 0.50 times as fast as a; about as fast as b"),
+         "logbus sends 0.50 times as fast as a; as fast as b, as far as the rounds tell"),
         ({name: spread(n, n + 1) for n, name in enumerate("abcd", 2)},
          "logbus sends 2.5 (a) to 5.5 times (d) as fast as 4 others"),
         ({}, ""),
@@ -162,11 +162,13 @@ def test_findings_claim_what_the_rounds_tell_apart(ratios: Mapping[str, Spread],
 
 def test_findings_over_cases_name_the_ends() -> None:
     same = {"a": spread(0.9, 1.3)}
-    assert finding_over("logbus is", "Kafka", same) == "logbus is about as fast as Kafka"
+    assert finding_over("logbus is", "Kafka", same) == (
+        "logbus is as fast as Kafka, as far as the rounds tell"
+    )
     more = {**same, "b": spread(1.2, 1.2), "c": spread(0.5, 0.5)}
     assert finding_over("logbus is", "Kafka", more) == (
         "logbus is 1.2 times as fast as Kafka in 1 of 3 cases; 0.50 times as fast as Kafka in 1 of "
-        "3 cases; about as fast in 1 of 3"
+        "3 cases; as fast in 1 of 3, as far as the rounds tell"
     )
 
 
