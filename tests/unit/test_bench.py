@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from bench import program
 from bench import result as results
 from bench.charts import draw_lines
 from bench.clients import results as clients_results
@@ -19,8 +22,10 @@ from bench.clients.rows import JAVA, LIBRDKAFKA, TIME
 from bench.clients.systems import stored_in
 from bench.clients.work import Done, Work
 from bench.cpu import Used, ticks_below, used_in
+from bench.machine import described
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.program import at_hand, parser_of
 from bench.raw import RawResults
 from bench.result import LOGBUS, Metrics, Result
 from bench.rounds import in_turn
@@ -84,6 +89,34 @@ def test_jars_are_resolved_once_for_each_content_of_a_pom(pom: Path, tmp_path: P
     pom.write_text("<project>of another version</project>")
     with pytest.raises(PeerUnavailableError):
         jars_of(pom)
+
+
+def test_a_peer_that_is_not_at_hand_is_left_out_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @contextmanager
+    def start(reason: str) -> Iterator[str]:
+        if reason:
+            raise PeerUnavailableError(reason)
+        yield "a server"
+
+    with ExitStack() as stack, patch.object(program, "console", Console(width=120)):
+        assert at_hand(stack, "Kafka", lambda: start("")) == "a server"
+        assert at_hand(stack, "Kafka", lambda: start("Install Maven.")) is None
+    assert "Kafka is left out, as it is not at hand: Install Maven." in capsys.readouterr().out
+
+
+def test_conditions_name_the_versions_of_what_is_installed() -> None:
+    lines = described("pyarrow", "a-package-that-nobody-has")
+    assert f"pyarrow {pa.__version__}" in lines[1]
+    assert "nobody" not in lines[1]
+
+
+def test_flags_name_the_rows_and_those_that_are_left_out_by_default() -> None:
+    parser = parser_of("Measures.", rows=["a", "b"], by_default=["a"], rounds=5)
+    assert "of a, b; default: a" in parser.format_help()
+    args = parser.parse_args([])
+    assert (args.rows, args.rounds, args.csv) == ("a", 5, None)
 
 
 def test_every_second_round_is_in_reverse_order() -> None:
