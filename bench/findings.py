@@ -52,7 +52,7 @@ def _beside(ratios: Ratios, measure: str) -> str:
         return _joined(
             [f"{times(one.median)} times {measure} {plain(name)}" for name, one in ratios.items()]
         )
-    return f"{_range(ratios)} {measure} {len(ratios)} others"
+    return f"{_range(ratios, of=len(ratios))} {measure} {len(ratios)} others"
 
 
 def finding_over(subject: str, other: str, ratios: Ratios, *, measure: str = "as fast as") -> str:
@@ -61,8 +61,9 @@ def finding_over(subject: str, other: str, ratios: Ratios, *, measure: str = "as
     parts = []
     for found in (ahead, behind):
         if found:
-            many = "" if len(found) == len(ratios) else f" in {len(found)} of {len(ratios)} cases"
-            parts.append(f"{_range(found)} {measure} {plain(other)}{many}")
+            some = 1 < len(found) < len(ratios)
+            many = f" in {len(found)} of {len(ratios)} cases" if some else ""
+            parts.append(f"{_range(found, of=len(ratios))} {measure} {plain(other)}{many}")
     if same:
         beside = f" {plain(other)}" if not parts else ""
         many = "" if len(same) == len(ratios) else f" in {len(same)} of {len(ratios)}"
@@ -71,10 +72,11 @@ def finding_over(subject: str, other: str, ratios: Ratios, *, measure: str = "as
     return f"{subject} {'; '.join(parts)}" if parts else ""
 
 
-def _range(ratios: Ratios) -> str:
+def _range(ratios: Ratios, *, of: int) -> str:
+    """The lowest and the highest, each with its name; without if there is just one ``of`` all."""
     (first, lowest), *others = ratios.items()
     if not others:
-        return f"{times(lowest.median)} times"
+        return f"{times(lowest.median)} times" + (f" ({first})" if of > 1 else "")
     last, highest = others[-1]
     return f"{times(lowest.median)} ({first}) to {times(highest.median)} times ({last})"
 

@@ -32,7 +32,7 @@ class Case(NamedTuple):
 _SLOW, _FAST = f"{SLOW:,} records a second", f"{FAST:,} a second"
 MICRO_BATCHES: Final = (
     Case("noop", WHOLE, f"{_SLOW}, `noop`", {KAFKA: 1.2}),
-    Case("noop", "addBatch", "of that, `addBatch`"),
+    Case("noop", "addBatch", f"{SLOW:,} a second, `noop`, `addBatch` alone"),
     Case("foreach", WHOLE, f"{SLOW:,} a second, `foreachBatch`", {KAFKA: 1.2}),
     Case("foreach-fast", WHOLE, f"{_FAST}, `foreachBatch`", {KAFKA: 1.2}),
     Case("foreach", P50, f"age at {SLOW:,} a second, p50", {KAFKA: 1.2}),
