@@ -134,6 +134,8 @@ class Contender:
 KAFKA, RABBITMQ, ACTIVEMQ = "Kafka", "RabbitMQ", "ActiveMQ"
 ACTIVEMQ_FLUSHED = "ActiveMQ that syncs"
 """A server of its own: it is a setting of the whole broker."""
+RABBITMQ_STREAMS = "RabbitMQ's streams"
+"""The same broker, spoken to by another protocol with another client."""
 LIBRDKAFKA = "Kafka, librdkafka"
 
 
@@ -148,26 +150,37 @@ def _librdkafka(sends: Work, reads: str, *, share: int = 1) -> Contender:
     return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
 
 
-def _kafka(sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = 1) -> Contender:
-    return Contender(KAFKA, KAFKA, PAGE_CACHE, JavaClient(sends, reads), share)
+def _kafka(
+    sends: Mapping[str, str],
+    reads: Mapping[str, str],
+    *,
+    name: str = KAFKA,
+    acknowledged: str = PAGE_CACHE,
+    share: int = 1,
+) -> Contender:
+    return Contender(name, KAFKA, acknowledged, JavaClient(sends, reads), share)
 
 
 def _rabbitmq(
-    kind: str, acknowledged: str, sends: Mapping[str, str], reads: Mapping[str, str]
+    kind: str,
+    acknowledged: str,
+    sends: Mapping[str, str],
+    reads: Mapping[str, str],
+    *,
+    share: int = 10,
 ) -> Contender:
-    """``kind`` is the word for it in its documentation."""
-    queue = {"queue_type": "stream" if kind == "stream" else "classic"}
-    client = JavaClient({**queue, **sends}, {**queue, **reads})
-    return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, share=10)
-
-
-def _activemq(
-    sends: Mapping[str, str], reads: Mapping[str, str], *, flushed: bool = False
-) -> Contender:
+    """A classic queue, by AMQP; ``kind`` is the word for its messages in its documentation."""
     client = JavaClient(sends, reads)
-    if flushed:
-        return Contender(ACTIVEMQ, ACTIVEMQ_FLUSHED, DISK, client, share=200)
-    return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, client, share=10)
+    return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, share)
+
+
+def _rabbitmq_stream(sends: Mapping[str, str], *, share: int = 1) -> Contender:
+    client = JavaClient(sends, {})
+    return Contender(f"{RABBITMQ}, stream", RABBITMQ_STREAMS, PAGE_CACHE, client, share)
+
+
+def _activemq(sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = 10) -> Contender:
+    return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, JavaClient(sends, reads), share)
 
 
 @dataclass(frozen=True)
@@ -178,6 +191,7 @@ class Row:
     contenders: tuple[Contender, ...]
 
 
+_OF_ONES = 25  # of records that are sent one by one
 _ONE = Work("send", batch_records=1, linger_ms=0)
 _FIFTY = Work("send", batch_records=50)
 # One record of 200 bytes with its record batch takes 270 bytes, 50 take 10,511.
@@ -190,6 +204,10 @@ _TRANSIENT = {"persistent": "false", "confirms": "false"}
 _CONFIRMED = {"persistent": "true", "confirms": "true"}
 _RABBIT_READS = {"prefetch": "1000", "ack_every": "100"}
 _RABBIT_READS_BY_DEFAULT = {"prefetch": "0", "ack_every": "1"}
+
+# Messages that are stored as one entry, which is what its documentation names for throughput.
+_STREAM_FIFTY = {"sub_entry_size": "50"}
+_STREAM_TUNED = {"sub_entry_size": "500", "batch_size": "1000", "unconfirmed": "100000"}
 
 # Sends that are not in transactions wait for an answer each, by default.
 _ACTIVE_ONE = {"options": "jms.useAsyncSend=true"}
@@ -209,13 +227,20 @@ ROWS: Mapping[str, Row] = {
     "batch-1": Row(
         "each record sent by itself, a record batch for each where there are some",
         (
-            _kafka(_KAFKA_ONE, {}, share=10),
-            _librdkafka(_ONE, "consume_by_default", share=10),
-            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
-            _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
-            _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
-            _activemq(_ACTIVE_ONE, _ACTIVE_READS),
-            _logbus(LOGBUS, _ONE, "iterate", share=10),
+            _kafka(_KAFKA_ONE, {}, share=_OF_ONES),
+            _kafka(
+                {**_KAFKA_ONE, "acks": "0"},
+                {},
+                name="Kafka, acks=0",
+                acknowledged=UNTOLD,
+                share=_OF_ONES,
+            ),
+            _librdkafka(_ONE, "consume_by_default", share=_OF_ONES),
+            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS, share=_OF_ONES),
+            _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS, share=_OF_ONES),
+            _rabbitmq_stream({}, share=_OF_ONES),
+            _activemq(_ACTIVE_ONE, _ACTIVE_READS, share=_OF_ONES),
+            _logbus(LOGBUS, _ONE, "iterate", share=_OF_ONES),
         ),
     ),
     "batch-50": Row(
@@ -223,6 +248,7 @@ ROWS: Mapping[str, Row] = {
         (
             _kafka(_KAFKA_FIFTY, {}),
             _librdkafka(_FIFTY, "consume_by_default"),
+            _rabbitmq_stream(_STREAM_FIFTY),
             _activemq(_ACTIVE_FIFTY, _ACTIVE_READS),
             _logbus("logbus, Arrow", replace(_FIFTY, name="send_arrow"), "poll_arrow"),
             _logbus(LOGBUS, _FIFTY, "iterate"),
@@ -233,7 +259,7 @@ ROWS: Mapping[str, Row] = {
         (
             _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
             _librdkafka(Work("send"), "consume"),
-            _rabbitmq("stream", PAGE_CACHE, _CONFIRMED, _RABBIT_READS),
+            _rabbitmq_stream(_STREAM_TUNED),
             _activemq(_ACTIVE_TUNED, _ACTIVE_READS_TUNED),
             _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),
             _logbus(LOGBUS, Work("send"), "iterate"),

@@ -13,7 +13,13 @@ from typing import Protocol
 from bench import peers
 from bench.clients.systems import KafkaSystem, LogbusSystem
 from bench.harness import cluster
-from bench.paper.contenders import ACTIVEMQ, ACTIVEMQ_FLUSHED, KAFKA, RABBITMQ
+from bench.paper.contenders import (
+    ACTIVEMQ,
+    ACTIVEMQ_FLUSHED,
+    KAFKA,
+    RABBITMQ,
+    RABBITMQ_STREAMS,
+)
 from bench.paper.java_clients import SOURCES
 from bench.peers.activemq import POM as ACTIVEMQ_POM
 from bench.peers.activemq import activemq
@@ -69,12 +75,13 @@ def _kafka() -> Iterator[Server]:
 
 
 @contextmanager
-def _rabbitmq() -> Iterator[Server]:
+def _rabbitmq(*, streams: bool) -> Iterator[Server]:
     jars = jars_of(_POMS / "rabbitmq-client.xml")
-    with compiled(SOURCES / "RabbitMqClient.java", jars) as client, rabbitmq() as running:
+    source = SOURCES / ("RabbitMqStreamClient.java" if streams else "RabbitMqClient.java")
+    with compiled(source, jars) as client, rabbitmq() as running:
         yield Server(
             running.version,
-            running.address,
+            running.stream_address if streams else running.address,
             lambda _: bytes_in(running.data),  # one queue at a time
             java=client,
         )
@@ -94,7 +101,8 @@ def _activemq(*, flushed: bool) -> Iterator[Server]:
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
     LOGBUS: _logbus,
     KAFKA: _kafka,
-    RABBITMQ: _rabbitmq,
+    RABBITMQ: partial(_rabbitmq, streams=False),
+    RABBITMQ_STREAMS: partial(_rabbitmq, streams=True),
     ACTIVEMQ: partial(_activemq, flushed=False),
     ACTIVEMQ_FLUSHED: partial(_activemq, flushed=True),
 }

@@ -35,6 +35,9 @@ class RabbitMq:
     """A running broker. Its user is guest."""
 
     address: str
+    """Of AMQP."""
+    stream_address: str
+    """Of the streams' own protocol."""
     data: Path
     """Where it keeps all queues."""
     version: str
@@ -53,9 +56,11 @@ def rabbitmq() -> Iterator[RabbitMq]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-rabbitmq-") as name, ExitStack() as stack:
         directory = Path(name)
         data = directory / "data"
-        port, node_port, epmd_port = free_ports(3)
-        (directory / "rabbitmq.conf").write_text(f"listeners.tcp.1 = {HOST}:{port}\n")
-        (directory / "enabled_plugins").write_text("[].\n")
+        port, stream_port, node_port, epmd_port = free_ports(4)
+        (directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = {HOST}:{port}\nstream.listeners.tcp.1 = {HOST}:{stream_port}\n"
+        )
+        (directory / "enabled_plugins").write_text("[rabbitmq_stream].\n")
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": name,  # for the cookie that nodes share
@@ -87,5 +92,8 @@ def rabbitmq() -> Iterator[RabbitMq]:
         command = [str(programs / "erlexec"), *_ERLANG_OPTIONS, *_ON_LOOPBACK]
         server = spawn(command, output=output, env=environment)
         stack.callback(stop, server, STOP_GRACE_S)
-        wait_until_ready("RabbitMQ", server, port=port, output=output)
-        yield RabbitMq(f"{HOST}:{port}", data, version=home.name.split("-")[1])
+        for each in (port, stream_port):
+            wait_until_ready("RabbitMQ", server, port=each, output=output)
+        yield RabbitMq(
+            f"{HOST}:{port}", f"{HOST}:{stream_port}", data, version=home.name.split("-")[1]
+        )

@@ -9,9 +9,8 @@ import java.io.IOException;
 import java.util.Map;
 
 /**
- * RabbitMQ's own client, with the queue that {@code queue_type} names. {@code persistent} and
- * {@code confirms} are for messages that are sent: confirms come asynchronously, and the last is
- * waited for. Who reads acknowledges every {@code ack_every}th message with those before it, or
+ * RabbitMQ's own client for AMQP, with a classic queue. {@code persistent} and {@code confirms} are
+ * for messages that are sent: confirms come asynchronously, and the last is waited for. Who reads acknowledges every {@code ack_every}th message with those before it, or
  * lets the broker do so with 0, and has {@code prefetch} on the way.
  */
 final class RabbitMqClient extends Client {
@@ -28,8 +27,7 @@ final class RabbitMqClient extends Client {
         factory.setUri("amqp://" + settings.get("address"));
         connection = factory.newConnection();
         channel = connection.createChannel();
-        channel.queueDeclare(
-            queue, true, false, false, Map.of("x-queue-type", settings.get("queue_type")));
+        channel.queueDeclare(queue, true, false, false, Map.of());
         if (is("confirms")) {
             channel.confirmSelect();
         }
@@ -64,10 +62,8 @@ final class RabbitMqClient extends Client {
     private void consume() throws IOException {
         int every = Integer.parseInt(settings.get("ack_every"));
         channel.basicQos(Integer.parseInt(settings.get("prefetch")));
-        boolean stream = settings.get("queue_type").equals("stream");
-        Map<String, Object> from = stream ? Map.of("x-stream-offset", "first") : Map.of();
         consumes = true;
-        channel.basicConsume(queue, every == 0, "", false, false, from,
+        channel.basicConsume(queue, every == 0, "", false, false, Map.of(),
             new DefaultConsumer(channel) {
                 @Override
                 public void handleDelivery(
