@@ -13,6 +13,8 @@ from spark_logbus.errors import LogbusError
 
 logger = logging.getLogger(__name__)
 
+_RETRY_AFTER_S = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -48,7 +50,7 @@ class Response:
 
 class HttpError(Exception):
     """A response that is an error: ``{"error_code": ..., "message": ...}``. The code is the status
-    unless a handler distinguishes more cases."""
+    unless a handler distinguishes more cases. With 503 it says when to ask again."""
 
     def __init__(
         self,
@@ -62,7 +64,8 @@ class HttpError(Exception):
         self.status = status
         self.message = message
         self.code = status if code is None else code
-        self.headers = headers or {}
+        asked_again = {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
+        self.headers = {**asked_again, **(headers or {})}
 
     def response(self) -> Response:
         body = {"error_code": self.code, "message": self.message}

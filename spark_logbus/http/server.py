@@ -1,16 +1,13 @@
 """The standard library's HTTP server, with limits.
 
 ``http.server`` parses requests, ``socketserver`` accepts connections; what is here bounds them.
-A connection carries one request and has a thread. The head of a request, its body and their
-number are limited. A client has ``_DEADLINE_S`` to send its request, and as long again to take the
-response, however steadily it drips. When all connections are taken the oldest that waits for its
-client is cut off, so that a crowd of slow ones does not keep out the next, which may be the one
-that is meant; one whose handler works is left alone, and bounds the number of threads.
+A connection carries one request and has a thread. The head of a request, its body, their number and
+their time are limited (``connections``). Every client is answered: one for which there is no place,
+or whose request does not come, is told so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import socketserver
@@ -24,14 +21,13 @@ from typing import Any, cast
 from urllib.parse import parse_qsl
 
 from spark_logbus.clock import Clock
+from spark_logbus.http.connections import MAX_CONNECTIONS, Connections, Lingering, cut_off
 from spark_logbus.http.routes import HttpError, Request, Response, Routes
 
 logger = logging.getLogger(__name__)
 
-_MAX_CONNECTIONS = 32
 _MAX_HEAD_BYTES = 8 << 10
 _MAX_BODY_BYTES = 1 << 20
-_DEADLINE_S = 5.0
 _TICK_S = 0.5  # between looks at deadlines
 _PAUSE_S = 1.0  # without accepting, when there are no descriptors left
 _JOIN_S = 5.0
@@ -55,11 +51,12 @@ class HttpServer:
         """Accept no more, and cut off all connections. A handler at work is not waited for."""
         self._server.stopping.set()
         if self._thread.is_alive():
-            _cut_off(self._server.socket)  # ends the wait; where that is refused, a tick does
+            cut_off(self._server.socket)  # ends the wait; where that is refused, a tick does
             self._server.shutdown()
             self._thread.join(_JOIN_S)
         self._server.server_close()
-        self._server.cut_off_all()
+        self._server.connections.cut_off_all()
+        self._server.lingering.close()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -73,10 +70,8 @@ class _Server(socketserver.ThreadingTCPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.routes = routes
         self.stopping = threading.Event()
-        self._clock = clock
-        self._lock = threading.Lock()
-        # Of each connection, oldest first; None while its handler works.
-        self._deadlines: dict[Any, float | None] = {}
+        self.connections = Connections(clock)
+        self.lingering = Lingering(clock)
         super().__init__((host, port), _RequestHandler)
         self.socket.setblocking(False)  # or a client that goes at once would hold up the others
 
@@ -92,49 +87,24 @@ class _Server(socketserver.ThreadingTCPServer):
         return sock, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._admit(request):
+        if self.connections.admit(request):
             super().process_request(request, client_address)
-        else:
-            error = HttpError(503, f"All {_MAX_CONNECTIONS} connections are at work; ask again.")
-            request.sendall(_in_one_piece(self.routes.refusal(error)))
-            self.shutdown_request(request)
-
-    def _admit(self, sock: socket.socket) -> bool:
-        with self._lock:
-            if len(self._deadlines) >= _MAX_CONNECTIONS:
-                waiting = (each for each, at in self._deadlines.items() if at is not None)
-                oldest = next(waiting, None)
-                if oldest is None:
-                    return False
-                del self._deadlines[oldest]
-                _cut_off(oldest)
-            self._deadlines[sock] = self._clock.monotonic() + _DEADLINE_S
-            return True
-
-    def set_deadline(self, sock: Any, seconds: float | None) -> None:
-        """None: the handler works now."""
-        with self._lock:
-            if sock in self._deadlines:
-                now = self._clock.monotonic()
-                self._deadlines[sock] = None if seconds is None else now + seconds
+            return
+        error = HttpError(503, f"All {MAX_CONNECTIONS} connections are taken; ask again.")
+        request.setblocking(False)
+        request.send(_in_one_piece(self.routes.refusal(error)))  # fits into any new socket's buffer
+        self.lingering.add(request)
 
     def service_actions(self) -> None:
-        """Called by ``serve_forever`` at each tick."""
-        now = self._clock.monotonic()
-        with self._lock:
-            for sock, deadline in self._deadlines.items():
-                if deadline is not None and deadline <= now:
-                    _cut_off(sock)
-
-    def cut_off_all(self) -> None:
-        with self._lock:
-            for sock in self._deadlines:
-                _cut_off(sock)
+        """Called by ``serve_forever`` after each connection, and at each tick."""
+        self.connections.expire()
+        self.lingering.tick()
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._deadlines.pop(request, None)
-        super().shutdown_request(request)
+        if self.connections.leave(request):
+            self.lingering.add(request)
+        else:
+            super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
@@ -144,21 +114,20 @@ class _Server(socketserver.ThreadingTCPServer):
             logger.error("A request by HTTP met a failure that was not foreseen.", exc_info=error)
 
 
-def _cut_off(sock: socket.socket) -> None:
-    """End the wait of a socket's thread, which then closes it."""
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
 def _in_one_piece(response: Response) -> bytes:
     """A short response, for a request that is not read."""
     head = (
         f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
         f"Content-Type: {response.content_type}\r\n"
         f"Content-Length: {len(response.body)}\r\n"
-        "Connection: close\r\n\r\n"
+        "Connection: close\r\n"
     )
+    head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items()) + "\r\n"
     return head.encode() + response.body
+
+
+class _BrokenOffError(ConnectionError):
+    """The request has ended before its end."""
 
 
 class _Head:
@@ -173,6 +142,8 @@ class _Head:
         self._left -= len(line)
         if self._left < 0:
             raise LineTooLong("head")
+        if not line.endswith(b"\n"):
+            raise _BrokenOffError("The client broke off in the head.")
         return line
 
 
@@ -186,15 +157,21 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         self.requestline = self.command = ""
         self.request_version = self.default_request_version
-        if self._parse():
-            self._respond(self._answer())
+        try:
+            if self._parse():
+                self._respond(self._answer())
+        except _BrokenOffError:
+            refusal = self.server.connections.refusal(self.request)
+            if refusal is None:
+                raise
+            self._respond(self.server.routes.refusal(refusal))
 
     def _parse(self) -> bool:
         """Read the head; False when there is none, or it was refused."""
         file, self.rfile = self.rfile, cast(Any, _Head(self.rfile))
         try:
             self.raw_requestline = self.rfile.readline()
-            return bool(self.raw_requestline) and self.parse_request()
+            return self.parse_request()
         except LineTooLong:
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             return False
@@ -215,7 +192,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         for name, value in parse_qsl(query):
             parameters.setdefault(name, value)  # given twice, the first counts
         request = Request(self.command, path, parameters, body, headers=headers)
-        self.server.set_deadline(self.request, None)
+        refusal = self.server.connections.begin_work(self.request)
+        if refusal is not None:
+            return self.server.routes.refusal(refusal, request)
         return self.server.routes.answer(request)
 
     def _read_body(self) -> bytes:
@@ -231,7 +210,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             )
         body = self.rfile.read(int(length))
         if len(body) < int(length):
-            raise ConnectionError("The client broke off in the body.")
+            raise _BrokenOffError("The client broke off in the body.")
         return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -240,7 +219,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._respond(self.server.routes.refusal(error))
 
     def _respond(self, response: Response) -> None:
-        self.server.set_deadline(self.request, _DEADLINE_S)
+        self.server.connections.begin_response(self.request)
         self.send_response_only(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
@@ -256,6 +235,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def _drop_the_rest(self) -> None:
         """Until the client closes, or its time is over: to close while it sends the rest of its
         request, or another one, would take the response from it."""
+        self.server.connections.end_response(self.request)
         self.connection.shutdown(socket.SHUT_WR)
         while self.connection.recv(1 << 16):
             pass

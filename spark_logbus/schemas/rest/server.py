@@ -15,8 +15,8 @@ from spark_logbus.zookeeper import Session
 
 logger = logging.getLogger(__name__)
 
-# A request that waits for ZooKeeper has a thread and a connection, of which there are 32: soon
-# after ZooKeeper has gone they are free again, for schemas that are remembered.
+# Of requests that wait for ZooKeeper there are 32 at most, the next are told to come again: soon
+# after ZooKeeper has gone there is room again, for schemas that are remembered.
 _OPERATION_TIMEOUT_MS = 5_000
 
 

@@ -40,7 +40,7 @@ def server(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> Iterator[Htt
     made = HttpServer(host="127.0.0.1", port=0, routes=Routes(routes), clock=clock)
     made.start()
     yield made
-    wait_until(lambda: not made._server._deadlines)
+    wait_until(lambda: not made._server.connections)
     made.stop()
     unforeseen = [line for line in caplog.messages if "not foreseen" in line]
     assert not unforeseen
@@ -71,6 +71,13 @@ def everything(sock: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return b"".join(parts)
+
+
+def assert_told_to_come_again(sock: socket.socket) -> None:
+    head, _, body = everything(sock).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1\r\n" in head + b"\r\n"
+    assert json.loads(body)["error_code"] == 503
 
 
 def test_pages(server: HttpServer) -> None:
@@ -122,7 +129,7 @@ def test_a_request_that_does_not_end_is_cut_off(server: HttpServer, clock: Manua
         sock.sendall(b"GET /hello HTT")
         assert ask(server, "/hello")[0] == 200
         clock.advance(60)
-        assert everything(sock) == b""
+        assert everything(sock).startswith(b"HTTP/1.1 408 ")
 
 
 def test_an_answer_that_nobody_reads_is_cut_off(server: HttpServer, clock: ManualClock) -> None:
@@ -130,7 +137,7 @@ def test_an_answer_that_nobody_reads_is_cut_off(server: HttpServer, clock: Manua
         sock.sendall(b"GET /big HTTP/1.1\r\n\r\n")
         assert ask(server, "/hello")[0] == 200
         clock.advance(60)
-        wait_until(lambda: not server._server._deadlines)
+        wait_until(lambda: not server._server.connections)
         assert len(everything(sock)) < len(BIG)
 
 
@@ -139,11 +146,58 @@ def test_silent_connections_keep_nobody_out_and_take_few_threads(server: HttpSer
     silent = [dial(server) for _ in range(200)]
     try:
         assert ask(server, "/hello")[0] == 200
-        assert len(server._server._deadlines) <= 32
-        wait_until(lambda: threading.active_count() <= before + 32)
+        assert len(server._server.connections) <= 64
+        wait_until(lambda: threading.active_count() <= before + 64)
+        assert_told_to_come_again(silent[0])
     finally:
         for sock in silent:
             sock.close()
+
+
+def test_who_went_for_another_has_a_response_though_it_still_sends(server: HttpServer) -> None:
+    with dial(server) as slow:
+        slow.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+        others = [dial(server) for _ in range(200)]
+        try:
+            slow.sendall(b"half")
+            assert_told_to_come_again(slow)
+        finally:
+            for sock in others:
+                sock.close()
+
+
+def test_a_request_that_is_there_is_served_though_its_place_is_wanted(server: HttpServer) -> None:
+    """The clients come and send faster than the server starts to read."""
+    crowd = []
+    try:
+        for _ in range(200):
+            crowd.append(dial(server))
+            crowd[-1].sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+        for sock in crowd:
+            assert everything(sock).endswith((b"hello\n", b"}\n"))
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+def test_a_client_for_which_no_place_becomes_free_is_told(
+    server: HttpServer, clock: ManualClock
+) -> None:
+    """As when threads do not get on: those of the other places do not end here."""
+    connections = server._server.connections
+    pairs = [socket.socketpair() for _ in range(64)]
+    for sock, _ in pairs:
+        assert connections.admit(sock)
+    with dial(server) as one_more:
+        one_more.sendall(b"GET /hello HTTP/1.1\r\n\r\n")
+        assert_told_to_come_again(one_more)
+    for pair in pairs:
+        connections.leave(pair[0])
+        for sock in pair:
+            sock.close()
+    clock.advance(60)  # what lingers is closed
+    assert ask(server, "/hello")[0] == 200
+    wait_until(lambda: not server._server.lingering._until)
 
 
 def test_a_body_is_read(server: HttpServer) -> None:
@@ -209,9 +263,8 @@ def test_handlers_that_work_are_left_alone(clock: ManualClock) -> None:
             assert waiting.acquire(timeout=60)
         clock.advance(60)
         with dial(server) as one_more:
-            told = everything(one_more)
-            assert told.startswith(b"HTTP/1.1 503 ")
-            assert json.loads(told.partition(b"\r\n\r\n")[2])["error_code"] == 503
+            one_more.sendall(b"GET /wait HTTP/1.1\r\n\r\n")
+            assert_told_to_come_again(one_more)
         go_on.set()
         for sock in busy:
             assert everything(sock).endswith(b"done")
@@ -226,11 +279,11 @@ def test_a_server_stops_at_once_and_cuts_off_who_waits(clock: ManualClock) -> No
     server = HttpServer(host="127.0.0.1", port=0, routes=Routes({}), clock=clock)
     server.start()
     with dial(server) as silent:
-        wait_until(lambda: server._server._deadlines)
+        wait_until(lambda: server._server.connections)
         server.stop()
         assert everything(silent) == b""
     assert not server._thread.is_alive()
-    wait_until(lambda: not server._server._deadlines)
+    wait_until(lambda: not server._server.connections)
 
 
 def test_a_server_that_never_started_can_be_stopped(clock: ManualClock) -> None:
