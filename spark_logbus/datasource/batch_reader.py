@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_logbus.clock import SystemClock
 from spark_logbus.datasource.columns import ColumnChoice
+from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.task import read_partition
@@ -29,7 +30,7 @@ class LogbusBatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[RangesPartition]:
         """Resolve starts and ends and cut the ranges. Called once for each ``load``: what comes
         later is not seen, and all actions on the DataFrame read the same records."""
         link = DriverConnections(self._options.zookeeper, group=self._options.group)
@@ -44,7 +45,7 @@ class LogbusBatchReader(DataSourceReader):
             partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss
         )
 
-    def _input_partitions(self, link: DriverConnections) -> list[InputPartition]:
+    def _input_partitions(self, link: DriverConnections) -> list[RangesPartition]:
         snapshot = take_snapshot(link.admin(), self._options.selection, missing_ok=False)
         ranges = self._ranges(snapshot, link)
         return plan_input_partitions(

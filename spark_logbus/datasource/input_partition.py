@@ -29,3 +29,6 @@ class RangesPartition(InputPartition):
 
     schemas: Mapping[str, ValueSchemas] = field(default_factory=dict)
     """Of those that have one."""
+
+    size_bytes: int = 0
+    """Of the ranges in the log, about; 0 where nobody has asked."""

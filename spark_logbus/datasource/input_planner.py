@@ -49,7 +49,7 @@ _MOST_LEFT_TO_TASKS: Final = 64
 class MicroBatchInput:
     """What Spark reads of one micro-batch."""
 
-    partitions: list[InputPartition]
+    partitions: Sequence[InputPartition]
 
     rows: list[pa.RecordBatch] | None = None
     """All rows, prefetched; ``partitions`` is one task then, which reads them again should Spark
@@ -159,7 +159,7 @@ class InputPlanner:
         schemas: Mapping[str, ValueSchemas],
         admin: Admin,
         bootstrap: Bootstrap,
-    ) -> list[InputPartition]:
+    ) -> Sequence[InputPartition]:
         return plan_input_partitions(
             ranges,
             self._options,

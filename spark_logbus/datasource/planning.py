@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql.datasource import InputPartition
-
 from spark_logbus.client import Admin, Bootstrap
 from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.datasource.input_partition import NO_SCHEMAS, RangesPartition
@@ -24,7 +22,7 @@ def plan_input_partitions(
     bootstrap: Bootstrap,
     topic_ids: Mapping[str, str],
     schemas: Mapping[str, ValueSchemas] = NO_SCHEMAS,
-) -> list[InputPartition]:
+) -> list[RangesPartition]:
     """The tasks that read ``ranges``; none for no records."""
     limits = SplitLimits(
         max_bytes=options.max_bytes_per_input_partition,
@@ -32,25 +30,23 @@ def plan_input_partitions(
         min_partitions=options.min_partitions,
         parallelism=local_cores(),
     )
-    shares = split(ranges, limits, splitter(admin))
-    if not shares:
-        return []
-
-    return [_input_partition(share, bootstrap, topic_ids, schemas) for share in shares]
+    tasks = split(ranges, limits, splitter(admin))
+    return [_input_partition(task, bootstrap, topic_ids, schemas) for task in tasks]
 
 
 def _input_partition(
-    share: TaskRanges,
+    task: TaskRanges,
     bootstrap: Bootstrap,
     topic_ids: Mapping[str, str],
     schemas: Mapping[str, ValueSchemas],
 ) -> RangesPartition:
-    topics = {one.topic_partition.topic for one in share}
+    topics = {one.topic_partition.topic for one in task.ranges}
     return RangesPartition(
         bootstrap,
-        share,
+        task.ranges,
         {topic: topic_ids[topic] for topic in topics},
         {topic: schemas[topic] for topic in topics if topic in schemas},
+        task.size_bytes,
     )
 
 

@@ -6,7 +6,7 @@ asked for offsets and input partitions, and once to be pickled for the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -64,7 +64,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._on_driver().report()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = self._on_driver().plan_input(start, end)
         if planned.rows is not None:
             prefetched_rows.hand_over(self, planned.rows)

@@ -59,6 +59,11 @@ class Arriving:
         """The number of tasks that read."""
         return len(self.planned.partitions)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all records in the log, about."""
+        return sum(each.size_bytes for each in self.planned.partitions)
+
     def sample(self) -> DataFrame:
         """Some of what ``frame`` holds, from places that are spread over all of it."""
         decoding = self.incoming.decoding

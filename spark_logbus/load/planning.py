@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_logbus.client import Admin, Bootstrap, Cluster
 from spark_logbus.clock import SystemClock
@@ -14,7 +14,7 @@ from spark_logbus.datasource.planning import splitter
 from spark_logbus.errors import ConfigError, DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.config import LoadConfig
-from spark_logbus.model import ONE_PIECE, Latest, OffsetRange, TopicPartition
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import apply_policy
 from spark_logbus.offsets.position import (
     OffsetBound,
@@ -37,8 +37,6 @@ class Source:
     topic_id: str
     compacted: bool
     has_schema: bool
-    size_bytes: int = 0
-    """Of ``ranges`` in the log, about; 0 where nobody has asked."""
 
 
 def look_up(config: LoadConfig, last: Commit | None) -> Source:
@@ -73,9 +71,7 @@ def look_up(config: LoadConfig, last: Commit | None) -> Source:
             ranges = [
                 OffsetRange(r.topic_partition, r.start, ends[r.topic_partition]) for r in ranges
             ]
-        sizes = splitter(admin)(dict.fromkeys(ranges, ONE_PIECE))
-    source = source_of(snapshot, topic, ranges)
-    return replace(source, size_bytes=sum(size for _, size in sizes.values()))
+    return source_of(snapshot, topic, ranges)
 
 
 def source_of(snapshot: Snapshot, topic: str, ranges: list[OffsetRange]) -> Source:

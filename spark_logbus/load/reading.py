@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -98,8 +97,7 @@ def read(
     offered = source_schema(options)
     schema = StructType([offered[name] for name in names])
     reader = reader_of_batch(options, schema)
-    partitions = cast("list[RangesPartition]", reader.partitions())
-    return PlannedRead(spark, reader, schema, tuple(partitions), decoding.avro)
+    return PlannedRead(spark, reader, schema, tuple(reader.partitions()), decoding.avro)
 
 
 def options_of(ranges: Sequence[OffsetRange], zookeeper: str, topic: str) -> dict[str, str]:

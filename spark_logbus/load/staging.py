@@ -32,7 +32,6 @@ class Planned:
     schema: StructType  # of their columns, without those of the period
     frame: DataFrame
     timeless: Counted
-    gather: bool = True  # by directory, before they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +93,34 @@ class Staging:
             good = partitioned(arriving.frame, self.layout)
             timeless = Counted(good, _without_event_time(self.layout))
             schema = self.layout.stored_schema(good.schema)
-        return Planned(arriving, schema, timeless.frame, timeless, self._gathers(arriving))
-
-    def _gathers(self, arriving: Arriving) -> bool:
-        """Whether files would be small if each task wrote what it reads."""
-        source, columns = self.incoming.source, self.layout.partition_columns
-        most = most_directories(source.size_bytes, tasks=arriving.tasks)
-        if most == 0 or source.compacted:  # a sample by offsets would find few of them there
-            return True
-        if not columns:
-            return False
-        with self.steps.step("look at some"), translated("look at some of the records"):
-            some = partitioned(arriving.sample(), self.layout)
-            return len(set(some.select(*columns).collect())) > most
+        return Planned(arriving, schema, timeless.frame, timeless)
 
     def write(self, planned: Planned, name: str) -> int:
         """Stage the records, and apart from them those that do not decode, whose number it is."""
         path, letters = self.warehouse.staging(name), self.letters(name)
         compression = self.incoming.config.compression
+        gather = self._gathers(planned.arriving)
         with self.steps.step("write"), translated(f"stage records in {path}"):
-            write(planned.frame, path, self.layout, compression, gather=planned.gather)
+            write(planned.frame, path, self.layout, compression, gather=gather)
         dead = planned.arriving.dead()
         if dead:
             with self.steps.step("dead letters"), translated(f"stage dead letters in {letters}"):
                 write(planned.arriving.letters(), letters, self.layout.undivided, compression)
         return dead
+
+    def _gathers(self, arriving: Arriving) -> bool:
+        """Whether records are to be brought together by directory before they are written: files
+        would be small if each task wrote what it reads."""
+        columns = self.layout.partition_columns
+        most = most_directories(arriving.size_bytes, tasks=arriving.tasks)
+        # Of a compacted topic a sample by offsets would find few records.
+        if most == 0 or self.incoming.source.compacted:
+            return True
+        if not columns:
+            return False
+        with self.steps.step("sample"), translated("look at some of the records"):
+            some = partitioned(arriving.sample(), self.layout)
+            return len(set(some.select(*columns).collect())) > most
 
     def letters(self, name: str) -> str:
         """The absolute path of a load's dead letters while they are staged."""

@@ -19,9 +19,6 @@ Splitter = Callable[
     [Mapping[OffsetRange, int]], Mapping[OffsetRange, tuple[list[OffsetRange], int]]
 ]
 
-# What one task reads, in order.
-TaskRanges = tuple[OffsetRange, ...]
-
 DEFAULT_MAX_BYTES = 512 << 20
 
 # Below this a task costs more than it gains: starting one takes about what reading 8 MiB does.
@@ -41,6 +38,14 @@ class SplitLimits:
     max_records: int | None = None
     min_partitions: int | None = None
     parallelism: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRanges:
+    """What one task reads, in order, and about how many bytes of the log that is."""
+
+    ranges: tuple[OffsetRange, ...]
+    size_bytes: int
 
 
 def piece_bytes(total_bytes: int, limits: SplitLimits) -> int:
@@ -69,26 +74,27 @@ def split(
     if limits.max_records is not None:
         most = limits.max_records
         pieces = [part for p in pieces for part in _evenly(p, _ceil_div(p.count, most))]
-    if limits.min_partitions:
-        return [(piece,) for piece in pieces]
-    return _shared(pieces, sizes, limits, alone_bytes=target / 2)
+    density = {r.topic_partition: size / r.count for r, size in sizes.items()}
+    weights = {piece: density[piece.topic_partition] * piece.count for piece in pieces}
+    # Who asks for a number of partitions is given that, and none shares a task.
+    alone_bytes = 0.0 if limits.min_partitions else target / 2
+    shares = _shared(pieces, weights, limits, alone_bytes=alone_bytes)
+    return [TaskRanges(share, round(sum(weights[piece] for piece in share))) for share in shares]
 
 
 def _shared(
     pieces: Sequence[OffsetRange],
-    sizes: Mapping[OffsetRange, int],
+    weights: Mapping[OffsetRange, float],
     limits: SplitLimits,
     *,
     alone_bytes: float,
-) -> list[TaskRanges]:
+) -> list[tuple[OffsetRange, ...]]:
     """The small pieces dealt to about as many tasks as run at once, in equal parts; a piece of
-    ``alone_bytes`` or more has a task for itself."""
-    density = {r.topic_partition: size / r.count for r, size in sizes.items()}
-    weights = {piece: density[piece.topic_partition] * piece.count for piece in pieces}
+    ``alone_bytes`` or more has a task for itself. ``weights`` are the bytes of each."""
     total = sum(weight for weight in weights.values() if weight < alone_bytes)
     room = min(max(MIN_PIECE_BYTES, total / limits.parallelism), MAX_SHARE_BYTES, limits.max_bytes)
     tasks = max(1, math.ceil(total / room))
-    shares: list[TaskRanges] = []
+    shares: list[tuple[OffsetRange, ...]] = []
     last = _Last()
     dealt = 0.0
     for piece in pieces:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.offsets import ranges as ranges_module
 from spark_logbus.offsets.ranges import (
     MIN_PIECE_BYTES,
     SplitLimits,
+    Splitter,
     piece_bytes,
     piece_count,
-    split,
     split_by_count,
 )
 
@@ -40,6 +41,13 @@ def splitter(
         ]
         cut[one] = (pieces, one.count * RECORD_BYTES)
     return cut
+
+
+def split(
+    asked: Sequence[OffsetRange], limits: SplitLimits, splitter: Splitter
+) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task."""
+    return [task.ranges for task in ranges_module.split(asked, limits, splitter)]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +147,14 @@ def test_a_large_range_is_cut_where_record_batches_meet() -> None:
     pieces = [piece for share in shares for piece in share]
     assert {piece.start % 100 for piece in pieces} == {0}
     assert max(p.count for p in pieces) - min(p.count for p in pieces) <= 400
+
+
+@pytest.mark.parametrize("min_partitions", [None, 30])
+def test_tasks_know_what_they_read_in_bytes(min_partitions: int | None) -> None:
+    asked = [a_range(0, 0, 100_000), a_range(1, 5, 60), a_range(2, 0, 7)]
+    limits = SplitLimits(parallelism=4, min_partitions=min_partitions)
+    for task in ranges_module.split(asked, limits, splitter):
+        assert task.size_bytes == sum(r.count for r in task.ranges) * RECORD_BYTES
 
 
 def test_min_partitions_above_what_bytes_give() -> None:
