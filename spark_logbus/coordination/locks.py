@@ -41,6 +41,18 @@ class Lock:
         self.release()
 
     def acquire(self) -> None:
+        """LockHeldError when another has it. Taken again after its session was lost, it may find
+        its own node of before, which ZooKeeper has not removed yet; that is in nobody's way."""
+        if self._node is None:
+            self._node = self._new_node()
+        other = self._node.try_acquire()
+        if other is not None and self._is_abandoned(other):
+            self._remove(other)
+            other = self._node.try_acquire()
+        if other is not None:
+            raise self._held(other)
+
+    def _new_node(self) -> EphemeralNode:
         payload = LockPayload(
             name=self._name,
             holder=self._holder,
@@ -48,7 +60,7 @@ class Lock:
             token=uuid.uuid4().hex,
             process=this_process(),
         )
-        self._node = EphemeralNode(
+        return EphemeralNode(
             Nodes(self._session),
             self._path,
             encode(payload),
@@ -56,12 +68,6 @@ class Lock:
             to_release=f"unlock {self._name}",
             unique=True,  # two locks of one session exclude each other
         )
-        other = self._node.try_acquire()
-        if other is not None and self._is_abandoned(other):
-            self._remove(other)
-            other = self._node.try_acquire()
-        if other is not None:
-            raise self._held(other)
 
     def _is_abandoned(self, node: Node) -> bool:
         with suppress(CorruptNodeError):

@@ -115,6 +115,7 @@ class Mirror:
         self._run = ""
         self._lock = mirror_lock(session, config.name, doing=f"a mirror of {source.name}")
         self._state = MirrorState(source.name, PlannedRound(), {})
+        self._known = False  # whether ZooKeeper has that state
         self._in_doubt = True  # whether a plan that stands may have been carried out
         self._found: Mapping[str, SourceTopic] = {}
         self._schema_ids: dict[str, SchemaIds] = {}
@@ -273,23 +274,27 @@ class Mirror:
         )
 
     def _hold(self) -> None:
-        """Make sure of the lock. After a lost session it is taken again, unless somebody has it."""
+        """Make sure of the lock, and of the state. After a lost session the lock is taken again,
+        unless somebody has it."""
         try:
             self._lock.check()
         except LockHeldError:
+            self._known = False
             self._lock.release()
             self._lock.acquire()
+        if not self._known:
             self._reload()
 
     def _reload(self) -> None:
         self._state = self._mirrors.read(self.config.name)
         self._run = uuid.uuid4().hex  # one that others have succeeded decides nothing any more
-        self._in_doubt = True
+        self._in_doubt = self._known = True
 
     def _write(self, after: MirrorState) -> None:
         if after != self._state:
+            self._known = False  # until ZooKeeper has said that it is written
             self._mirrors.write(self.config.name, self._state, after)
-            self._state = after
+            self._state, self._known = after, True
 
     def _settle_standing(self) -> RoundReport | None:
         """The round that stands, if it is decided; None if it is to be done, or planned anew."""

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.coordination import locks
+from spark_logbus.coordination import locks, paths
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import LockHeldError
 from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper.nodes import Nodes
+from spark_logbus.zookeeper.transactions import Create
 from tests.helpers import wait_until
 from tests.servers.zookeeper import expire
 
@@ -92,6 +94,29 @@ def test_the_lock_of_a_killed_process_is_free_at_once(
         lock.check()
         with pytest.raises(LockHeldError):
             killed.check()
+
+
+def test_a_lock_of_the_same_holder_in_its_session_before_is_its_own(
+    sessions: tuple[Session, Session],
+) -> None:
+    """A server that is behind, or was silent, still has the node of the session that expired."""
+    one, behind = sessions
+    lock = Lock(one, NAME, holder="a mirror")
+    lock.acquire()
+    path = paths.lock(NAME)
+    node = Nodes(one).get(path)
+    assert node is not None
+    expire(one)
+    wait_until(lambda: not Nodes(behind).exists(path))
+    left = [Create(path, node.data, ephemeral=True)]
+    Nodes(behind).transact("leave the node", left, deadline=behind.deadline())
+    with pytest.raises(LockHeldError):
+        lock.check()
+    lock.release()
+    lock.acquire()
+    lock.check()
+    with pytest.raises(LockHeldError, match="locked by a mirror"):
+        Lock(behind, NAME, holder="another").acquire()
 
 
 def test_a_holder_whose_session_expired_finds_out(

@@ -19,10 +19,10 @@ from spark_logbus.errors import (
     TopicRecreatedError,
 )
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from spark_logbus.mirror import forget_topic, source_at, translate_group
+from spark_logbus.mirror import Mirror, MirrorConfig, forget_topic, source_at, translate_group
 from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.selection import Pattern, Topics
-from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper import Session, SessionState
 from tests.helpers import wait_until
 from tests.integration.mirrored import (
     Pair,
@@ -33,7 +33,7 @@ from tests.integration.mirrored import (
     spans,
     two_clusters,
 )
-from tests.servers.zookeeper import expire
+from tests.servers.zookeeper import MULTI, Proxy, expire, session
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +242,37 @@ def test_a_mirror_goes_on_after_its_session_expired(pair: Pair) -> None:
         copy_all(mirror)
         with pytest.raises(LockHeldError):
             pair.mirror(topic).__enter__()
+    assert assert_equal(pair, topic) == 100
+
+
+@pytest.mark.parametrize("step", ["plan", "note"])
+def test_a_write_of_which_nothing_is_known_is_looked_up(pair: Pair, step: str) -> None:
+    """It was carried out, and ZooKeeper went before it said so, for longer than the mirror waits:
+    that is no other process at the same mirror."""
+    topic = pair.topic()
+    config = MirrorConfig(name=f"mirror-{topic}", topics=Topics((topic,)))
+    with (
+        Proxy(pair.target_zookeeper.partition("/")[0]) as proxy,
+        session(
+            proxy.connect_string(pair.target_zookeeper), operation_timeout_ms=1_000
+        ) as through_proxy,
+        source_at(zookeeper=pair.source_zookeeper) as source,
+        Mirror(config, source=source, target=pair.target, session=through_proxy) as mirror,
+    ):
+        pair.produce(topic, 50)
+        copy_all(mirror)
+        pair.produce(topic, 50)
+        if step == "note":
+            assert mirror.plan_round()
+            staged = mirror.stage_round()
+            commit = mirror.commit_round(staged)
+        proxy.lose_reply(MULTI, before_cut=proxy.refuse.set)
+        with pytest.raises(CoordinationError, match="not possible to write the state"):
+            mirror.plan_round() if step == "plan" else mirror.note_round(commit, staged)
+        assert proxy.lost == 1
+        proxy.refuse.clear()
+        wait_until(lambda: through_proxy.state is SessionState.CONNECTED)
+        copy_all(mirror)
     assert assert_equal(pair, topic) == 100
 
 
