@@ -28,6 +28,7 @@ from spark_logbus.offsets.snapshot import Span
 from spark_logbus.record.builder import ArrowBatchBuilder, record_size
 from spark_logbus.selection import Selection, matching_topics, named_topics
 
+_CONNECT_S: Final = 5.0
 _REQUEST_S: Final = 15.0
 _SILENT_S: Final = 30.0  # a range that brings nothing for so long is tried again later
 _POLL_S: Final = 0.5
@@ -73,6 +74,16 @@ class KafkaSource:
         self.name = f"Kafka at {bootstrap}"
         self._admin = importlib.import_module("confluent_kafka.admin").AdminClient(self._settings)
         self._looking = self._consumer()
+
+    def connect(self) -> None:
+        """BrokerUnavailableError while no broker answers; the library itself tries for ever."""
+        try:
+            self._looking.list_topics(timeout=_CONNECT_S)
+        except self._library.KafkaException as error:
+            raise BrokerUnavailableError(
+                f"{self.name} did not answer within {_CONNECT_S:.0f} s: {error.args[0].str()}. Is "
+                "it running, and are these its bootstrap servers (host:port,host:port)?"
+            ) from error
 
     def close(self) -> None:
         self._looking.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Final, TypeVar
 
 from spark_logbus.client import ClientConfig, Cluster
 from spark_logbus.mirror.config import MirrorConfig
@@ -14,6 +14,8 @@ from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source import Source
 from spark_logbus.retry import RetryPolicy
 from spark_logbus.zookeeper import Session
+
+T = TypeVar("T")
 
 # What fails for longer is told, and tried again by the mirror itself.
 CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
@@ -31,15 +33,24 @@ def source_at(
 
         source = KafkaSource(kafka)
         try:
+            source.connect()
             yield source
         finally:
             source.close()
         return
+    with _logbus_at(zookeeper, client, name="mirror") as (cluster, session):
+        yield LogbusSource(cluster, session)
+
+
+@contextmanager
+def _logbus_at(
+    zookeeper: str | None, client: ClientConfig, *, name: str
+) -> Iterator[tuple[Cluster, Session]]:
     with (
         Cluster.from_zookeeper(zookeeper, client) as cluster,
-        Session(str(cluster.zookeeper), client_name="mirror", expects_cluster=True) as session,
+        Session(str(cluster.zookeeper), client_name=name, expects_cluster=True) as session,
     ):
-        yield LogbusSource(cluster, session)
+        yield cluster, session
 
 
 @contextmanager
@@ -55,34 +66,29 @@ def open_mirror(
     from a ``kafka`` at these bootstrap servers; it holds its lock. LockHeldError says who runs it
     already. ``client`` has the settings of its connections to logbus.
 
-    A cluster that is away is waited for, and a warning says so. After ``config.give_up_ms`` the
-    last error is raised, with the name of the side that did not answer.
+    A cluster that is away is waited for, and a warning says so. After ``config.give_up_ms`` of
+    that the last error is raised, with the name of the side that did not answer.
     """
     patience = RetryPolicy(limit_s=config.give_up_ms / 1000)
     with ExitStack() as open_:
-        source = patience.retry(
-            "Connecting to the source",
-            lambda: open_.enter_context(source_at(zookeeper=zookeeper, kafka=kafka, client=client)),
-        )
-        cluster = patience.retry(
-            "Connecting to the target",
-            lambda: open_.enter_context(Cluster.from_zookeeper(target, client)),
-        )
-        session = patience.retry(
-            "Connecting to the target",
-            lambda: open_.enter_context(
-                Session(target, client_name=f"mirror-{config.name}", expects_cluster=True)
-            ),
-        )
-        schemas = None
-        if zookeeper is not None:
-            there = patience.retry(
-                "Connecting to the source",
-                lambda: open_.enter_context(
-                    Session(zookeeper, client_name="mirror-schemas", expects_cluster=True)
-                ),
+
+        def connected(side: str, to: Callable[[], AbstractContextManager[T]]) -> T:
+            """To all of a cluster at once, so that it is waited for once."""
+            return patience.retry(f"Connecting to the {side}", lambda: open_.enter_context(to()))
+
+        source: Source
+        there = None
+        if kafka is None:
+            cluster, there = connected(
+                "source", lambda: _logbus_at(zookeeper, client, name="mirror")
             )
-            schemas = SchemaCopier(there, session)
+            source = LogbusSource(cluster, there)
+        else:
+            source = connected("source", lambda: source_at(kafka=kafka))
+        into, session = connected(
+            "target", lambda: _logbus_at(target, client, name=f"mirror-{config.name}")
+        )
+        schemas = None if there is None else SchemaCopier(there, session)
         yield open_.enter_context(
-            Mirror(config, source=source, target=cluster, session=session, schemas=schemas)
+            Mirror(config, source=source, target=into, session=session, schemas=schemas)
         )

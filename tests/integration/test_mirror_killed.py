@@ -15,7 +15,7 @@ import pytest
 
 from spark_logbus.client import ClientConfig, Producer
 from spark_logbus.coordination.mirrors import Mirrors
-from spark_logbus.errors import ZooKeeperAddressError
+from spark_logbus.errors import BrokerUnavailableError, ZooKeeperAddressError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.mirror import (
@@ -266,6 +266,17 @@ def test_a_mirror_whose_cluster_stays_away_says_which_one(pair: Pair, away: str)
         addresses = {**there, away: refusing}
         mirror = open_mirror(config, target=addresses["target"], zookeeper=addresses["source"])
         with pytest.raises(ZooKeeperAddressError, match=said):
+            mirror.__enter__()
+
+
+def test_a_mirror_of_a_kafka_that_stays_away_says_so(pair: Pair) -> None:
+    """No Kafka is needed for that, only its client."""
+    pytest.importorskip("confluent_kafka", reason="the extra kafka is not installed")
+    config = MirrorConfig(name="away", topics=Topics(("t",)), give_up_ms=1_000)
+    with refusing_address() as refusing:
+        said = rf"Connecting to the source has failed .*Kafka at {refusing} did not answer .*Is it"
+        mirror = open_mirror(config, target=pair.target_zookeeper, kafka=refusing)
+        with pytest.raises(BrokerUnavailableError, match=said):
             mirror.__enter__()
 
 
