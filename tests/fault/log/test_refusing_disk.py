@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import itertools
 import os
 import resource
 from pathlib import Path
@@ -296,6 +298,21 @@ def test_a_roll_without_descriptors_fails_the_append_only(operation: str, number
     assert offsets_from(broker.log(), 0) == [0, 1]
 
 
+def limit_with_free(count: int) -> int:
+    """The limit below which so many descriptors are free: between those that others have opened
+    there are gaps."""
+    free = (number for number in itertools.count() if not is_open(number))
+    return next(itertools.islice(free, count, None))
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> None:
     """At each number of descriptors that are left, until there are enough."""
     for left in range(12):
@@ -303,9 +320,8 @@ def test_descriptors_that_run_out_at_a_roll_on_a_real_disk(tmp_path: Path) -> No
         broker.append(record_batch(1, payload=bytes(800)))
         log = broker.log()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        probe = os.open(tmp_path, os.O_RDONLY)
-        os.close(probe)  # the lowest that is free
-        resource.setrlimit(resource.RLIMIT_NOFILE, (probe + left, hard))
+        gc.collect()  # or garbage of earlier tests would let go of some in between
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit_with_free(left), hard))
         try:
             log.append_as_leader(record_batch(1, payload=bytes(800)), leader_epoch=1)
             enough = True
