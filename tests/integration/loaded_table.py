@@ -1,11 +1,13 @@
-"""A table of PostgreSQL that loads go into."""
+"""A table of PostgreSQL that loads go into, and the fixtures that make one."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from spark_logbus.load import (
@@ -16,7 +18,7 @@ from spark_logbus.load import (
     run_load,
     run_reprocess,
 )
-from tests.servers.postgresql import Postgresql
+from tests.servers.postgresql import Postgresql, add_driver, postgresql
 from tests.servers.spark import Logbus
 
 _numbers = itertools.count(1)
@@ -82,6 +84,23 @@ class LoadedTable:
             "starts_with(tablename, 'logbus_staging_') LOOP EXECUTE 'DROP TABLE ' || t; END LOOP; "
             "END $$"
         )
+
+
+@pytest.fixture(scope="session")
+def database(spark: SparkSession) -> Iterator[Postgresql]:
+    """One server for all tests."""
+    with postgresql() as running:
+        add_driver(spark, running.jars)
+        yield running
+
+
+@pytest.fixture
+def loaded_table(
+    spark: SparkSession, logbus: Logbus, database: Postgresql
+) -> Iterator[LoadedTable]:
+    made = LoadedTable(spark, logbus, database)
+    yield made
+    made.drop_staging()
 
 
 class NoLock:

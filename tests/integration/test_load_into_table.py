@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, LockHeldError
@@ -35,24 +34,15 @@ from tests.integration.loaded_directory import KilledError
 from tests.integration.loaded_table import LoadedTable, NoLock
 from tests.integration.test_spark_typed import publish, topic_of
 from tests.servers.ports import refusing_address
-from tests.servers.postgresql import PASSWORD, USER, Postgresql, add_driver, postgresql
-from tests.servers.spark import PROJECT, Logbus
+from tests.servers.postgresql import PASSWORD, USER
+from tests.servers.spark import PROJECT
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def database(spark: SparkSession) -> Iterator[Postgresql]:
-    with postgresql() as running:
-        add_driver(spark, running.jars)
-        yield running
-
-
 @pytest.fixture
-def job(spark: SparkSession, logbus: Logbus, database: Postgresql) -> Iterator[LoadedTable]:
-    made = LoadedTable(spark, logbus, database)
-    yield made
-    made.drop_staging()
+def job(loaded_table: LoadedTable) -> LoadedTable:
+    return loaded_table
 
 
 def test_each_load_brings_what_is_new_with_its_offsets(job: LoadedTable) -> None:

@@ -6,12 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load import (
@@ -28,7 +26,7 @@ from tests.helpers import wait_until
 from tests.integration import table_load_driver_program
 from tests.integration.loaded_directory import KilledError, read_only
 from tests.integration.loaded_table import LoadedTable, NoLock
-from tests.servers.postgresql import PASSWORD, USER, Postgresql, add_driver, postgresql
+from tests.servers.postgresql import PASSWORD, USER
 from tests.servers.spark import PROJECT, Logbus
 
 pytestmark = pytest.mark.spark
@@ -41,18 +39,9 @@ BEFORE: dict[str, Any] = {"json_schema": "n int", "dead_letters": True}
 NOW: dict[str, Any] = {"json_schema": "note string", "dead_letters": True}
 
 
-@pytest.fixture(scope="module")
-def database(spark: SparkSession) -> Iterator[Postgresql]:
-    with postgresql() as running:
-        add_driver(spark, running.jars)
-        yield running
-
-
 @pytest.fixture
-def job(spark: SparkSession, logbus: Logbus, database: Postgresql) -> Iterator[LoadedTable]:
-    made = LoadedTable(spark, logbus, database)
-    yield made
-    made.drop_staging()
+def job(loaded_table: LoadedTable) -> LoadedTable:
+    return loaded_table
 
 
 def load_notes(job: LoadedTable) -> None:

@@ -1,7 +1,8 @@
 """PostgreSQL as a server of its own, with its JDBC driver for Spark.
 
 It listens on loopback, at a port that nobody else gets, with everything in a temporary directory,
-and wants a password. It does not run as root: a test that does hands it to another user.
+and wants a password. It does not run as root: a test that does hands it to another user. Where it
+is not installed, Debian's packages of it are unpacked in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import io
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
+from bench.peers.debian import unpacked
 from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
@@ -33,6 +36,22 @@ PASSWORD = "a secret"
 _START_S = 60.0
 _STOP_S = 20.0
 _SERVER_USERS = ("postgres", "nobody")
+# Of all that Debian's package of it needs: its own, and libraries but for those of compilers.
+_PROGRAMS = re.compile(r"postgresql-(client-)?\d+")
+_LIBRARY = re.compile(r"lib(?!llvm|perl)\S+(?<!-perl)")
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """PostgreSQL's programs, and where their libraries are besides the system's directories."""
+
+    directory: Path
+    libraries: tuple[Path, ...] = ()
+
+    def environment(self, **more: str) -> dict[str, str]:
+        if not self.libraries:
+            return {**os.environ, **more}
+        return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, self.libraries)), **more}
 
 
 @dataclass
@@ -43,6 +62,7 @@ class Postgresql:
     port: int
     jars: list[Path]
     directory: Path
+    programs: _Programs
     process: subprocess.Popen[bytes] = field(repr=False)
 
     def table(self, name: str, **properties: str) -> JdbcTable:
@@ -52,10 +72,11 @@ class Postgresql:
     def query(self, sql: str) -> list[tuple[str, ...]]:
         """The rows of a query, as texts, through PostgreSQL's own client."""
         done = subprocess.run(
-            [_programs() / "psql", "-X", "--csv", "-t", "-P", "null=NULL", "-v", "ON_ERROR_STOP=1",
-             "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres", "-c", sql],
+            [self.programs.directory / "psql", "-X", "--csv", "-t", "-P", "null=NULL",
+             "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(self.port),
+             "-U", USER, "-d", "postgres", "-c", sql],
             capture_output=True, text=True, check=False, timeout=_START_S,
-            env={**os.environ, "PGPASSWORD": PASSWORD, "PGTZ": "UTC"},
+            env=self.programs.environment(PGPASSWORD=PASSWORD, PGTZ="UTC"),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [tuple(row) for row in csv.reader(io.StringIO(done.stdout))]
@@ -66,9 +87,10 @@ class Postgresql:
         def ready() -> bool:
             assert self.process.poll() is None, log.read_text(errors="replace")[-3000:]
             done = subprocess.run(
-                [_programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
-                check=False,
-            )
+                [self.programs.directory / "pg_isready", "-q", "-h", "127.0.0.1",
+                 "-p", str(self.port)],
+                check=False, env=self.programs.environment(),
+            )  # fmt: skip
             return done.returncode == 0
 
         wait_until(ready, deadline_s=_START_S, message="PostgreSQL to take connections")
@@ -77,17 +99,20 @@ class Postgresql:
 @contextmanager
 def postgresql() -> Iterator[Postgresql]:
     """Once it takes connections. Skips the test where it or its driver cannot be had."""
-    programs = _programs()
     try:
+        root = _root()
         jars = jars_of(Path(__file__).with_suffix(".xml"))
     except PeerUnavailableError as missing:
-        pytest.skip(f"PostgreSQL's JDBC driver is not at hand: {missing}")
+        pytest.skip(f"PostgreSQL or its JDBC driver is not at hand: {missing}")
     as_user = _as_user()
     with (
         tempfile.TemporaryDirectory(prefix="logbus-postgresql-") as name,
         reserved_port() as port,
     ):
         directory = Path(name)
+        if root is not None and as_user:  # who may not look into this one's cache
+            root = shutil.copytree(root, directory / "root", symlinks=True)
+        programs = _programs(root)
         data, secret = directory / "data", directory / "password"
         secret.write_text(PASSWORD)
         if as_user:
@@ -95,18 +120,19 @@ def postgresql() -> Iterator[Postgresql]:
             for path in (directory, secret):
                 os.chown(path, user.pw_uid, user.pw_gid)
         subprocess.run(
-            [*as_user, programs / "initdb", "-D", data, "-U", USER, "-A", "scram-sha-256",
+            [*as_user, programs.directory / "initdb", "-D", data, "-U", USER, "-A", "scram-sha-256",
              "--pwfile", secret, "-E", "UTF8", "--locale=C", "--no-sync"],
             check=True, capture_output=True, timeout=_START_S, cwd=directory,
+            env=programs.environment(),
         )  # fmt: skip
         settings = {"listen_addresses": "127.0.0.1", "port": str(port), "fsync": "off",
                     "unix_socket_directories": name, "timezone": "America/New_York"}  # fmt: skip
         with (data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{key} = '{value}'\n" for key, value in settings.items())
-        command: list[str | Path] = [*as_user, programs / "postgres", "-D", data]
-        process = spawn(command, output=directory / "log")
+        command: list[str | Path] = [*as_user, programs.directory / "postgres", "-D", data]
+        process = spawn(command, output=directory / "log", env=programs.environment())
         url = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
-        server = Postgresql(url, port, jars, directory, process)
+        server = Postgresql(url, port, jars, directory, programs, process)
         try:
             server.wait_until_ready()
             yield server
@@ -122,16 +148,43 @@ def add_driver(spark: SparkSession, jars: list[Path]) -> None:
         loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())  # type: ignore[union-attr]
 
 
-def _programs() -> Path:
-    """The directory of PostgreSQL's programs, the newest of Debian's, or that on the PATH."""
+def _root() -> Path | None:
+    """None where PostgreSQL is installed, else the root of its unpacked packages."""
+    installed = any(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if installed or shutil.which("postgres") is not None:
+        return None
+    return unpacked("postgresql", _packages())
+
+
+def _packages() -> list[str]:
+    """Those that this Debian has of it, and those of their libraries that are not installed."""
+    needed = _lines("apt-cache", "depends", "--recurse", "--important", "postgresql")
+    installed = {*_lines("dpkg-query", "-W", "-f", "${Package}\n")}
+    libraries = {each for each in needed if _LIBRARY.fullmatch(each)} - installed
+    return sorted(libraries.union(each for each in needed if _PROGRAMS.fullmatch(each)))
+
+
+def _lines(*command: str) -> list[str]:
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_START_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PeerUnavailableError(f"Debian's packages cannot be asked for: {error}") from error
+    return ended.stdout.splitlines()
+
+
+def _programs(root: Path | None) -> _Programs:
+    """The newest of Debian's, or those on the PATH, or the unpacked ones."""
+    libraries = () if root is None else (*root.glob("usr/lib/*-linux-gnu*"), *root.glob("lib/*"))
     debian = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        ((root or Path("/")) / "usr/lib/postgresql").glob("*/bin/postgres"),
         key=lambda path: float(path.parts[-3]),
     )
     found = debian[-1] if debian else shutil.which("postgres")
     if found is None:
-        pytest.skip("PostgreSQL is not at hand: no postgres in /usr/lib/postgresql or on the PATH")
-    return Path(found).resolve().parent
+        raise PeerUnavailableError(f"{root} holds no PostgreSQL.")
+    return _Programs(Path(found).resolve().parent, libraries)
 
 
 def _as_user() -> list[str | Path]:

@@ -161,10 +161,16 @@ class Logbus:
 
 
 @pytest.fixture(scope="session")
-def logbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbus]:
+def cluster_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the servers of ``logbus`` have their files."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="session")
+def logbus(cluster_directory: Path) -> Iterator[Logbus]:
     """Two brokers, shared by all tests: each makes its own topics."""
     with (
-        EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=2) as embedded,
+        EmbeddedCluster(cluster_directory, brokers=2) as embedded,
         Cluster.from_zookeeper(embedded.zookeeper) as cluster,
     ):
         yield Logbus(embedded.zookeeper, cluster)
