@@ -13,9 +13,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_logbus.coordination import paths
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import wait_until
 from tests.servers.spark import PROJECT, Logbus, Streams, finish
 
@@ -27,6 +29,14 @@ Launch = Callable[..., subprocess.Popen[bytes]]
 def holders(logbus: Logbus, group: str) -> dict[str, GroupOwner]:
     with Session(logbus.zookeeper, client_name="test") as session:
         return GroupOffsets(session).owners(group)
+
+
+def owning_session(logbus: Logbus, group: str, topic: str) -> str:
+    """The session of the owner, as ZooKeeper's log names it."""
+    with Session(logbus.zookeeper, client_name="test") as session:
+        node = Nodes(session).get(paths.topic_owner(group, topic))
+    assert node is not None
+    return f"0x{node.owner:x}"
 
 
 @pytest.fixture
@@ -56,8 +66,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.mark.long
 def test_a_second_query_is_refused_and_told_who_holds_the_group(
-    spark: SparkSession, logbus: Logbus, streams: Streams, tmp_path: Path, group: str
-) -> None:
+    spark: SparkSession, logbus: Logbus, cluster_directory: Path, streams: Streams,
+    tmp_path: Path, group: str,
+) -> None:  # fmt: skip
     topic = logbus.topic()
     logbus.produce(topic, ["a"])
     source = streams.source(subscribe=topic, startingOffsets="earliest", group=group)
@@ -82,9 +93,12 @@ def test_a_second_query_is_refused_and_told_who_holds_the_group(
     assert query.isActive
     logbus.produce(topic, ["b"])
     wait_until(lambda: streams.values() == ["a", "b"], deadline_s=60, message="the next record")
-    # A query that is stopped lets go at once: long before its session would have expired.
+    # A query that is stopped lets go by itself, and not when its session expires.
+    owner = owning_session(logbus, group, topic)
     query.stop()
-    wait_until(lambda: not holders(logbus, group), deadline_s=8, message="the release")
+    wait_until(lambda: not holders(logbus, group), message="the release")
+    zookeeper_log = (cluster_directory / "zookeeper" / "zookeeper.log").read_text()
+    assert f"Expiring session {owner}," not in zookeeper_log
 
 
 @pytest.mark.long
