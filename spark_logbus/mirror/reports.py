@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import pyarrow as pa
-
 from spark_logbus.audit.counts import Tallies, tally_times
 from spark_logbus.audit.report import Tier, as_row
 from spark_logbus.audit.reporter import AuditConfig, prepare
@@ -20,9 +18,7 @@ from spark_logbus.client import Cluster, Producer
 from spark_logbus.client.value_schemas import WriterSchema
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import decode
-from spark_logbus.record.column_decoder import decode_columns
-from spark_logbus.record.format import LAYOUT_COLUMNS
+from spark_logbus.record.timestamps import decode_timestamps
 
 _CONFIG: Final = AuditConfig()
 _PARTITION: Final = 0  # the one that each audit topic has
@@ -39,12 +35,8 @@ def round_of_run(run: str) -> int:
 
 
 def tally_encoded(data: memoryview) -> Tallies:
-    """The tallies of an encoded record batch, by window. Values of a schema are not decoded."""
-    header = verify(data)
-    if header.layout == LAYOUT_COLUMNS:
-        times: pa.Array = decode_columns(header, data, None)["timestamp"]
-    else:
-        times = decode(header, data).column("timestamp")
+    """The tallies of an encoded record batch, by window. Nothing but its times is decoded."""
+    times = decode_timestamps(verify(data), data)
     return tally_times(times, window_us=_CONFIG.window_ms * 1_000)
 
 

@@ -69,6 +69,17 @@ class MessageNumbers:
     """Of each buffer: its place in the body, and its length."""
 
 
+def message_metadata(payload: memoryview) -> memoryview:
+    """All that stands before the body of a record batch message. Raises EnvelopeError."""
+    try:
+        size = _METADATA_AT + _ENVELOPE.unpack_from(payload)[1]
+    except struct.error as error:
+        raise EnvelopeError(f"it is no Arrow message: {error}") from error
+    if not _METADATA_AT <= size <= len(payload):
+        raise EnvelopeError(f"its Arrow metadata has {size} bytes, it has {len(payload)}")
+    return payload[:size]
+
+
 def read_message(metadata: memoryview) -> MessageNumbers:
     """The numbers of a record batch message, of which all that stands before the body is given.
 

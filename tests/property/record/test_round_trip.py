@@ -16,6 +16,7 @@ from spark_logbus.record.arrow import (
     decode,
     encode,
 )
+from spark_logbus.record.timestamps import decode_timestamps
 from tests.property.examples import examples
 from tests.property.record.strategies import (
     INT64,
@@ -43,6 +44,8 @@ def check_round_trip(
         Record(r.value, r.key, r.timestamp_us, r.headers or None) for r in records
     ]
     assert header.record_count == len(records)
+    times_alone = decode_timestamps(header, record_batch)
+    assert times_alone.equals(decode(header, record_batch).column("timestamp"))
     assert header.size == len(record_batch) == peek_size(record_batch)
     assert header.size % 8 == 0
     times = [record.timestamp_us for record in records]
