@@ -12,6 +12,7 @@ from typing import Any
 from spark_logbus.load import JdbcTable, LoadConfig, ReprocessConfig, run_load, run_reprocess
 from spark_logbus.load.jdbc.config import properties_of
 from spark_logbus.load.jdbc.ledger import Ledger
+from spark_logbus.load.jdbc.moves import Moves
 from spark_logbus.load.jdbc.table import TableTarget
 from tests.integration.driver_session import driver_builder
 from tests.servers.postgresql import add_driver
@@ -39,6 +40,7 @@ def _arm(step: str) -> None:
     # Any, because types rightly have no word for what is done to them here.
     target: Any = TableTarget
     ledger: Any = Ledger
+    moves: Any = Moves
 
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -58,9 +60,9 @@ def _arm(step: str) -> None:
         case "locked":
             dying_after(ledger, "enter")
         case "cleared":
-            dying_after(target, "_clear")
+            dying_after(moves, "clear")
         case "moved":
-            dying_after(target, "_move")
+            dying_after(moves, "move")
         case "committed":
             target.publish = die
         case _:

@@ -26,6 +26,7 @@ from spark_logbus.load.jdbc.connection import (
     DriverMissingError,
     Transaction,
 )
+from spark_logbus.load.jdbc.moves import Moves
 from spark_logbus.load.jdbc.table import TableTarget
 from spark_logbus.zookeeper import Session
 from tests.builders.typed import flights
@@ -277,17 +278,17 @@ def test_a_load_waits_for_a_transaction_and_then_names_it(
     job.produce("a")
     monkeypatch.setattr("spark_logbus.load.load.Lock", NoLock)
     monkeypatch.setattr("spark_logbus.load.jdbc.connection.LOCK_S", 1)
-    move = TableTarget._move
+    move = Moves.move
 
-    def while_open(self: TableTarget, *given: Any) -> None:
+    def while_open(self: Moves, *given: Any) -> None:
         move(self, *given)
         with monkeypatch.context() as inner:
-            inner.setattr(TableTarget, "_move", move)
+            inner.setattr(Moves, "move", move)
             with pytest.raises(LockHeldError, match=r"locked by logbus: a load of .*server proc"):
                 job.load()
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableTarget, "_move", while_open)
+        patch.setattr(Moves, "move", while_open)
         job.load()
     assert job.values() == ["a"]
 

@@ -20,6 +20,7 @@ from spark_logbus.load import (
     WarehouseError,
 )
 from spark_logbus.load.jdbc.connection import Transaction
+from spark_logbus.load.jdbc.moves import Moves
 from spark_logbus.load.jdbc.table import TableTarget
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
@@ -134,14 +135,14 @@ def test_rows_that_are_not_known_or_were_changed_are_refused(
     load_notes(job)
     with pytest.raises(IncompatibleSchemaError, match=r"has no column more.*ADD COLUMN"):
         job.reprocess("earliest", json_schema="more string")
-    clear = TableTarget._clear
+    clear = Moves.clear
 
-    def changed(self: TableTarget, *given: Any) -> None:
+    def changed(self: Moves, *given: Any) -> None:
         job.query('DELETE FROM {} WHERE "offset" = 1')
         clear(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableTarget, "_clear", changed)
+        patch.setattr(Moves, "clear", changed)
         with pytest.raises(DataLossError, match=r"Expected to replace 1 rows .* 0 could be del"):
             job.reprocess(**window(job))
     assert len(job.loads()) == 2

@@ -83,7 +83,7 @@ class StagingTables:
 
     def stage(
         self, arriving: Arriving, columns: tuple[TableColumn, ...], name: str, steps: Steps
-    ) -> list[Part]:
+    ) -> tuple[Part, ...]:
         """Records, then dead letters if there are any, as they really are in staging."""
         with steps.step("write"), self._translated("stage records", name):
             self._write(arriving.frame, columns, name)
@@ -92,7 +92,7 @@ class StagingTables:
         if arriving.dead():
             with steps.step("dead letters"), self._translated("stage dead letters", name):
                 parts.append(self._keep_apart(arriving.letters(), name + _DEAD))
-        return parts
+        return tuple(parts)
 
     def _keep_apart(self, letters: DataFrame, name: str) -> Part:
         # A reason may quote what is wrong, and texts of the database hold no character 0.

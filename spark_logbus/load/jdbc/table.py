@@ -13,38 +13,27 @@ transaction of one that is not dead needs its own, so it comes before that and i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_logbus.audit.warehouse import Loads
-from spark_logbus.errors import DataLossError
 from spark_logbus.load.commits import Commit
 from spark_logbus.load.hadoop import WarehouseError, translated
 from spark_logbus.load.incoming import Arriving, Incoming
 from spark_logbus.load.jdbc import frames
-from spark_logbus.load.jdbc.columns import (
-    Existing,
-    TableColumn,
-    check_fit,
-    columns_of,
-    create_target,
-    insert_staged,
-)
+from spark_logbus.load.jdbc.columns import TableColumn, columns_of
 from spark_logbus.load.jdbc.config import JdbcTable
-from spark_logbus.load.jdbc.connection import (
-    Database,
-    DatabaseError,
-    DatabaseUnavailableError,
-    Transaction,
-)
+from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
 from spark_logbus.load.jdbc.ledger import Ledger
+from spark_logbus.load.jdbc.moves import GivingWay, Moves, StagedCommit
 from spark_logbus.load.jdbc.staging import Part, StagingTables, tally_of_parts
-from spark_logbus.load.jdbc.window import ROWS, check_known, delete_rows
+from spark_logbus.load.jdbc.tables import Tables
+from spark_logbus.load.jdbc.window import ROWS, check_known
 from spark_logbus.load.loaded_window import Window
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.tally import NONE, tally_of
@@ -73,18 +62,16 @@ class TableAgain:
 
 
 class TableTarget:
-    """One table. Not thread-safe; only for the holder of its lock, and for one load."""
+    """One table. Not thread-safe; only for the holder of its lock."""
 
     def __init__(self, spark: SparkSession, table: JdbcTable, topic: str, *, holder: str) -> None:
         self._spark = spark
         self._table = table
         self._database = Database(spark, table, application=f"logbus: {holder}")
         self._ledger = Ledger(self._database, table, topic, holder)
-        self._last: Commit | None = None
         self._staging = StagingTables(spark, self._database, table)
-        self._parts: list[Part] = []
-        #: Whose rows give way to what is staged.
-        self._again: TableAgain | None = None
+        self._tables = Tables(self._database)
+        self._moves = Moves(self._tables, table)
 
     @property
     def path(self) -> str:
@@ -103,8 +90,8 @@ class TableTarget:
             with self._database.transaction() as transaction:
                 self._staging.drop_all(transaction)
                 # In this order: who committed before its staging was dropped is seen.
-                self._last = last = self._ledger.last(transaction)
-                there = self._existing(transaction, self._table.name)
+                last = self._ledger.last(transaction)
+                there = self._tables.existing(transaction, self._table.name)
         except DatabaseError as error:
             if error.is_locked:
                 raise self._ledger.held() from error
@@ -121,12 +108,12 @@ class TableTarget:
         number = last.number + 1 if last else 1
         arriving, columns = self._plan(incoming, steps)
         name = self._staging.new_name()
-        self._parts = self._staging.stage(arriving, columns, name, steps)
-        arriving.check(tally_of_parts(self._parts))
+        parts = self._staging.stage(arriving, columns, name, steps)
+        arriving.check(tally_of_parts(parts))
         source = incoming.source
-        records, dead_letters = self._counts()
+        records, dead_letters = _counts(parts)
         return Staged(
-            Commit(
+            StagedCommit(
                 number,
                 name,
                 source.topic_id,
@@ -135,6 +122,8 @@ class TableTarget:
                 records,
                 (),
                 dead_letters=dead_letters,
+                last=last,
+                parts=parts,
             )
         )
 
@@ -143,19 +132,16 @@ class TableTarget:
         with steps.step("plan the read"), translated("plan the read"):
             arriving = incoming.read()
             columns = columns_of(arriving.frame.schema)
-            self._check_fit(self._table.name, columns)
+            self._tables.check_fit(self._table.name, columns)
             if incoming.decoding.dead_letters:
-                self._check_fit(self._table.dead_letters, columns_of(arriving.letters().schema))
+                self._tables.check_fit(
+                    self._table.dead_letters, columns_of(arriving.letters().schema)
+                )
         return arriving, columns
-
-    def _counts(self) -> tuple[int, int]:
-        """Records and dead letters that are staged."""
-        records, *letters = (part.tally.records for part in self._parts)
-        return records, sum(letters)
 
     def rows(self, staged: Commit | None = None) -> DataFrame:
         if staged is not None:
-            return self._staging.rows(self._parts, ROWS.names)
+            return self._staging.rows(_staged(staged).parts, ROWS.names)
         return reduce(DataFrame.unionByName, map(self._known, self._names()))
 
     def _known(self, name: str) -> DataFrame:
@@ -168,10 +154,10 @@ class TableTarget:
         """The table, and that of its dead letters if there is one; UnknownRowsError."""
         with self._database.transaction() as transaction:
             names = (self._table.name, self._table.dead_letters)
-            found = {name: self._existing(transaction, name) for name in names}
+            found = {name: self._tables.existing(transaction, name) for name in names}
         there = {name: columns for name, columns in found.items() if columns is not None}
         for name, columns in there.items():
-            check_known(columns, table=self._qualified(name))
+            check_known(columns, table=self._tables.qualified(name))
         return [*there]
 
     def loads(self) -> Loads:
@@ -189,7 +175,7 @@ class TableTarget:
     ) -> TableAgain:
         arriving, columns = self._plan(incoming, steps)
         with self._database.transaction() as transaction:
-            existing = self._existing(transaction, self._table.name) or {}
+            existing = self._tables.existing(transaction, self._table.name) or {}
         read = {column.name for column in columns}
         left_out = tuple(name for name in existing if name not in read)
         return TableAgain(self, arriving, columns, last, window, before, steps, left_out)
@@ -197,22 +183,26 @@ class TableTarget:
     def stage_again(self, again: TableAgain) -> Restaged:
         """The commit that would put the window in place."""
         name, window, arriving = self._staging.new_name(), again.window, again.arriving
-        self._again = again
-        self._parts = self._staging.stage(arriving, again.columns, name, again.steps)
-        arriving.check_staged(tally_of_parts(self._parts))
+        parts = self._staging.stage(arriving, again.columns, name, again.steps)
+        arriving.check_staged(tally_of_parts(parts))
         if not window.all_read(arriving.tally(), again.before.tally):
             topic = arriving.incoming.config.topic
             with translated(f"compare what is staged with {self._table}"):
-                read = self._staging.rows(self._parts, ROWS.names)
+                read = self._staging.rows(parts, ROWS.names)
                 check_all_read(topic, self.rows(), read, window)
-        records, dead_letters = self._counts()
-        commit = replace(
-            again.last,
-            number=again.last.number + 1,
-            staging=name,
-            ranges=(),
-            records=records,
+        records, dead_letters = _counts(parts)
+        commit = StagedCommit(
+            again.last.number + 1,
+            name,
+            again.last.topic_id,
+            (),
+            again.last.ends,
+            records,
+            (),
             dead_letters=dead_letters,
+            last=again.last,
+            parts=parts,
+            giving_way=GivingWay(window.ranges, again.before),
         )
         return Restaged(commit, records, dead_letters)
 
@@ -220,21 +210,17 @@ class TableTarget:
         """Nothing: all that is left is one transaction."""
 
     def commit(self, commit: Commit) -> None:
+        staged = _staged(commit)
         try:
             with self._database.transaction() as transaction:
-                again = self._again
-                ranges = () if again is None else again.window.ranges
-                self._ledger.enter(transaction, commit, self._last, ranges)
-                if again is not None:
-                    self._clear(transaction, again)
-                for part in self._parts:
-                    self._move(transaction, part)
+                self._ledger.enter(transaction, staged, staged.last, staged.replaced)
+                self._moves.carry_out(transaction, staged)
         except DatabaseUnavailableError:
             # Perhaps only the answer was lost.
-            if not self._ledger.holds(commit):
+            if not self._ledger.holds(staged):
                 raise
         except SupersededError:
-            self._discard()
+            self._discard(staged)
             raise
 
     def publish(self, commit: Commit) -> None:
@@ -246,66 +232,18 @@ class TableTarget:
     def rewrite(self, last: Commit) -> Commit | None:
         return None
 
-    def _clear(self, transaction: Transaction, again: TableAgain) -> None:
-        """Delete the rows that give way."""
-        before = again.before
-        for name, expected in (
-            (self._table.name, before.records),
-            (self._table.dead_letters, before.dead_letters),
-        ):
-            if self._existing(transaction, name) is not None:
-                table = self._qualified(name)
-                delete_rows(transaction, again.window.ranges, table=table, expected=expected)
-
-    def _move(self, transaction: Transaction, part: Part) -> None:
-        """Staged records into their table, which is made if it is not there."""
-        table, staging = self._qualified(part.table), self._qualified(part.staging)
-        existing = self._existing(transaction, part.table)
-        if existing is None:
-            transaction.run(create_target(part.columns, table=table))
-        else:
-            check_fit(part.columns, existing, table=table)
-        moved = transaction.run(
-            insert_staged(part.columns, existing or {}, table=table, staging=staging)
-        )
-        if moved != part.tally.records:
-            raise DataLossError(
-                f"Expected {part.tally.records:,} records, which were staged for {table}, but it "
-                f"took {moved:,}; nothing was committed. Does the table have a trigger, a rule or "
-                "policies that leave rows out?"
-            )
-        transaction.run(f"DROP TABLE {staging}")
-
-    def _check_fit(self, name: str, columns: Sequence[TableColumn]) -> None:
-        with self._database.transaction() as transaction:
-            existing = self._existing(transaction, name)
-        if existing is not None:
-            check_fit(columns, existing, table=self._qualified(name))
-
-    def _existing(self, transaction: Transaction, name: str) -> Mapping[str, Existing] | None:
-        """The columns of a table; None if there is none of that name."""
-        kinds = transaction.rows(
-            "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(?)", self._qualified(name)
-        )
-        if not kinds:
-            return None
-        if kinds[0][0] not in ("r", "p"):
-            raise WarehouseError(
-                f"{self._qualified(name)} is no table but a view or of another kind, into which "
-                "records and offsets do not go together. Load into a table."
-            )
-        found = transaction.rows(
-            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef "
-            "AND attidentity = '' FROM pg_attribute WHERE attrelid = to_regclass(?) AND "
-            "attnum > 0 AND NOT attisdropped",
-            self._qualified(name),
-        )
-        return {column: Existing(kind, needed) for column, kind, needed in found}
-
-    def _discard(self) -> None:
+    def _discard(self, commit: StagedCommit) -> None:
         """What is staged of a load that is refused; the next one would drop it too."""
         with suppress(WarehouseError):
-            self._staging.drop(self._parts)
+            self._staging.drop(commit.parts)
 
-    def _qualified(self, name: str) -> str:
-        return self._database.qualified(name)
+
+def _staged(commit: Commit) -> StagedCommit:
+    assert isinstance(commit, StagedCommit), "a target commits what it has staged itself"
+    return commit
+
+
+def _counts(parts: Sequence[Part]) -> tuple[int, int]:
+    """Records and dead letters that are staged."""
+    records, *letters = (part.tally.records for part in parts)
+    return records, sum(letters)
