@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 # Partitions that one transaction makes led: with the longest names they take half of what it holds.
 MAX_CLAIMS: Final = 250
+_LISTED_FROM: Final = 8  # partitions of a topic, to list what nodes it has before they are read
 
 Led = PartitionState | UnknownTopicError | CorruptNodeError
 
@@ -251,7 +252,9 @@ class TopicRegistry:
             for topic_partition in topic_partitions
         }
         found: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
-        for path, node in self._tree.get_many(by_path).items():
+        for path, node in self._state_nodes(
+            by_path.values(), self._tree.session.deadline()
+        ).items():
             try:
                 state = None if node is None else self._decode_state(node, path)
                 found[by_path[path]] = None if state is None else state_of(state)
@@ -292,9 +295,7 @@ class TopicRegistry:
 
         def step(deadline: Deadline) -> dict[TopicPartition, Led]:
             topics = self._topic_nodes(claims, deadline)
-            nodes = self._tree.get_many(
-                [paths.partition_state(each.topic_partition) for each in claims], deadline=deadline
-            )
+            nodes = self._state_nodes([each.topic_partition for each in claims], deadline)
             found: dict[TopicPartition, Led] = {}
             new: dict[TopicPartition, StatePayload] = {}
             for claim in claims:
@@ -432,20 +433,58 @@ class TopicRegistry:
         were read too, with what is missing above them: of partitions that are new, or of a topic
         whose node was put back by hand."""
         writes: list[Operation] = []
-        above: list[str] = []
+        made: list[TopicPartition] = []
         for topic_partition, state in states.items():
             path = paths.partition_state(topic_partition)
             node = nodes[path]
             if node is None:
-                above += [paths.partitions(topic_partition.topic), paths.partition(topic_partition)]
+                made.append(topic_partition)
                 writes.append(Create(path, encode(state)))
             else:
                 writes.append(SetData(path, encode(state), node.version))
-        there = self._tree.get_many(above, deadline=deadline) if above else {}
-        missing = [Create(path) for path, node in there.items() if node is None]
+        above = dict.fromkeys(paths.partitions(each.topic) for each in made)
+        unlisted = self._unlisted(made, deadline)
+        asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]
+        there = self._tree.get_many(asked, deadline=deadline) if asked else {}
+        absent = [path for path, node in there.items() if node is None]
+        missing = [Create(path) for path in (*absent, *map(paths.partition, unlisted))]
         names = dict.fromkeys(each.topic for each in states)
         checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
         self._tree.transact(what, [*checks, *missing, *writes], deadline=deadline)
+
+    def _state_nodes(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> dict[str, Node | None]:
+        """The nodes of their states, by path; those of a new topic are not asked for one by one."""
+        wanted = list(topic_partitions)
+        unlisted = self._unlisted(wanted, deadline)
+        read = self._tree.get_many(
+            [paths.partition_state(each) for each in wanted if each not in unlisted],
+            deadline=deadline,
+        )
+        return {path: read.get(path) for path in map(paths.partition_state, wanted)}
+
+    def _unlisted(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, None]:
+        """Those without a node, in their order, of topics of which so many are asked for that it is
+        cheaper to list what there is. A write that relies on it must be conditional."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for each in topic_partitions:
+            by_topic.setdefault(each.topic, []).append(each)
+        unlisted: dict[TopicPartition, None] = {}
+        for topic, wanted in by_topic.items():
+            if len(wanted) < _LISTED_FROM:
+                continue
+            try:
+                names = self._tree.children(paths.partitions(topic), deadline=deadline) or ()
+            except CorruptNodeError:
+                continue  # what is below a node that may not be listed can be read all the same
+            listed = set(names)
+            unlisted |= {
+                each: None for each in wanted if name_of(paths.partition(each)) not in listed
+            }
+        return unlisted
 
     def _decode_state(self, node: Node, path: str) -> StatePayload:
         try:

@@ -271,6 +271,26 @@ class TestLeaders:
         assert isinstance(led[TopicPartition("orders", MAX_CLAIMS)], UnknownTopicError)
         assert isinstance(led[TopicPartition("gone", 0)], UnknownTopicError)
 
+    def test_rivals_for_many_never_get_the_same_epoch(self, topics: TopicRegistry) -> None:
+        record = create(topics, "orders", 20)
+        claims = [Claim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
+        with ThreadPoolExecutor(4) as pool:
+            led = list(pool.map(lambda broker: topics.lead_all(claims, broker_id=broker), range(4)))
+        for claim in claims:
+            states = [each[claim.topic_partition] for each in led]
+            epochs = [state.leader_epoch for state in states if isinstance(state, PartitionState)]
+            assert sorted(epochs) == [0, 1, 2, 3]
+
+    def test_partitions_that_may_not_be_listed_are_led_all_the_same(
+        self, topics: TopicRegistry, chroot: str
+    ) -> None:
+        record = create(topics, "orders", 20)
+        topics.lead(TopicPartition("orders", 3), broker_id=2)
+        claims = [Claim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
+        forbid(chroot, "/brokers/topics/orders/partitions")
+        states = topics.states_of(claim.topic_partition for claim in claims)
+        assert [each.partition for each, state in states.items() if state is not None] == [3]
+
     def test_a_lost_reply_skips_no_epoch_of_many(
         self, zookeeper: EmbeddedZooKeeper, chroot: str
     ) -> None:
