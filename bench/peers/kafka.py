@@ -104,20 +104,23 @@ class Kafka:
         _wait_for(admin.delete_topics([name]))
 
     def record_count(self, topic: str, *, partitions: int) -> int:
-        """What consumers see of a topic that was never compacted."""
+        """What consumers see of a topic that was never compacted and lost nothing to retention."""
+        return sum(self.ends(topic, partitions=partitions))
+
+    def ends(self, topic: str, *, partitions: int) -> list[int]:
+        """Up to where consumers see each partition."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
         try:
-            ends = [
+            return [
                 consumer.get_watermark_offsets(
                     TopicPartition(topic, number), timeout=_REQUEST_DEADLINE_S
-                )
+                )[1]
                 for number in range(partitions)
             ]
         finally:
             consumer.close()
-        return sum(high - low for low, high in ends)
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
@@ -131,8 +134,9 @@ def _wait_for(futures: dict[str, Any]) -> None:
 
 
 @contextmanager
-def kafka(*, flushed: bool) -> Iterator[Kafka]:
-    """Runs a fresh broker, gone afterwards.
+def kafka(*, flushed: bool, directory: Path | None = None) -> Iterator[Kafka]:
+    """Runs a fresh broker, gone afterwards; what it keeps is below ``directory``, or where
+    temporary files are.
 
     With ``flushed`` it flushes each append before it acknowledges it; without, it leaves that to
     the operating system. Raises PeerUnavailableError, and EmbeddedServerError if it does not start.
@@ -148,11 +152,11 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
         raise PeerUnavailableError(str(error)) from error
     server = jars_of(_HERE / "kafka-server.xml")
     connector = jars_of(_HERE / "kafka-connector.xml")
-    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-") as name:
-        directory = Path(name)
-        data = directory / "data"
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-kafka-", dir=directory) as name:
+        own = Path(name)
+        data = own / "data"
         port, controller_port = free_ports(2)
-        properties = directory / "server.properties"
+        properties = own / "server.properties"
         properties.write_text(
             _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port, data=data)
             + (_FLUSH_EACH_APPEND if flushed else "")
@@ -160,7 +164,7 @@ def kafka(*, flushed: bool) -> Iterator[Kafka]:
         command = [str(java), *_JVM_OPTIONS, "-cp", ":".join(str(jar) for jar in server)]
         formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
         _run(command + formatting)
-        output = directory / "kafka.out"
+        output = own / "kafka.out"
         process = KafkaProcess([*command, "kafka.Kafka", str(properties)], port=port, output=output)
         try:
             process.start()

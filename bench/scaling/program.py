@@ -7,14 +7,15 @@ import importlib.util
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.charts import draw_lines
+from rich.table import Table
+
 from bench.harness import console
-from bench.scaling.results import KAFKA, Csv, Curve
-from bench.scaling.rows import ROWS, Settings
+from bench.scaling.measuring import Settings
+from bench.scaling.results import KAFKA, Csv, Curve, draw, read_curves
+from bench.scaling.rows import ROWS
 
 _RECORDS, _SMALL_RECORDS = 1_000_000, 20_000
 
@@ -33,6 +34,13 @@ def parser() -> argparse.ArgumentParser:
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of log-size's data"
     )
     parser.add_argument("--csv", type=Path, help="a file for the result of each round")
+    parser.add_argument(
+        "--from",
+        dest="kept",
+        type=Path,
+        metavar="CSV",
+        help="show what such a file holds instead of measuring",
+    )
     parser.add_argument("--charts", type=Path, help="a directory for charts, as SVG")
     return parser
 
@@ -50,36 +58,53 @@ def main() -> None:
             "Charts need matplotlib; .venv/bin/python -m pip install -c constraints.txt "
             "matplotlib brings it."
         )
+    if args.kept is not None:
+        for curve in read_curves(args.kept):
+            if curve.row in rows:
+                _show(curve, args.charts)
+        return
     _describe()
     with Csv(args.csv) as raw:
         for name in rows:
-            row = ROWS[name]
-            sizes = row.small if args.small else row.sizes
-            settings = Settings(
-                sizes=[int(size) for size in args.sizes.split(",")] if args.sizes else sizes,
-                rounds=1 if args.small else args.rounds,
-                records=_SMALL_RECORDS if args.small else args.records,
-                alone=args.alone,
-                directory=args.directory,
-            )
-            curve = Curve(name, row.title, row.size_name)
-            row.measure(settings, curve)
-            raw.add(curve)
-            console.print(curve.table())
-            if args.charts is not None:
-                draw(args.charts, curve, row.charts)
+            _show(_measured(name, args, raw), args.charts)
 
 
-def draw(directory: Path, curve: Curve, metrics: Sequence[str]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for number, metric in enumerate(metrics, 1):
-        draw_lines(
-            directory / f"{curve.row}-{number}.svg",
-            curve.medians(metric),
-            title=curve.finding(metric),
-            x=curve.size_name,
-            y=metric,
-        )
+def _measured(name: str, args: argparse.Namespace, raw: Csv) -> Curve:
+    row = ROWS[name]
+    sizes = row.small if args.small else row.sizes
+    settings = Settings(
+        sizes=[float(size) for size in args.sizes.split(",")] if args.sizes else sizes,
+        rounds=1 if args.small else args.rounds,
+        records=_SMALL_RECORDS if args.small else args.records,
+        alone=args.alone,
+        small=args.small,
+        directory=args.directory,
+    )
+    curve = Curve(name)
+    for size, system, sample in row.measure(settings):
+        curve.add(size, system, sample)
+        raw.add(name, size, system, len(curve.samples[size, system]), sample)
+    return curve
+
+
+def _show(curve: Curve, directory: Path | None) -> None:
+    question = curve.question
+    console.print(_table(question.title, curve.cells()))
+    if curve.lines():
+        console.print(_table(f"{question.title}: a line through the medians", curve.model_cells()))
+        console.print(f"It may be drawn so far where {question.assumption}.", highlight=False)
+    if directory is not None:
+        draw(curve, directory)
+
+
+def _table(title: str, cells: list[list[str]]) -> Table:
+    head, *body = cells
+    table = Table(*head, title=title)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for line in body:
+        table.add_row(*line)
+    return table
 
 
 def _describe() -> None:

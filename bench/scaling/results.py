@@ -1,20 +1,84 @@
-"""Curves: what was measured at each size, by system and round. Pure but for ``Csv``."""
+"""Curves: what was measured at each size, by system and round; tables and charts of them."""
 
 from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
-from rich.table import Table
+from bench.charts import draw_lines
+from bench.scaling.model import Line, fit
 
-LOGBUS, KAFKA = "logbus", "Kafka"
+LOGBUS, KAFKA, ZOOKEEPER = "logbus", "Kafka", "ZooKeeper"
+
+COLUMNS: Final = ("row", "contender", "round", "metric", "value")
 
 Sample = Mapping[str, float]
-"""What one round showed, by the metric's name with its unit."""
+"""What one round showed, by the metric's name, which begins with its unit."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a row asks: how costs grow with one size."""
+
+    title: str
+    size_name: str
+    unit: str
+    """One of the size."""
+    charts: Sequence[str]
+    """Metrics that are drawn."""
+    costs: Sequence[str]
+    """Metrics that the model puts a line through."""
+    far: float
+    """The size that the model extrapolates to."""
+    assumption: str
+    """Under which it may."""
+
+    def sized(self, size: float) -> str:
+        return f"{size:,g} {self.unit if size == 1 else self.size_name}"
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "partitions": Question(
+        "Partitions of a topic", "partitions", "partition",
+        ("s until usable", "s to start, stopped", "s to start, killed", "MiB of the broker",
+         "MB/s produced", "MB/s read"),
+        ("s until usable", "CPU s of the broker until usable", "s to start, stopped",
+         "s to start, killed", "MiB of the broker", "descriptors of the broker"),
+        10_000, "one broker has all of them, and as many descriptors as it needs",
+    ),
+    "readers": Question(
+        "Readers of a topic", "readers", "reader",
+        ("MB/s read", "CPU s of the broker a million read", "MiB of the broker"),
+        ("CPU s of the broker", "MiB of the broker", "descriptors of the broker"),
+        1_000, "each reads all of the topic once, from the page cache, and the network carries it",
+    ),
+    "log-size": Question(
+        "Size of a topic", "GiB", "GiB",
+        ("s to start, stopped", "s to start, killed", "MB/s read, cold", "MB/s read, warm",
+         "MiB of the broker, highest"),
+        ("s to start, stopped", "s to start, killed", "MiB of the broker, highest"),
+        1_024, "as many partitions as measured, and the same bytes are new when it is killed",
+    ),
+    "brokers": Question(
+        "Brokers on one machine", "brokers", "broker",
+        ("MB/s produced", "MB/s read", "CPU s of all brokers a million read"),
+        ("MiB of all brokers",),
+        10, "records are spread over them evenly",
+    ),
+    "zookeeper": Question(
+        "ZooKeeper beside the partitions of a topic and a group", "partitions", "partition",
+        ("ms to read all leaders", "CPU s of a broker an idle hour"),
+        ("nodes of a topic", "bytes of a topic", "nodes of a group", "bytes of a group",
+         "bytes of an atomic writer", "ms to read all leaders", "ms to commit a group",
+         "CPU s of a broker an idle hour", "CPU s of ZooKeeper an idle hour"),
+        10_000, "one broker leads all of them; with b brokers each reads all leaders, so ZooKeeper "
+        "answers b times as many reads",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,13 +86,23 @@ class Curve:
     """One row: samples over a size, such as the number of partitions."""
 
     row: str
-    title: str
-    size_name: str
     samples: dict[tuple[float, str], list[Sample]] = field(default_factory=dict)
     """By size and system, in the order of the rounds."""
 
+    @property
+    def question(self) -> Question:
+        return QUESTIONS[self.row]
+
     def add(self, size: float, system: str, sample: Sample) -> None:
         self.samples.setdefault((size, system), []).append(sample)
+
+    @property
+    def sizes(self) -> list[float]:
+        return sorted({size for size, _ in self.samples})
+
+    @property
+    def systems(self) -> list[str]:
+        return list(dict.fromkeys(system for _, system in self.samples))
 
     @property
     def metrics(self) -> list[str]:
@@ -42,36 +116,63 @@ class Curve:
     def medians(self, metric: str) -> dict[str, list[tuple[float, float]]]:
         """For each system that has the metric its median at each size."""
         series: dict[str, list[tuple[float, float]]] = {}
-        for size, system in sorted(self.samples):
-            values = self.values(size, system, metric)
-            if values:
-                series.setdefault(system, []).append((size, statistics.median(values)))
+        for system in self.systems:
+            for size in self.sizes:
+                if values := self.values(size, system, metric):
+                    series.setdefault(system, []).append((size, statistics.median(values)))
         return series
 
     def finding(self, metric: str) -> str:
-        """A chart's title: the metric at the largest size, of each system."""
+        """A chart's title: the metric at the largest size, of each system, and how they compare; of
+        a single system, how it grew."""
         series = self.medians(metric)
         largest = max(size for points in series.values() for size, _ in points)
-        ends = [
-            f"{shown(points[-1][1])} ({system})"
-            for system, points in series.items()
-            if points[-1][0] == largest
-        ]
-        return f"At {largest:,g} {self.size_name}: {metric} {' beside '.join(ends)}"
+        ends = {
+            system: points[-1][1] for system, points in series.items() if points[-1][0] == largest
+        }
+        told = [f"{shown(value)} ({system})" for system, value in ends.items()]
+        text = f"{metric} at {self.question.sized(largest)}: {' and '.join(told)}"
+        if len(ends) == 2 and all(ends.values()):
+            (low, low_value), (high, high_value) = sorted(ends.items(), key=lambda end: end[1])
+            return f"{text}, {high} {high_value / low_value:.1f} times {low}"
+        (first_size, first), *rest = series[next(iter(ends))]
+        return f"{text}, after {shown(first)} at {first_size:,g}" if rest else text
 
-    def table(self) -> Table:
-        """A line for each metric and system, a column for each size: medians (lowest-highest)."""
-        sizes = sorted({size for size, _ in self.samples})
-        table = Table("", "", *(f"{size:,g} {self.size_name}" for size in sizes), title=self.title)
-        for column in table.columns[2:]:
-            column.justify = "right"
-        systems = list(dict.fromkeys(system for _, system in self.samples))
+    def lines(self) -> dict[tuple[str, str], Line]:
+        """Of each cost and system that was measured at three sizes or more: two are always on a
+        line, which says nothing."""
+        return {
+            (metric, system): fit(points)
+            for metric in self.question.costs
+            for system, points in self.medians(metric).items()
+            if len(points) > 2
+        }
+
+    def cells(self) -> list[list[str]]:
+        """A line for each metric and system, with a column for each size: medians
+        (lowest-highest). The first line has the headings."""
+        rows = [["", "", *map(self.question.sized, self.sizes)]]
         for metric in self.metrics:
-            for system in systems:
-                cells = [spread(self.values(size, system, metric)) for size in sizes]
-                if any(cells):
-                    table.add_row(metric, system, *cells)
-        return table
+            for system in self.systems:
+                found = [spread(self.values(size, system, metric)) for size in self.sizes]
+                if any(found):
+                    rows.append([metric, system, *found])
+        return rows
+
+    def model_cells(self) -> list[list[str]]:
+        """A line for each cost and system, headings first."""
+        asked = self.question
+        head = ["", "", "fixed", f"each {asked.unit}", "R²", "farthest from the line", "bend",
+                f"at {asked.sized(asked.far)}"]  # fmt: skip
+        rows = [head]
+        for (metric, system), line in self.lines().items():
+            size, off = line.farthest
+            rows.append(
+                [metric, system, shown(line.fixed), shown(line.per_unit), f"{line.r2:.3f}",
+                 f"{off:+.0%} at {size:,g}", "" if line.bend is None else f"{line.bend:.2f}",
+                 shown(line.at(asked.far)) if line.holds else "no line"]
+            )  # fmt: skip
+        return rows
 
 
 def spread(values: Sequence[float]) -> str:
@@ -83,7 +184,69 @@ def spread(values: Sequence[float]) -> str:
 
 
 def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+# -- what was kept ------------------------------------------------------------------------
+
+
+def read_curves(path: Path) -> list[Curve]:
+    """Those of this program in a file of results, which may have others'.
+
+    Raises SystemExit for a file of another kind.
+    """
+    curves: dict[str, Curve] = {}
+    samples: dict[tuple[str, float, str, int], dict[str, float]] = {}
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise SystemExit(
+                f"{path} has the columns {', '.join(reader.fieldnames or ()) or '(none)'}; results "
+                f"have {', '.join(COLUMNS)}. Name a file that --csv wrote."
+            )
+        for line in reader:
+            row, _, size = line["row"].rpartition(" ")
+            if row in QUESTIONS:
+                key = (row, float(size), line["contender"], int(line["round"]))
+                samples.setdefault(key, {})[line["metric"]] = float(line["value"])
+    for (row, size, system, _), sample in sorted(samples.items(), key=lambda each: each[0][3]):
+        curves.setdefault(row, Curve(row)).add(size, system, sample)
+    return [curves[row] for row in QUESTIONS if row in curves]
+
+
+def tables(path: Path) -> Mapping[str, str]:
+    """Tables in Markdown of a file of results, by name: ``scaling-<row>`` with what was measured,
+    and ``scaling-model-<row>`` with the lines through it."""
+    made: dict[str, str] = {}
+    for curve in read_curves(path):
+        made[f"scaling-{curve.row}"] = _markdown(curve.cells())
+        if curve.lines():
+            made[f"scaling-model-{curve.row}"] = _markdown(curve.model_cells())
+    return made
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = [f"| {' | '.join(cells)} |" for cells in rows]
+    rule = "|---|---|" + "---:|" * (len(rows[0]) - 2)
+    return "\n".join([head, rule, *body]) + "\n"
+
+
+def charts(path: Path, directory: Path) -> list[Path]:
+    """Charts of a file of results, as SVG. Raises ImportError without matplotlib."""
+    return [chart for curve in read_curves(path) for chart in draw(curve, directory)]
+
+
+def draw(curve: Curve, directory: Path) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for number, metric in enumerate(curve.question.charts, 1):
+        series = curve.medians(metric)
+        if not series:
+            continue
+        path = directory / f"scaling-{curve.row}-{number}.svg"
+        draw_lines(path, series, title=curve.finding(metric), x=curve.question.size_name, y=metric)
+        drawn.append(path)
+    return drawn
 
 
 class Csv:
@@ -91,7 +254,7 @@ class Csv:
 
     def __init__(self, path: Path | None) -> None:
         self._file = None if path is None else path.open("w", newline="")
-        self._write("row", "size_name", "size", "system", "round", "metric", "value")
+        self._write(COLUMNS)
 
     def __enter__(self) -> Self:
         return self
@@ -100,16 +263,13 @@ class Csv:
         if self._file is not None:
             self._file.close()
 
-    def add(self, curve: Curve) -> None:
-        for (size, system), rounds in sorted(curve.samples.items()):
-            for number, sample in enumerate(rounds, 1):
-                for metric, value in sample.items():
-                    self._write(
-                        curve.row, curve.size_name, f"{size:g}", system, number, metric, value
-                    )
+    def add(self, row: str, size: float, system: str, number: int, sample: Sample) -> None:
+        """What round ``number`` of it showed; on its way to the disk when this returns."""
+        for metric, value in sample.items():
+            self._write((f"{row} {size:g}", system, number, metric, value))
         if self._file is not None:
             self._file.flush()
 
-    def _write(self, *cells: object) -> None:
+    def _write(self, cells: Iterable[object]) -> None:
         if self._file is not None:
             csv.writer(self._file).writerow(cells)

@@ -12,14 +12,20 @@ from typing import Any, Final, Protocol
 
 from bench.harness import cluster
 from bench.peers.kafka import Kafka, kafka
-from bench.recovery import memory_mib
+from bench.recovery import fill, memory_mib, open_logs
 from bench.scaling.results import KAFKA, LOGBUS
+from bench.scaling.worker import VALUE_BYTES, Job, Processes, spread_over
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RecordFuture
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Acks, Latest, TopicPartition
 
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.01
+_BATCH_BYTES: Final = 1 << 20
+_FILLERS: Final = 2  # processes that fill Kafka's topic
+_VALUE: Final = bytes(VALUE_BYTES)
+RECORD_BYTES: Final = VALUE_BYTES + 12
+"""About what a record takes on disk, of either."""
 _PRODUCER = ProducerConfig(acks=Acks.WRITTEN, linger_ms=0)
 # What is acknowledged is in the page cache, as Kafka has it.
 _CONFIG = {"flush.policy": "os"}
@@ -38,13 +44,20 @@ class System(Protocol):
     def pids(self) -> list[int]:
         """Of the brokers."""
 
+    @property
+    def data(self) -> Path:
+        """Where the only broker keeps its segments."""
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """And wait until all leaders are known."""
 
     def delete_topic(self, topic: str) -> None: ...
 
-    def record_count(self, topic: str, partitions: int) -> int:
-        """What consumers see."""
+    def ends(self, topic: str, partitions: int) -> list[int]:
+        """Up to where consumers see each partition."""
+
+    def fill(self, topic: str, partitions: int, *, records: int) -> None:
+        """Have about so many in record batches of 1 MiB, spread over the partitions."""
 
     def appender(self) -> AbstractContextManager[Append]:
         """A connected producer."""
@@ -70,20 +83,35 @@ class LogbusSystem:
     def pids(self) -> list[int]:
         return [broker.pid for broker in self.running.brokers]
 
+    @property
+    def data(self) -> Path:
+        (broker,) = self.running.brokers
+        return broker.directory / "data"
+
     def create_topic(self, topic: str, partitions: int) -> None:
         Admin(self.client).create_topic(topic, partitions=partitions, config=_CONFIG)
 
     def delete_topic(self, topic: str) -> None:
         Admin(self.client).delete_topic(topic)
 
-    def record_count(self, topic: str, partitions: int) -> int:
-        wanted = {TopicPartition(topic, number): Latest() for number in range(partitions)}
-        return sum(end or 0 for end in Admin(self.client).list_offsets(wanted).values())
+    def ends(self, topic: str, partitions: int) -> list[int]:
+        wanted = [TopicPartition(topic, number) for number in range(partitions)]
+        found = Admin(self.client).list_offsets(dict.fromkeys(wanted, Latest()))
+        return [found[each] or 0 for each in wanted]
+
+    def fill(self, topic: str, partitions: int, *, records: int) -> None:
+        """Past the broker, which is stopped meanwhile: it is filled many times as fast."""
+        self.end(killed=False)
+        logs, _ = open_logs(self.data)
+        assert len(logs.logs()) == partitions, "other topics would be filled too"
+        fill(logs, total_bytes=records * RECORD_BYTES, batch_bytes=_BATCH_BYTES)
+        logs.close()
+        self.start()
 
     @contextmanager
     def appender(self) -> Iterator[Append]:
         with Producer(self.client, _PRODUCER) as producer:
-            yield lambda topic, partition: _await(producer.send(topic, b"", partition=partition))
+            yield lambda topic, number: _await(producer.send(topic, _VALUE, partition=number))
 
     def end(self, *, killed: bool) -> None:
         (broker,) = self.running.brokers
@@ -114,6 +142,10 @@ class KafkaSystem:
     def pids(self) -> list[int]:
         return [self.server.process.pid]
 
+    @property
+    def data(self) -> Path:
+        return self.server.data
+
     def create_topic(self, topic: str, partitions: int) -> None:
         self.server.create_topic(topic, partitions=partitions)
         producer = self._producer()
@@ -128,17 +160,22 @@ class KafkaSystem:
     def delete_topic(self, topic: str) -> None:
         self.server.delete_topic(topic)
 
-    def record_count(self, topic: str, partitions: int) -> int:
+    def ends(self, topic: str, partitions: int) -> list[int]:
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + _DEADLINE_S
         while True:
             try:
-                return self.server.record_count(topic, partitions=partitions)
+                return self.server.ends(topic, partitions=partitions)
             except KafkaException:  # a partition that it has not taken yet, after a start
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)
+
+    def fill(self, topic: str, partitions: int, *, records: int) -> None:
+        """By producers, whose record batches have up to 1 MiB."""
+        job = Job("produce", self.name, self.address, topic, records // _FILLERS, clients=_FILLERS)
+        Processes(spread_over(job, _FILLERS)).run()
 
     @contextmanager
     def appender(self) -> Iterator[Append]:
@@ -148,7 +185,10 @@ class KafkaSystem:
         def append(topic: str, partition: int) -> None:
             reports: list[Any] = []
             producer.produce(
-                topic, b"", partition=partition, on_delivery=lambda error, _: reports.append(error)
+                topic,
+                _VALUE,
+                partition=partition,
+                on_delivery=lambda error, _: reports.append(error),
             )
             producer.flush(_DEADLINE_S)
             if reports != [None]:
@@ -172,27 +212,26 @@ class KafkaSystem:
 
 
 @contextmanager
-def logbus_system(*, brokers: int = 1) -> Iterator[LogbusSystem]:
-    with (
-        cluster(brokers=brokers) as running,
-        Cluster.from_zookeeper(running.zookeeper) as client,
-    ):
-        yield LogbusSystem(running, client)
+def logbus_system(*, brokers: int = 1, directory: Path | None = None) -> Iterator[LogbusSystem]:
+    """In ``directory``, or in one of its own, which is gone afterwards."""
+    running = cluster(brokers=brokers) if directory is None else EmbeddedCluster(directory)
+    with running as started, Cluster.from_zookeeper(started.zookeeper) as client:
+        yield LogbusSystem(started, client)
 
 
 @contextmanager
-def kafka_system() -> Iterator[KafkaSystem]:
+def kafka_system(*, directory: Path | None = None) -> Iterator[KafkaSystem]:
     """Raises PeerUnavailableError."""
-    with kafka(flushed=False) as server:
+    with kafka(flushed=False, directory=directory) as server:
         yield KafkaSystem(server)
 
 
 def cpu_seconds(system: System) -> float:
     """Of its brokers' processes, since they began."""
-    return sum(_cpu_seconds(pid) for pid in system.pids)
+    return sum(cpu_seconds_of(pid) for pid in system.pids)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     user, kernel = int(fields[11]), int(fields[12])
     return (user + kernel) / os.sysconf("SC_CLK_TCK")

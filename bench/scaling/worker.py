@@ -23,6 +23,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _READY = "ready"
 _SILENCE_S: Final = 60.0
 _MANY: Final = 10_000  # values that one call of send_many gets
+VALUE_BYTES: Final = 200
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Job:
     """Threads with a client each."""
     partitions: int = 0
     """Record n goes to partition n modulo this; 0: to where the client puts it."""
-    value_bytes: int = 200
+    numbers: Sequence[int] = ()
+    """The partitions to read; none: all of the topic's."""
+    value_bytes: int = VALUE_BYTES
 
 
 @dataclass(frozen=True)
@@ -166,10 +169,14 @@ def _librdkafka_producer(job: Job, stack: ExitStack) -> Client:
 def _logbus_consumer(job: Job, stack: ExitStack) -> Client:
     from bench.clients.logbus_client import value_bytes_of
     from spark_logbus.client import Cluster, Consumer
+    from spark_logbus.model import TopicPartition
 
     cluster = stack.enter_context(Cluster.from_zookeeper(job.address))
     consumer = stack.enter_context(Consumer(cluster))
-    consumer.assign_topics(job.topic)
+    if job.numbers:
+        consumer.assign(TopicPartition(job.topic, number) for number in job.numbers)
+    else:
+        consumer.assign_topics(job.topic)
 
     def consume() -> tuple[int, int]:
         count = size = 0
@@ -198,7 +205,8 @@ def _librdkafka_consumer(job: Job, stack: ExitStack) -> Client:
         }
     )
     stack.callback(consumer.close)
-    numbers = consumer.list_topics(job.topic, timeout=_SILENCE_S).topics[job.topic].partitions
+    there = consumer.list_topics(job.topic, timeout=_SILENCE_S).topics[job.topic].partitions
+    numbers = job.numbers or list(there)
 
     def consume() -> tuple[int, int]:
         consumer.assign([TopicPartition(job.topic, number, 0) for number in numbers])

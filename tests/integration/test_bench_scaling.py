@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.scaling.results import tables
 from bench.scaling.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,5 +23,8 @@ def test_all_rows_of_scaling_run_at_small_sizes(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with raw.open(newline="") as file:
-        assert {line["row"] for line in csv.DictReader(file)} == set(ROWS)
-    assert {path.name.rpartition("-")[0] for path in charts.iterdir()} == set(ROWS)
+        assert {line["row"].rpartition(" ")[0] for line in csv.DictReader(file)} == set(ROWS)
+    assert {path.name.rpartition("-")[0] for path in charts.iterdir()} == {
+        f"scaling-{row}" for row in ROWS
+    }
+    assert {f"scaling-{row}" for row in ROWS} <= set(tables(raw))

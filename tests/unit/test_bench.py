@@ -29,10 +29,6 @@ from bench.program import at_hand, parser_of
 from bench.raw import RawResults
 from bench.result import LOGBUS, Metrics, Result
 from bench.rounds import in_turn
-from bench.scaling import results as scaling_results
-from bench.scaling.results import Curve, spread
-from bench.scaling.rows import require_space
-from bench.scaling.worker import Job, spread_over
 from bench.spark import results as spark_results
 from bench.spark.rows import Rows, Same
 from bench.spark.shapes import Shape
@@ -266,34 +262,6 @@ def test_processors_time_is_that_of_a_process_and_of_all_below_it() -> None:
     assert ticks_below(3, processes) == 111
 
 
-def test_a_curve_shows_medians_and_says_what_it_found(tmp_path: Path) -> None:
-    curve = Curve("partitions", "Partitions of a topic", "partitions")
-    for size, system, seconds in (
-        (1, "logbus", 0.5), (1, "logbus", 0.7), (1, "logbus", 0.1), (1_000, "logbus", 3.0),
-        (1_000, "Kafka", 2_000.0),
-    ):  # fmt: skip
-        curve.add(size, system, {"s until usable": seconds})
-    curve.add(1, "logbus", {"descriptors": 18})
-    assert curve.medians("s until usable") == {
-        "logbus": [(1, 0.5), (1_000, 3.0)],
-        "Kafka": [(1_000, 2_000.0)],
-    }
-    assert spread(curve.values(1, "logbus", "s until usable")) == "0.5 (0.1-0.7)"
-    assert curve.finding("s until usable") == (
-        "At 1,000 partitions: s until usable 3 (logbus) beside 2,000 (Kafka)"
-    )
-    assert curve.table().row_count == 3
-    with scaling_results.Csv(tmp_path / "raw.csv") as raw:
-        raw.add(curve)
-    with (tmp_path / "raw.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == 6
-    assert lines[2] == {
-        "row": "partitions", "size_name": "partitions", "size": "1", "system": "logbus",
-        "round": "3", "metric": "s until usable", "value": "0.1",
-    }  # fmt: skip
-
-
 def test_a_chart_is_an_svg_with_its_finding_and_all_series(tmp_path: Path) -> None:
     path = tmp_path / "chart.svg"
     series = {"logbus": [(1.0, 2.0), (1_000.0, 3.0)], "Kafka": [(1.0, 4.0)]}
@@ -301,18 +269,3 @@ def test_a_chart_is_an_svg_with_its_finding_and_all_series(tmp_path: Path) -> No
     text = path.read_text()
     for words in ("<svg", "It grows", "logbus", "Kafka", "1,000"):
         assert words in text
-
-
-@pytest.mark.parametrize(
-    ("clients", "shares"), [(1, [1]), (4, [1, 1, 1, 1]), (6, [2, 2, 1, 1]), (64, [16] * 4)]
-)
-def test_clients_are_spread_over_few_processes(clients: int, shares: list[int]) -> None:
-    jobs = spread_over(Job("consume", "logbus", "here", "t", 5, clients=clients), 4)
-    assert [job.clients for job in jobs] == shares
-    assert {job.records for job in jobs} == {5}
-
-
-def test_a_log_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None:
-    require_space(tmp_path, 0.001)
-    with pytest.raises(SystemExit, match=r"GiB free, and 1e\+06 GiB of log take"):
-        require_space(tmp_path, 1_000_000)
