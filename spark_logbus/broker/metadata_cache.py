@@ -42,7 +42,8 @@ class TopicsImage(NamedTuple):
 class MetadataCache:
     """Brokers, topics and leaders, in memory. Thread-safe.
 
-    Brokers and topics are watched, leaders are read after each change and every few seconds.
+    Brokers and topics are watched, leaders are read after each change and every few seconds; in
+    between only those that are not known yet, as of a new topic.
     ``topics_changed`` is called with each new image of the topics: by ``start``, then on the
     session's worker; it must not block.
 
@@ -117,27 +118,40 @@ class MetadataCache:
     def _refresh_leaders(self) -> None:
         """Read the leaders after every change, and now and then: they have no watch."""
         tries = 0  # since the last change, as long as leaders are missing
+        read_at, anew = 0.0, True
         while not self._stopping:
             if self._changed.wait(_INCOMPLETE.pause_s(tries) if tries else _REFRESH_S):
                 self._changed.clear()
-                tries = 1
+                tries, anew = 1, True
             if self._stopping or self._session.state is not SessionState.CONNECTED:
                 continue
+            now = self._session.clock.monotonic()
+            anew = anew or now - read_at >= _REFRESH_S
             try:
                 self._states = {
-                    record.name: self._states_of(record) for record in self._topics.values()
+                    record.name: self._states_of(record, anew=anew)
+                    for record in self._topics.values()
                 }
+                if anew:
+                    read_at, anew = now, False
             except LogbusError as error:
                 logger.warning("The leaders could not be read from ZooKeeper: %s", error)
             except Exception:
                 logger.exception("The leaders could not be read from ZooKeeper.")
             tries = 0 if self._is_complete() else tries + 1
 
-    def _states_of(self, record: TopicRecord) -> tuple[str, dict[int, PartitionState]]:
+    def _states_of(
+        self, record: TopicRecord, *, anew: bool
+    ) -> tuple[str, dict[int, PartitionState]]:
+        topic_id, before = self._states.get(record.name, (record.topic_id, {}))
+        known = {} if anew or topic_id != record.topic_id else before
+        if known and len(known) == len(record.partitions):
+            return record.topic_id, known
         try:
-            return record.topic_id, self._topic_registry.states(record.name)
+            found = self._topic_registry.states(record.name, besides=known)
         except CorruptNodeError:  # was reported; what was known before is as good as anything
-            return self._states.get(record.name, (record.topic_id, {}))
+            return topic_id, before
+        return record.topic_id, {**known, **found}
 
     def _is_complete(self) -> bool:
         topics = self._topics.values()

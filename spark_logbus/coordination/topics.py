@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -212,9 +212,10 @@ class TopicRegistry:
 
     # -- leaders -------------------------------------------------------------------------
 
-    def states(self, name: str) -> dict[int, PartitionState]:
-        """Of the partitions that were led at least once; empty for an unknown topic. One whose node
-        is not in order is reported and left out; CorruptNodeError when that is the topic's own."""
+    def states(self, name: str, *, besides: Collection[int] = ()) -> dict[int, PartitionState]:
+        """Of the partitions that were led at least once, but for ``besides``; empty for an unknown
+        topic. One whose node is not in order is reported and left out; CorruptNodeError when that
+        is the topic's own."""
         if self.get(name) is None:
             return {}
         parent = paths.partitions(name)
@@ -227,7 +228,7 @@ class TopicRegistry:
         by_path = {
             paths.partition_state(TopicPartition(name, number)): number
             for number in numbers
-            if number is not None
+            if number is not None and number not in besides
         }
         nodes = self._tree.get_many(by_path)
         found = {}

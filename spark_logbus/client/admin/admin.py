@@ -34,7 +34,7 @@ from spark_logbus.protocol import (
     PartitionEnds,
     TopicInfo,
 )
-from spark_logbus.retry import Deadline
+from spark_logbus.retry import Backoff, Deadline
 from spark_logbus.topic_schemas import SCHEMA_KEYS
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from spark_logbus.offsets.rewind import Target
 
 _CHANGE_TIMEOUT_MS: Final = 30_000
+# Leaders of a new topic come within a second or so, and only those are asked that did not answer.
+_LEADERS: Final = Backoff(first_ms=50, max_ms=200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,13 +432,26 @@ class Admin(OffsetQueries):
         self._cluster.retrying(action, attempt, deadline=deadline)
 
     def _wait_for_leaders(self, name: str, deadline: Deadline) -> TopicDescription:
+        ready: set[int] = set()
+
         def attempt(deadline: Deadline) -> None:
             topic = self._cluster.topic(name, deadline)
-            asked = [ListOffsetsPartition(name, number, "latest") for number in topic.leaders]
-            self._list_offsets.ask_once(asked, deadline)
+            asked = [
+                ListOffsetsPartition(name, number, "latest")
+                for number in topic.leaders
+                if number not in ready
+            ]
+            answers, failures = self._list_offsets.ask_available(asked, deadline)
+            ready.update(asked[number].partition for number in answers)
+            if failures:
+                raise failures[min(failures)]
 
         self._cluster.retrying(
-            f"Waiting for the leaders of topic {name}", attempt, topics=[name], deadline=deadline
+            f"Waiting for the leaders of topic {name}",
+            attempt,
+            topics=[name],
+            deadline=deadline,
+            backoff=_LEADERS,
         )
         return self.describe([name], ends=False)[name]
 

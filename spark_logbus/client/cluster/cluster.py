@@ -164,12 +164,15 @@ class Cluster:
         *,
         topics: Iterable[str] = (),
         deadline: Deadline | None = None,
+        backoff: Backoff | None = None,
     ) -> T:
         """``attempt`` until it succeeds, fails for good, or the deadline is near.
 
         After a failure the leaders of ``topics`` are asked for again. ``what`` names the
         operation, capitalised, in the final error, which is of the last failure's kind.
+        ``backoff`` is the configured one by default.
         """
+        backoff = backoff or self.backoff
         started = self.clock.monotonic()
         deadline = deadline or self.retry_deadline()
         names = list(topics)
@@ -185,7 +188,7 @@ class Cluster:
                 if last is None or not deadline.expired:
                     last = error
                 failures[str(error)] += 1
-                pause_s = self.backoff.pause_s(failures.total())
+                pause_s = backoff.pause_s(failures.total())
                 if pause_s >= deadline.remaining_s:
                     [(usual, _)] = failures.most_common(1)
                     seconds = self.clock.monotonic() - started

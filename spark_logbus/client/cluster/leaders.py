@@ -80,10 +80,6 @@ class LeaderCall(Generic[P, R, M]):
         self._cluster.retrying(action, attempt, topics=topics, deadline=deadline)
         return [answers[number] for number in range(len(questions))]
 
-    def ask_once(self, questions: Sequence[P], deadline: Deadline) -> None:
-        """Ask each leader once; raises unless all partitions answer."""
-        _raise_worst(self._round(questions, list(range(len(questions))), {}, deadline))
-
     def ask_available(
         self, questions: Sequence[P], deadline: Deadline
     ) -> tuple[dict[int, R], dict[int, LogbusError]]:
