@@ -63,8 +63,11 @@ def main() -> None:
             if curve.row in rows:
                 _show(curve, args.charts)
         return
-    _describe()
     with Csv(args.csv) as raw:
+        conditions = _conditions(args)
+        for line in conditions:
+            console.print(line, markup=False, highlight=False)
+        raw.keep_conditions(conditions)
         for name in rows:
             _show(_measured(name, args, raw), args.charts)
 
@@ -107,16 +110,19 @@ def _table(title: str, cells: list[list[str]]) -> Table:
     return table
 
 
-def _describe() -> None:
+def _conditions(args: argparse.Namespace) -> list[str]:
     """The machine, and who is measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     versions = [f"logbus {version('logbus')}", f"Python {platform.python_version()}"]
     if importlib.util.find_spec("confluent_kafka") is not None:
         versions.append(f"confluent-kafka {version('confluent-kafka')}")
-    for each in (
+    return [
         f"{os.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} "
         f"{platform.release()}; load average {os.getloadavg()[0]:.1f} at the start.",
-        f"{', '.join(versions)}. One broker of each with its defaults, {KAFKA} in KRaft mode; what "
-        "is acknowledged is in the page cache. logbus reads with poll_arrow.",
-    ):
-        console.print(each, markup=False, highlight=False)
+        f"{', '.join(versions)}; {1 if args.small else args.rounds} rounds.",
+        "Clients, ZooKeeper and one broker of each share the machine, with their defaults; "
+        f"{KAFKA} in KRaft mode. What is acknowledged is in the page cache.",
+        "Producers: Producer.send and send_many, librdkafka's produce, from Python; record batches "
+        "of up to 1 MiB. Readers: poll_arrow, which makes no Python objects of records, and "
+        "librdkafka's consume, which does; both check checksums.",
+    ]

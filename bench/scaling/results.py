@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from bench.scaling.model import Line, fit
 
 LOGBUS, KAFKA, ZOOKEEPER = "logbus", "Kafka", "ZooKeeper"
 
+_WIDTH: Final = 100  # of lines in documents
 COLUMNS: Final = ("row", "contender", "round", "metric", "value")
 
 Sample = Mapping[str, float]
@@ -138,6 +140,14 @@ class Curve:
         (first_size, first), *rest = series[next(iter(ends))]
         return f"{text}, after {shown(first)} at {first_size:,g}" if rest else text
 
+    def charts(self) -> list[tuple[str, str]]:
+        """The name of each chart, without a suffix, and its metric."""
+        return [
+            (f"scaling-{self.row}-{number}", metric)
+            for number, metric in enumerate(self.question.charts, 1)
+            if metric in self.metrics
+        ]
+
     def lines(self) -> dict[tuple[str, str], Line]:
         """Of each cost and system that was measured at three sizes or more: two are always on a
         line, which says nothing."""
@@ -215,11 +225,12 @@ def read_curves(path: Path) -> list[Curve]:
 
 
 def tables(path: Path) -> Mapping[str, str]:
-    """Tables in Markdown of a file of results, by name: ``scaling-<row>`` with what was measured,
-    and ``scaling-model-<row>`` with the lines through it."""
+    """Tables in Markdown of a file of results, by name: ``scaling-<row>`` with what was measured
+    and its charts, and ``scaling-model-<row>`` with the lines through it."""
     made: dict[str, str] = {}
     for curve in read_curves(path):
-        made[f"scaling-{curve.row}"] = _markdown(curve.cells())
+        images = [_image(name, curve.finding(metric)) for name, metric in curve.charts()]
+        made[f"scaling-{curve.row}"] = "\n\n".join([_markdown(curve.cells()), *images])
         if curve.lines():
             made[f"scaling-model-{curve.row}"] = _markdown(curve.model_cells())
     return made
@@ -228,7 +239,14 @@ def tables(path: Path) -> Mapping[str, str]:
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *body = [f"| {' | '.join(cells)} |" for cells in rows]
     rule = "|---|---|" + "---:|" * (len(rows[0]) - 2)
-    return "\n".join([head, rule, *body]) + "\n"
+    return "\n".join([head, rule, *body])
+
+
+def _image(name: str, alt: str) -> str:
+    """Beside the pages are charts, in a directory of that name."""
+    return textwrap.fill(
+        f"![{alt}](charts/{name}.svg)", _WIDTH, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def charts(path: Path, directory: Path) -> list[Path]:
@@ -239,22 +257,26 @@ def charts(path: Path, directory: Path) -> list[Path]:
 def draw(curve: Curve, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for number, metric in enumerate(curve.question.charts, 1):
-        series = curve.medians(metric)
-        if not series:
-            continue
-        path = directory / f"scaling-{curve.row}-{number}.svg"
-        draw_lines(path, series, title=curve.finding(metric), x=curve.question.size_name, y=metric)
+    for name, metric in curve.charts():
+        path = directory / f"{name}.svg"
+        title, x = curve.finding(metric), curve.question.size_name
+        draw_lines(path, curve.medians(metric), title=title, x=x, y=metric)
         drawn.append(path)
     return drawn
 
 
 class Csv:
-    """A file with a line for each value of each round, as it comes; nothing without a path."""
+    """A file with a line for each value of each round, as it comes, and beside it, as text, the
+    conditions of the run; nothing without a path."""
 
     def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._file = None if path is None else path.open("w", newline="")
         self._write(COLUMNS)
+
+    def keep_conditions(self, lines: Sequence[str]) -> None:
+        if self._path is not None:
+            self._path.with_suffix(".txt").write_text("".join(f"{line}\n" for line in lines))
 
     def __enter__(self) -> Self:
         return self

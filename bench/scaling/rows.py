@@ -134,5 +134,5 @@ ROWS: Mapping[str, Row] = {
     "readers": Row((1, 4, 16, 64), (1, 3), measure_readers),
     "log-size": Row((1, 4, 16), (1 / 8, 1 / 4), measure_log_size),
     "brokers": Row((1, 2, 3), (1, 2), measure_brokers),
-    "zookeeper": Row((10, 100, 1_000), (5, 20), measure_zookeeper),
+    "zookeeper": Row((10, 100, 300, 1_000), (5, 10, 20), measure_zookeeper),
 }

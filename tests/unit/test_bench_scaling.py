@@ -112,6 +112,12 @@ def test_results_are_kept_in_the_columns_of_all_benchmarks(kept: Path) -> None:
     assert len(lines) == len(SAMPLES)
 
 
+def test_the_conditions_of_a_run_lie_beside_its_results(tmp_path: Path) -> None:
+    with Csv(tmp_path / "raw.csv") as raw:
+        raw.keep_conditions(["2 processors.", "3 rounds."])
+    assert (tmp_path / "raw.txt").read_text() == "2 processors.\n3 rounds.\n"
+
+
 def test_what_was_kept_is_read_as_it_was(curve: Curve, kept: Path) -> None:
     with kept.open("a") as file:
         file.write("one-written,logbus,1,records/s,5\n")  # another program's
@@ -135,6 +141,8 @@ def test_tables_are_markdown_with_a_line_through_what_was_measured_at_three_size
         "|---|---|---:|---:|---:|",
         "| s until usable | logbus | 0.5 (0.1-0.7) | 0.59 | 10.5 |",
     ]
+    assert "](charts/scaling-partitions-1.svg)" in made["scaling-partitions"]
+    assert max(map(len, made["scaling-partitions"].splitlines())) <= 100
     assert made["scaling-model-partitions"].splitlines()[2:] == [
         "| s until usable | logbus | 0.49 | 0.01 | 1.000 | +0% at 1 |  | 100 |"
     ]
