@@ -28,8 +28,10 @@ from spark_logbus.log.ownership import is_made_by_us
 from spark_logbus.log.producers.snapshots import recover_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.recovery import EndsTooEarlyError, LogRecovery, RecoveryProgress
-from spark_logbus.log.segment.segment import create_segment
+from spark_logbus.log.segment.metadata import SegmentMetadata
+from spark_logbus.log.segment.segment import ActiveSegment, create_segment
 from spark_logbus.log.staging.staging import recover_staged
+from spark_logbus.log.view import make_view
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -196,18 +198,35 @@ class PartitionDirectories:
         return None
 
     def _open_new(self, new: NewLog) -> PartitionLog | StorageError:
-        topic_partition, base_offset = new.metadata.topic_partition, new.base_offset
-        empty = LogCheckpoint(topic_partition, new.metadata.topic_id, base_offset, base_offset)
+        """Nothing is to be recovered, nor looked for, in a directory that was made just now."""
+        directory = self.directory(new.metadata.topic_partition)
+        path, base_offset = directory / names.segment(new.base_offset), new.base_offset
+        contents = SegmentMetadata(
+            base_offset=base_offset, index_interval_bytes=new.config.index_interval_bytes
+        )
         try:
-            log = self._recover(
-                self.directory(topic_partition),
-                new.metadata,
-                empty,
-                config=new.config,
-                clean=True,
-            )
+            with storage_errors("open the log in", directory):
+                active = ActiveSegment(path, self._files.open(path), contents)
         except StorageError as error:
             return error
+        view = make_view(
+            (),
+            active,
+            log_start_offset=base_offset,
+            flushed_end=base_offset,
+            high_watermark=base_offset,
+            visible_position=0,
+        )
+        topic_partition = new.metadata.topic_partition
+        log = PartitionLog(
+            topic_partition,
+            new.metadata.topic_id,
+            directory=directory,
+            view=view,
+            producers=ProducerStateManager(topic_partition, self._environment.producers),
+            config=new.config,
+            environment=self._environment,
+        )
         log.kept_config = dict(new.topic_config)
         return log
 
