@@ -12,7 +12,7 @@ from bench.charts import OTHERS, OWN, Bar, Chart, Panel, draw_all
 from bench.findings import finding
 from bench.markdown import image, table
 from bench.paper.contenders import KAFKA, ROWS, Contender
-from bench.paper.measuring import ON_DISK, READ, SENT, VALUE_BYTES
+from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
 from bench.paper.results import overhead, rate
 from bench.raw import Raw, read_raw
 from bench.result import LOGBUS, Metrics, Rounds, Spread, ratios, spread
@@ -80,8 +80,8 @@ def charts(path: Path, directory: Path) -> list[Path]:
 
 
 def _table(raw: Raw, question: Question) -> str:
-    headings = ("experiment", "contender", "acked in", question.unit, f"`{LOGBUS}` / it",
-                f"`{ARROW}` / it")  # fmt: skip
+    headings = ("experiment", "contender", "acked in", "records", question.unit,
+                f"`{LOGBUS}` / it", f"`{ARROW}` / it")  # fmt: skip
     lines = []
     for row, contender, value in _measured(raw, question):
         rounds = raw[row]
@@ -93,13 +93,12 @@ def _table(raw: Raw, question: Question) -> str:
         ]
         name = f"**{contender.name}**" if contender.is_own else _shown(contender.name)
         shown = "in memory" if value is None else str(value)
-        lines.append((f"`{row}`", name, contender.acknowledged, shown, *of))
+        records = f"{rounds[contender.name][0][RECORDS]:,.0f}"
+        lines.append((f"`{row}`", name, contender.acknowledged, records, shown, *of))
     return table(headings, lines)
 
 
-def _measured(
-    raw: Raw, question: Question
-) -> Iterator[tuple[str, Contender, Spread | None]]:  # fmt: skip
+def _measured(raw: Raw, question: Question) -> Iterator[tuple[str, Contender, Spread | None]]:
     """By experiment, the best first, those without a value last."""
 
     def place(each: tuple[str, Contender, Spread | None]) -> float:

@@ -20,7 +20,7 @@ def rate(rounds: Sequence[Metrics], time: str) -> Spread:
 def overhead(rounds: Sequence[Metrics]) -> Spread | None:
     """Bytes on disk of a record beside its value; none where the disk does not have all."""
     found = spread([one[ON_DISK] - one[VALUE_BYTES] for one in rounds])
-    return None if found.lowest < 0 else found
+    return None if found.lowest <= 0 else found
 
 
 def show(row: Row, result: Result) -> None:
