@@ -105,6 +105,7 @@ def _compared(raw: Raw, cases: Sequence[Case]) -> str:
     measured = list(_measured(raw, cases))
     others = list(dict.fromkeys(name for _, rounds in measured for name in rounds))
     others = [name for name in others if name != LOGBUS]
+    has_goals = any(case.goals for case in cases)
     lines = []
     for case, rounds in measured:
         unit = "s" if case.metric == READ else "ms"
@@ -116,12 +117,11 @@ def _compared(raw: Raw, cases: Sequence[Case]) -> str:
                     shown_ratios(_ratios(rounds, name, case.metric)) if name in rounds else ""
                     for name in others
                 ),
-                ", ".join(f"{goal:g}" for goal in case.goals.values()),
+                *([", ".join(f"{goal:g}" for goal in case.goals.values())] if has_goals else []),
             )
         )
-    return table(
-        ("case", *others, LOGBUS, *(f"{name} / {LOGBUS}" for name in others), "goal"), lines
-    )
+    headings = ("case", *others, LOGBUS, *(f"{name} / {LOGBUS}" for name in others))
+    return table((*headings, "goal") if has_goals else headings, lines)
 
 
 def _median(rounds: Rounds, contender: str, metric: str, unit: str) -> str:

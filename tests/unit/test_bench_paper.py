@@ -131,7 +131,8 @@ def test_tables_of_peers_are_by_question_and_the_best_comes_first(tmp_path: Path
     assert list(found) == ["producer", "consumer", "disk"]
     assert found["producer"].splitlines()[2:4] == [
         "| `batch-1` | **logbus** | page cache | 1,000 | 100,000 (100,000-100,000) |  |  |",
-        "| `batch-1` | Kafka, Java | page cache | 1,000 | 37,500 (25,000-50,000) | 3.00 (2.00-4.00) |  |",
+        "| `batch-1` | Kafka, Java | page cache | 1,000 | 37,500 (25,000-50,000) | "
+        "3.00 (2.00-4.00) |  |",
     ]
     assert "(charts/peers-producer.svg)" in found["producer"]
     assert "| 70.0 (70.0-70.0) | 1.00 (1.00-1.00) |" in found["disk"]

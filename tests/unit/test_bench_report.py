@@ -208,7 +208,7 @@ def test_streams_have_a_table_for_each_question(tmp_path: Path) -> None:
         "| 5,000 records a second, `noop` | 180 ms | 150 ms | 1.20 (1.20-1.20) | 1.2 |",
         "| 5,000 a second, `noop`, `addBatch` alone | 90 ms | 75 ms | 1.20 (1.20-1.20) |  |",
     ]
-    assert "| idle trigger | 1.00 ms | 2.00 ms | 0.50 (0.50-0.50) |  |" in found["nothing"]
+    assert "| idle trigger | 1.00 ms | 2.00 ms | 0.50 (0.50-0.50) |" in found["nothing"]
     assert "| 1,000 | 300 ms | 1.00 ms | 2.00 ms |" in found["partitions"]
     assert "| a batch read | 2.50 s | 4, 2.2 |" in found["backlog"]
     assert found["start"] == ""
