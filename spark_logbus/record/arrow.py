@@ -5,11 +5,13 @@ The columns of a payload are in ``spark_logbus.record.columns``, whose names are
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -165,22 +167,28 @@ def encode(
 
 
 def encode_rows(
-    times_us: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]
+    times_us: array[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]
 ) -> memoryview:
-    """What ``encode`` makes of few records without headers, for a third of the cost.
+    """What ``encode`` makes of records without headers, for a third to a half of the cost.
 
-    ``keys`` is empty or has one for each. A time that does not fit 64 bits raises OverflowError.
+    ``times_us`` has 64 bits for each; ``keys`` is empty or has one for each. Of more than
+    ``rows.FEW_RECORDS`` none may be null.
     """
     names = ("timestamp", "key", "value") if keys else ("timestamp", "value")
     columns, count = _COLUMNS[names], len(times_us)
     payload = columns.rows.payload(times_us, [keys, values] if keys else [values])
     record_batch = memoryview(bytearray().join((_ROOM, *payload)))
+    if count <= _COUNTED_HERE:
+        first_us, last_us = min(times_us), max(times_us)
+    else:
+        times = np.frombuffer(times_us, np.int64)
+        first_us, last_us = int(times.min()), int(times.max())
     fmt.HEADER.pack_into(
         record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
-        columns.attributes, 0, count, count - 1, min(times_us), max(times_us), NO_STAMP.producer_id,
+        columns.attributes, 0, count, count - 1, first_us, last_us, NO_STAMP.producer_id,
         NO_STAMP.producer_epoch, NO_STAMP.base_sequence, fmt.PLAIN_BYTES_SCHEMA,
     )  # fmt: skip
-    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
+    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch, keep_gil=True))
     return record_batch
 
 

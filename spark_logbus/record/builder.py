@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from spark_logbus.errors import InvalidRequestError
@@ -29,14 +31,15 @@ _MAX_INT64 = (1 << 63) - 1
 class ArrowBatchBuilder:
     """Records of one partition, in order, as columns. Not thread-safe."""
 
-    __slots__ = ("_headers", "_keys", "_timestamps", "_values")
+    __slots__ = ("_headers", "_keys", "_null_keys", "_null_values", "_timestamps", "_values")
 
     def __init__(self) -> None:
-        self._timestamps: list[int] = []
+        self._timestamps = array("q")
         self._values: list[Any] = []
         # As long as nobody has one they are empty; then they end with the last who has.
         self._keys: list[bytes | None] = []
         self._headers: list[Sequence[Header] | None] = []
+        self._null_keys = self._null_values = False  # between others
 
     def __len__(self) -> int:
         return len(self._values)
@@ -67,12 +70,15 @@ class ArrowBatchBuilder:
         """``add`` for a record that was checked. It is a step of each ``send``."""
         values = self._values
         number = len(values)
-        values.append(value)
         self._timestamps.append(timestamp_us)
+        values.append(value)
+        if value is None:
+            self._null_values = True
         if key is not None:
             keys = self._keys
             if len(keys) < number:
                 keys.extend(repeat(None, number - len(keys)))
+                self._null_keys = True
             keys.append(key)
         if headers:
             rows = self._headers
@@ -85,17 +91,27 @@ class ArrowBatchBuilder:
         """``append`` for a record without key and headers."""
         values = self._values
         number = len(values)
-        values.append(value)
         self._timestamps.append(timestamp_us)
+        values.append(value)
         return number
+
+    def extend_values(self, values: list[bytes], times_ns: list[int]) -> None:
+        """``append_value`` for many records, whose times are in ns."""
+        times_us = (np.array(times_ns, np.int64) // 1000).tobytes()
+        self._timestamps.frombytes(times_us)
+        self._values += values
 
     def encoded(self, compression: Compression) -> memoryview:
         """The record batch of its records, ready to append, as ``arrow.encode`` makes it."""
         count = len(self._values)
         is_compressed = compression is not Compression.NONE and count >= MIN_RECORDS_TO_COMPRESS
-        if self._headers or is_compressed or count > FEW_RECORDS:
+        if self._headers or is_compressed or (count > FEW_RECORDS and self._has_nulls()):
             return encode(self.build(), compression=compression)
         return encode_rows(self._timestamps, self._all_keys(), self._values)
+
+    def _has_nulls(self) -> bool:
+        missing = len(self._keys) not in (0, len(self._values))
+        return missing or self._null_keys or self._null_values
 
     def _all_keys(self) -> list[bytes | None]:
         """One for each record, or none if no record has one."""

@@ -95,14 +95,19 @@ class RecordBatchHeader:
         return TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME
 
 
-def checksum(record_batch: Buffer) -> int:
+def checksum(record_batch: Buffer, *, keep_gil: bool = False) -> int:
     """CRC-32C of the bytes of one record batch that the header's checksum covers: of the whole,
-    or of what stands before the columns in layout 1."""
+    or of what stands before the columns in layout 1.
+
+    With ``keep_gil`` the interpreter is not let go of meanwhile: to have it back takes a thread
+    5 ms where another one is busy, and a megabyte 50 µs.
+    """
     view = memoryview(record_batch)
     attributes = fmt.ATTRIBUTES.unpack_from(view, fmt.ATTRIBUTES_AT)[0]
     typed = attributes & fmt.LAYOUT_MASK and len(view) >= fmt.CHUNKS_AT
     end = body_start_of(view) if typed else None
-    return int(crc32c(view[fmt.CHECKED_FROM : end], crc32c(view[fmt.CHECKED_PREFIX])))
+    seed = crc32c(view[fmt.CHECKED_PREFIX])
+    return int(crc32c(view[fmt.CHECKED_FROM : end], seed, 0 if keep_gil else -1))
 
 
 def peek_size(data: Buffer, position: int = 0) -> int | None:
@@ -276,7 +281,7 @@ def stamp_producer(
     fmt.PRODUCER.pack_into(
         record_batch, fmt.PRODUCER_AT, producer_id, producer_epoch, base_sequence
     )
-    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch))
+    fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch, keep_gil=True))
 
 
 def for_another_log(record_batch: Buffer, *, schema_id: int | None = None) -> memoryview:

@@ -1,9 +1,11 @@
-"""Few records as a payload, put together here instead of by Arrow.
+"""Records of Python's values as a payload, put together here instead of by Arrow.
 
 Arrow takes 20 µs to make columns of a record and to serialise them, most of it on the way to the
 first byte, and its conversion of Python's values begins with the import of pandas where that is
-installed. What it would write is known: a message whose constant part is that of all others with
-the same columns, and the buffers one after the other. These bytes are the same as its own.
+installed. Of many records it copies each value twice, and lets go of the interpreter several times,
+which a thread that sends beside one that is busy waits 5 ms for to have back. What it would write
+is known: a message whose constant part is that of all others with the same columns, and the buffers
+one after the other. These bytes are the same as its own.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
 
 from spark_logbus.record.ipc import message_form
 
-# More are worth Arrow's way, which costs less for each.
+# More than these cost less by column; with nulls among them, by Arrow.
 FEW_RECORDS: Final = 200
 
 _WORD: Final = 8
 _PADDING: Final = [bytes(-size % _WORD) for size in range(_WORD)]
 
 Column = Sequence[bytes | None]
+Buffer: TypeAlias = "bytes | array[int]"
 
 
 class RowsMessage:
@@ -42,34 +47,50 @@ class RowsMessage:
         self._nodes = slice(form.nodes.start, form.nodes.stop)
         self._buffers = slice(form.buffers.start, form.buffers.stop)
 
-    def payload(self, times_us: Sequence[int], columns: Sequence[Column]) -> list[bytes]:
-        """The pieces of the payload; each column has one for each time, which fits 64 bits."""
+    def payload(self, times_us: array[int], columns: Sequence[Column]) -> list[Buffer]:
+        """The pieces of the payload; each column has one value for each time.
+
+        Of more than ``FEW_RECORDS`` records none may be null, or TypeError is raised.
+        """
         count = len(times_us)
-        times = array("q", times_us).tobytes()
-        body = [times]
-        at = len(times)
-        nodes, buffers = [count, 0], [0, 0, 0, at]
+        size = _WORD * count
+        nodes, buffers = [count, 0], [0, 0, 0, size]
+        body: list[Buffer] = [times_us]
+        at = size
         for column in columns:
-            nulls = column.count(None)
+            if count <= FEW_RECORDS:
+                nulls = column.count(None)
+                validity = _validity(column) if nulls else b""
+                data = [each or b"" for each in column] if nulls else column
+                offsets = array("i", accumulate(map(len, data), initial=0))  # type: ignore[arg-type]
+            else:
+                nulls, validity, data = 0, b"", column
+                offsets = _many_offsets(column)
             nodes += count, nulls
-            pieces = [_validity(column) if nulls else b"", *_offsets_and_data(column, nulls)]
-            for piece in pieces:
-                size = len(piece)
+            for pieces, size in (
+                ([validity], len(validity)),
+                ([offsets], 4 * (count + 1)),
+                (data, offsets[-1]),
+            ):
                 buffers += at, size
-                body += piece, _PADDING[size % _WORD]
-                at += size + -size % _WORD
+                body += pieces  # type: ignore[arg-type]
+                padding = _PADDING[size % _WORD]
+                body.append(padding)
+                at += size + len(padding)
         words = list(self._words)
         words[self._body_length], words[self._record_count] = at, count
         words[self._nodes], words[self._buffers] = nodes, buffers
         return [self._pack(*words), *body]
 
 
+def _many_offsets(column: Column) -> array[int]:
+    lengths = np.fromiter(map(len, column), np.int64, len(column))  # type: ignore[arg-type]
+    offsets = array("i", [0])
+    # Their sum is below the largest record batch, which is far below 2 GiB.
+    offsets.frombytes(lengths.cumsum().astype(np.int32).tobytes())
+    return offsets
+
+
 def _validity(column: Column) -> bytes:
     bits = sum(1 << number for number, each in enumerate(column) if each is not None)
     return bits.to_bytes((len(column) + 7) // 8, "little")
-
-
-def _offsets_and_data(column: Column, nulls: int) -> tuple[bytes, bytes]:
-    data = [each or b"" for each in column] if nulls else column
-    offsets = array("i", accumulate(map(len, data), initial=0))  # type: ignore[arg-type]
-    return offsets.tobytes(), b"".join(data)  # type: ignore[arg-type]

@@ -89,3 +89,14 @@ def test_all_timestamps_of_64_bits_are_taken(timestamp_us: int) -> None:
     builder = ArrowBatchBuilder()
     add(builder, timestamp_us=timestamp_us)
     assert builder.build()["timestamp"].view("int64").to_pylist() == [timestamp_us]
+
+
+def test_values_with_times_in_nanoseconds_stand_behind_the_others() -> None:
+    builder = ArrowBatchBuilder()
+    add(builder, value=b"a", timestamp_us=-1)
+    builder.extend_values([b"b", b"c"], [1_999, -1])
+    builder.extend_values([], [])
+    arrow_batch = builder.build()
+    assert len(builder) == 3
+    assert arrow_batch["value"].to_pylist() == [b"a", b"b", b"c"]
+    assert arrow_batch["timestamp"].view("int64").to_pylist() == [-1, 1, -1]

@@ -1,4 +1,4 @@
-"""Few records, written without Arrow: the bytes are Arrow's own."""
+"""Records written without Arrow: the bytes are Arrow's own."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def builder_of(records: list[tuple[int, bytes | None, bytes | None]]) -> ArrowBa
 @example([(0, b"", b"")])
 @example([(0, b"k", None)] * 9)
 @example([(0, None, b"v"), (1, b"k", None)] * (FEW_RECORDS // 2))
+@example([(5, None, b"%d" % number) for number in range(FEW_RECORDS + 1)])
+@example([(-number, b"k" * (number % 9), b"v") for number in range(FEW_RECORDS + 7)])
+@example([(5, b"k", b"v")] * FEW_RECORDS + [(5, b"k", None)])
+@example([(5, None, b"v")] * FEW_RECORDS + [(5, b"k", b"v")])
+@example([(5, b"k", b"v")] * FEW_RECORDS + [(5, None, b"v")])
+@example([(5, None, b"")] * (FEW_RECORDS + 1))
 def test_the_bytes_are_those_that_arrow_writes(
     records: list[tuple[int, bytes | None, bytes | None]],
 ) -> None:
