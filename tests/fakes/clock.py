@@ -18,6 +18,9 @@ class ManualClock:
     def now_us(self) -> int:
         return self.wall_us
 
+    def now_ns(self) -> int:
+        return self.wall_us * 1000
+
     def monotonic(self) -> float:
         return self.seconds
 

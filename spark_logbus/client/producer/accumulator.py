@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.acknowledgements import (
@@ -22,6 +23,7 @@ from spark_logbus.client.producer.acknowledgements import (
 )
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, next_step
+from spark_logbus.client.producer.lane import LANES_ARE_SAFE, Lane
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
     BufferExhaustedError,
@@ -38,6 +40,11 @@ from spark_logbus.retry import Backoff, Deadline
 if TYPE_CHECKING:
     from spark_logbus.client.producer.values import ValueWriter
 
+# Room for some hundreds of records, so that opening a lane is no part of the cost of each; and
+# little beside the smallest sensible buffer, as what one topic has reserved no other can take.
+_LANE_BYTES: Final = 128 << 10
+_LEAST_LANE_BYTES: Final = 4 << 10
+
 
 class Accumulator:
     """All partitions' queues, and the bound on their memory.
@@ -52,7 +59,7 @@ class Accumulator:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._now_us = clock.now_us
+        self._now_ns = clock.now_ns
         self._backoff = backoff
         self._wake = wake
         self._linger_s = config.linger_ms / 1000
@@ -64,7 +71,9 @@ class Accumulator:
         self._unsettled: dict[QueuedBatch, PartitionQueue] = {}  # likewise
         self._sendable: dict[PartitionQueue, None] = {}
         self._closed = False
-        self.buffered_bytes = 0
+        self._reserved_bytes = 0  # with what lanes may still take
+        #: By topic; the owner of one puts values in without a call. Changed under the lock.
+        self.lanes: dict[str, Lane] = {}
 
     # -- appending, from any thread -------------------------------------------------------
 
@@ -72,23 +81,67 @@ class Accumulator:
         """Append a record that is a value and nothing else, as most are, at half of the cost.
 
         None, and nothing is done, unless it fits into the record batch that is open for such
-        records and leaves room there: then ``append_record`` has more to do.
+        records and leaves room there: then ``append_record`` has more to do. Opens a lane for those
+        that follow, unless several threads send to this record batch.
         """
         size = RECORD_OVERHEAD_BYTES + len(value)
         with self._lock:
             queue = queues[queues[0].keyless.current]
             batch = queue.open
-            if batch is None:
+            if batch is None or self._closed:
                 return None
+            if batch.lane is not None:
+                self._close_lane(batch)
             reserved = batch.reserved_bytes + size
-            buffered = self.buffered_bytes + size
-            if reserved >= queue.batch_limit or buffered > self._buffer_bytes or self._closed:
+            buffered = self._reserved_bytes + size
+            if reserved >= queue.batch_limit or buffered > self._buffer_bytes:
                 return None
-            timestamp_us = self._now_us()
-            number = batch.builder.append_value(value, timestamp_us)  # type: ignore[union-attr]
+            now_ns = self._now_ns()
+            number = batch.builder.append_value(value, now_ns // 1000)  # type: ignore[union-attr]
             batch.reserved_bytes = reserved
-            self.buffered_bytes = buffered
-            return RecordFuture(batch.acknowledgement, number, timestamp_us)
+            self._reserved_bytes = buffered
+            if not batch.shared:
+                self._open_lane(queue, batch, number + 1)
+            return RecordFuture(batch.acknowledgement, 2 * (number + 1), now_ns)
+
+    def has_taken(self, lane: Lane, end: int) -> bool:
+        """True if what its owner has put into a lane that was closed since, up to that length of
+        its records, is in the record batch."""
+        with self._lock:
+            return end <= lane.taken
+
+    def _open_lane(self, queue: PartitionQueue, batch: QueuedBatch, number: int) -> None:
+        room = min(
+            _LANE_BYTES,
+            queue.batch_limit - batch.reserved_bytes - 1,  # a full one is sealed
+            self._buffer_bytes - self._reserved_bytes,
+        )
+        if room < _LEAST_LANE_BYTES or not LANES_ARE_SAFE:
+            return
+        batch.reserved_bytes += room
+        self._reserved_bytes += room
+        lane = Lane(queue, batch.acknowledgement, owner=get_ident(), room=room, number=number)
+        batch.lane = self.lanes[queue.topic_partition.topic] = lane
+
+    def _close_lane(self, batch: QueuedBatch) -> None:
+        """Take what came by the lane of an open record batch, if it has one."""
+        lane = batch.lane
+        if lane is None:
+            return
+        values, times_ns = lane.close()
+        assert batch.builder is not None
+        batch.builder.extend_values(values, times_ns)
+        batch.lane = None
+        del self.lanes[batch.topic_partition.topic]
+        room = lane.room
+        batch.reserved_bytes -= room
+        self._reserved_bytes -= room
+        batch.shared = lane.owner != get_ident()
+
+    def _close_lanes(self) -> None:
+        for lane in list(self.lanes.values()):
+            if lane.queue.open is not None:
+                self._close_lane(lane.queue.open)
 
     def append_record(
         self,
@@ -110,12 +163,12 @@ class Accumulator:
         """
         news = False
         with self._lock:
-            buffered = self.buffered_bytes + size
-            if self._closed or buffered > self._buffer_bytes:
+            if self._closed or self._reserved_bytes + size > self._buffer_bytes:
                 self._wait_for_room(size)
-                buffered = self.buffered_bytes + size
             queue = queues[queues[0].keyless.current if partition is None else partition]
             batch = queue.open
+            if batch is not None and batch.lane is not None:
+                self._close_lane(batch)
             if (
                 batch is None
                 or (reserved := batch.reserved_bytes + size) > queue.batch_limit
@@ -128,7 +181,7 @@ class Accumulator:
             assert builder is not None
             number = builder.append(value, key, timestamp_us, headers)
             batch.reserved_bytes = reserved
-            self.buffered_bytes = buffered
+            self._reserved_bytes += size
             if partition is not None:
                 batch.keyed = True
             if reserved >= queue.batch_limit:
@@ -136,7 +189,7 @@ class Accumulator:
                 news = True
         if news:
             self._wake()
-        return RecordFuture(batch.acknowledgement, number, timestamp_us), news
+        return RecordFuture(batch.acknowledgement, 2 * (number + 1), 1000 * timestamp_us), news
 
     def append_encoded(
         self,
@@ -158,7 +211,7 @@ class Accumulator:
             batch.keyed = partition is not None
             batch.record_count = record_count
             batch.reserved_bytes = len(data)
-            self.buffered_bytes += len(data)
+            self._reserved_bytes += len(data)
             self._make_ready(queue, batch)
         self._wake()
         return batch.acknowledgement
@@ -175,15 +228,17 @@ class Accumulator:
         """Accept no more records, also from those that wait for room. Idempotent."""
         with self._lock:
             self._closed = True
+            self._close_lanes()
             self._freed.notify_all()
 
     def _wait_for_room(self, size: int) -> None:
         """Under the lock: return when ``size`` bytes fit, or the buffer is empty."""
         deadline = None
         while True:
+            self._close_lanes()  # and so have what they reserved
             if self._closed:
                 raise ProducerClosedError("The producer is closed; make a new one to send more.")
-            buffered = self.buffered_bytes
+            buffered = self._reserved_bytes
             if buffered == 0 or buffered + size <= self._buffer_bytes:
                 return
             deadline = deadline or Deadline.after_ms(self._clock, self._config.max_block_ms)
@@ -208,6 +263,7 @@ class Accumulator:
         """An open record batch with room for what does not fit into that of ``queue``, and its
         queue, which without a ``partition`` is the next one's."""
         while (batch := queue.open) is not None:
+            self._close_lane(batch)
             if batch.reserved_bytes + size <= queue.batch_limit and batch.values is values:
                 return queue, batch
             self._seal(queue)
@@ -244,6 +300,7 @@ class Accumulator:
         """Close the queue's open record batch; it is ready to be sent."""
         batch = queue.open
         if batch is not None and batch.builder is not None:
+            self._close_lane(batch)
             batch.record_count = len(batch.builder)
             queue.open = None
             self._make_ready(queue, batch)
@@ -279,8 +336,10 @@ class Accumulator:
                 self._move_away(queue)
 
     def _move_away(self, queue: PartitionQueue) -> None:
-        if queue.open is not None and not queue.open.keyed:
-            self._seal(queue)
+        if queue.open is not None:
+            self._close_lane(queue.open)
+            if not queue.open.keyed:
+                self._seal(queue)
         for batch in [batch for batch in queue.ready if batch.free]:
             queue.ready.remove(batch)
             target = queue.siblings[queue.keyless.current]
@@ -446,7 +505,7 @@ class Accumulator:
     def _forget(self, batches: Sequence[QueuedBatch]) -> None:
         for batch in batches:
             if self._unsettled.pop(batch, None) is not None:
-                self.buffered_bytes -= batch.reserved_bytes
+                self._reserved_bytes -= batch.reserved_bytes
         self._freed.notify_all()
 
     # -- giving up ------------------------------------------------------------------------
@@ -499,6 +558,7 @@ class Accumulator:
         for batch in batches:
             queue = self._unsettled[batch]
             if queue.open is batch:
+                self._close_lane(batch)
                 queue.open = None
             elif batch in queue.ready:
                 queue.ready.remove(batch)
@@ -509,6 +569,11 @@ class Accumulator:
             self._forget(batches)
 
     # -- looking --------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of the records that are not acknowledged yet."""
+        return self._reserved_bytes - sum(lane.room for lane in list(self.lanes.values()))
 
     @property
     def empty(self) -> bool:

@@ -120,12 +120,14 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
     cancelled. Thread-safe.
 
     One is made for each record that is sent: a struct costs a third of an object, and the garbage
-    collector passes it by. Only callbacks refer to it, until they have run.
+    collector passes it by. Only callbacks refer to it, until they have run. What can be worked out
+    when somebody asks is not worked out before.
     """
 
     _acknowledgement: Acknowledgement
-    _number: int
-    _timestamp_us: int
+    _end: int
+    """Twice the number of records in the record batch up to this one (see ``Lane.records``)."""
+    _timestamp_ns: int
 
     def done(self) -> bool:
         return self._acknowledgement.done
@@ -143,8 +145,9 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         """The record's place. Raises the error it failed with; TimeoutError past ``timeout``."""
         appended = self._acknowledgement.wait(timeout)
         base = appended.base_offset
-        offset = None if base is None else base + self._number
-        return RecordMetadata(appended.topic, appended.partition, offset, self._timestamp_us)
+        offset = None if base is None else base + self._end // 2 - 1
+        timestamp_us = self._timestamp_ns // 1000
+        return RecordMetadata(appended.topic, appended.partition, offset, timestamp_us)
 
     def exception(self, timeout: float | None = None) -> LogbusError | None:
         try:

@@ -18,6 +18,7 @@ from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 
 if TYPE_CHECKING:
+    from spark_logbus.client.producer.lane import Lane
     from spark_logbus.client.producer.values import ValueWriter
 
 
@@ -31,8 +32,8 @@ class QueuedBatch:
 
     __slots__ = (
         "acknowledgement", "alone", "builder", "data", "failures", "give_up_at", "in_doubt",
-        "keyed", "last_error", "opened_at", "order", "record_count", "reserved_bytes", "sequence",
-        "topic_partition", "values",
+        "keyed", "lane", "last_error", "opened_at", "order", "record_count", "reserved_bytes",
+        "sequence", "shared", "topic_partition", "values",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,9 @@ class QueuedBatch:
         self.data: memoryview | None = None
         self.record_count = 0
         self.reserved_bytes = 0
+        #: By which one thread fills it, while it is open.
+        self.lane: Lane | None = None
+        self.shared = False  # whether several threads fill it: it gets no lane then
         self.opened_at = opened_at
         self.give_up_at = give_up_at
         self.failures = 0

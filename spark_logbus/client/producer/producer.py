@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -98,6 +99,7 @@ class Producer:
         self._cluster = cluster
         self._config = config or ProducerConfig()
         self._now_us = cluster.clock.now_us
+        self._now_ns = cluster.clock.now_ns
         self._partitioner = partitioner
         self._interceptors = Interceptors(interceptors)
         poller: Poller[Link] = Poller()
@@ -106,6 +108,7 @@ class Producer:
         )
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
         self._append_value = self._accumulator.append_value
+        self._lane_of = self._accumulator.lanes.get
         self._known_topic = self._topics.known_topic
         self._closed = False
         self._sender = Sender(
@@ -144,19 +147,30 @@ class Producer:
         BufferExhaustedError after ``max_block_ms`` without room.
         """
         if (
-            value.__class__ is bytes
-            and key is None
+            key is None
             and timestamp_us is None
             and headers is None
             and partition is None
-            and self._partitioner is None
+            and value.__class__ is bytes
             and topic.__class__ is str
         ):
-            known = self._known_topic(topic)
-            if known is not None and known.values is None:
-                appended = self._append_value(known.queues, value)
-                if appended is not None:
-                    return appended
+            lane = self._lane_of(topic)
+            if lane is not None and lane.owner == get_ident():
+                room = lane.room - len(value) - RECORD_OVERHEAD_BYTES
+                if room >= 0:
+                    lane.room = room
+                    records = lane.records
+                    now_ns = self._now_ns()
+                    records += (value, now_ns)
+                    end = len(records)
+                    if lane.is_open or self._accumulator.has_taken(lane, end):
+                        return RecordFuture(lane.acknowledgement, end, now_ns)
+            if self._partitioner is None:
+                known = self._known_topic(topic)
+                if known is not None and known.values is None:
+                    appended = self._append_value(known.queues, value)
+                    if appended is not None:
+                        return appended
         return self._send(topic, value, key, timestamp_us, headers, partition)
 
     def _send(
