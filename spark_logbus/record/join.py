@@ -26,7 +26,8 @@ from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP, decode
 from spark_logbus.record.decompress import claimed_sizes, decompressed
 from spark_logbus.record.ipc import MessageForm, message_form
-from spark_logbus.record.run import Int64s, RecordBatchRun
+from spark_logbus.record.plain import integers
+from spark_logbus.record.run import Int64s, RecordBatchRun, words_at
 
 Int32s = npt.NDArray[np.int32]
 
@@ -34,6 +35,9 @@ _WORD: Final = 8
 # From here on in memory of Arrow's pool, which keeps what it has. C's allocator gives so much back
 # to the system, and to get it again takes longer than to copy the bytes.
 _POOLED_BYTES: Final = 64 << 10
+# So many pieces of so few bytes, on average, are gathered by Arrow; larger ones are copied as fast.
+_LEAST_GATHERED: Final = 16
+_GATHERED_BYTES: Final = 4 << 10
 _MAX_COLUMN_BYTES: Final = (1 << 31) - 1  # what the offsets of a binary column can say
 
 
@@ -294,8 +298,10 @@ def _array(
 
 def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
     """Those bytes of ``data``, one after the other."""
-    places = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
     size = int(sizes.sum())
+    if len(sizes) >= _LEAST_GATHERED and size < _GATHERED_BYTES * len(sizes):
+        return _gathered(data, starts, sizes)
+    places = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
     if size < _POOLED_BYTES:
         return pa.py_buffer(b"".join([data[start:stop] for start, stop in places]))
     buffer = pa.allocate_buffer(size)
@@ -303,6 +309,20 @@ def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
     pieces = [source[start:stop] for start, stop in places]
     np.concatenate(pieces, out=np.frombuffer(buffer, np.uint8))
     return buffer
+
+
+def _gathered(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
+    """As ``_slices``, of many small pieces: no Python for each."""
+    if (sizes == _WORD).all() and not (starts % _WORD).any():
+        return pa.py_buffer(words_at(data, starts, _WORD))
+    # To Arrow they are values of a column, with what lies between them as values of their own.
+    offsets = np.empty(2 * len(starts), np.int32)
+    offsets[0::2], offsets[1::2] = starts, starts + sizes
+    _require((offsets[1:] >= offsets[:-1]).all())
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    all_pieces = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, 0)
+    pieces = all_pieces.take(integers(range(0, len(offsets), 2), pa.int64()))
+    return pieces.buffers()[2]
 
 
 def _offsets(payloads: _Payloads, node: int, buffer: int) -> tuple[pa.Buffer, Int64s, Int64s]:
