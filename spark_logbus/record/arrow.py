@@ -39,6 +39,7 @@ __all__ = [
     "decoded_size",
     "encode",
     "encode_rows",
+    "encode_value",
     "payload_schema",
 ]
 
@@ -100,6 +101,8 @@ _COLUMNS: dict[tuple[str, ...], _Columns] = {
         for key, headers, delta in product((False, True), repeat=3)
     )
 }
+
+_PLAIN_COLUMNS = _COLUMNS["timestamp", "value"]
 
 _COLUMN_BITS = fmt.HAS_KEY | fmt.HAS_HEADERS | fmt.HAS_OFFSET_DELTA
 _BY_ATTRIBUTES = {columns.attributes & _COLUMN_BITS: columns for columns in _COLUMNS.values()}
@@ -177,15 +180,27 @@ def encode_rows(
     names = ("timestamp", "key", "value") if keys else ("timestamp", "value")
     columns, count = _COLUMNS[names], len(times_us)
     payload = columns.rows.payload(times_us, [keys, values] if keys else [values])
-    record_batch = memoryview(bytearray().join((_ROOM, *payload)))
     if count <= _COUNTED_HERE:
         first_us, last_us = min(times_us), max(times_us)
     else:
         times = np.frombuffer(times_us, np.int64)
         first_us, last_us = int(times.min()), int(times.max())
+    return _record_batch(payload, columns.attributes, count, first_us, last_us)
+
+
+def encode_value(time_us: int, value: bytes) -> memoryview:
+    """What ``encode_rows`` makes of one record without a key, for a third of the cost."""
+    payload = _PLAIN_COLUMNS.rows.payload_of_value(time_us, value)
+    return _record_batch(payload, _PLAIN_COLUMNS.attributes, 1, time_us, time_us)
+
+
+def _record_batch(
+    payload: Sequence[bytes | array[int]], attributes: int, count: int, first_us: int, last_us: int
+) -> memoryview:
+    record_batch = memoryview(bytearray().join((_ROOM, *payload)))
     fmt.HEADER.pack_into(
         record_batch, 0, 0, len(record_batch) - fmt.LENGTH_FIELD_END, 0, 0, fmt.MAGIC_V1, 0,
-        columns.attributes, 0, count, count - 1, first_us, last_us, NO_STAMP.producer_id,
+        attributes, 0, count, count - 1, first_us, last_us, NO_STAMP.producer_id,
         NO_STAMP.producer_epoch, NO_STAMP.base_sequence, fmt.PLAIN_BYTES_SCHEMA,
     )  # fmt: skip
     fmt.CRC.pack_into(record_batch, fmt.CRC_AT, checksum(record_batch, keep_gil=True))

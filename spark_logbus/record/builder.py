@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import Compression, Header
-from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, encode, encode_rows
+from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, encode, encode_rows, encode_value
 from spark_logbus.record.columns import HEADERS, TIMESTAMP, payload_schema
 from spark_logbus.record.plain import integers
 from spark_logbus.record.rows import FEW_RECORDS
@@ -104,6 +104,8 @@ class ArrowBatchBuilder:
     def encoded(self, compression: Compression) -> memoryview:
         """The record batch of its records, ready to append, as ``arrow.encode`` makes it."""
         count = len(self._values)
+        if count == 1 and not (self._headers or self._keys or self._null_values):
+            return encode_value(self._timestamps[0], self._values[0])
         is_compressed = compression is not Compression.NONE and count >= MIN_RECORDS_TO_COMPRESS
         if self._headers or is_compressed or (count > FEW_RECORDS and self._has_nulls()):
             return encode(self.build(), compression=compression)

@@ -299,7 +299,8 @@ def _array(
 def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
     """Those bytes of ``data``, one after the other."""
     size = int(sizes.sum())
-    if len(sizes) >= _LEAST_GATHERED and size < _GATHERED_BYTES * len(sizes):
+    few_bytes = size < _GATHERED_BYTES * len(sizes) and len(data) <= _MAX_COLUMN_BYTES
+    if few_bytes and len(sizes) >= _LEAST_GATHERED:
         return _gathered(data, starts, sizes)
     places = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
     if size < _POOLED_BYTES:

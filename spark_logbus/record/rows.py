@@ -24,6 +24,9 @@ from spark_logbus.record.ipc import message_form
 FEW_RECORDS: Final = 200
 
 _WORD: Final = 8
+_NUMBER: Final = struct.Struct("<q").pack
+_TIME_AND_OFFSETS: Final = struct.Struct("<qii").pack
+_VALUE_AT: Final = 16  # in the body of one record, behind these
 _PADDING: Final = [bytes(-size % _WORD) for size in range(_WORD)]
 
 Column = Sequence[bytes | None]
@@ -33,7 +36,9 @@ Buffer: TypeAlias = "bytes | array[int]"
 class RowsMessage:
     """Writes messages with the columns of one that Arrow has written."""
 
-    __slots__ = ("_body_length", "_buffers", "_nodes", "_pack", "_record_count", "_words")
+    __slots__ = (
+        "_body_length", "_buffers", "_nodes", "_one_value", "_pack", "_record_count", "_words"
+    )  # fmt: skip
 
     def __init__(self, payload: memoryview) -> None:
         """``payload`` is uncompressed, of one row or more: a column of times, and others of
@@ -46,6 +51,27 @@ class RowsMessage:
         self._body_length, self._record_count = form.body_length, form.record_count
         self._nodes = slice(form.nodes.start, form.nodes.stop)
         self._buffers = slice(form.buffers.start, form.buffers.stop)
+
+        self._one_value: tuple[bytes, bytes, bytes] | None = None
+
+    def payload_of_value(self, time_us: int, value: bytes) -> tuple[bytes, ...]:
+        """``payload`` of one record, of a time and a value: all but three numbers is known."""
+        if self._one_value is None:
+            words = self._pack(*self._words_of([1, 0, 1, 0], [0, 0, 0, 8, 8, 0, 8, 8, 16, 0], 0, 1))
+            length_at = _WORD * self._body_length
+            size_at = _WORD * (self._buffers.stop - 1)
+            self._one_value = (
+                words[:length_at],
+                words[length_at + _WORD : size_at],
+                words[size_at + _WORD :],
+            )
+        before, between, behind = self._one_value
+        size = len(value)
+        padding = _PADDING[size % _WORD]
+        return (
+            before, _NUMBER(_VALUE_AT + size + len(padding)), between, _NUMBER(size), behind,
+            _TIME_AND_OFFSETS(time_us, 0, size), value, padding,
+        )  # fmt: skip
 
     def payload(self, times_us: array[int], columns: Sequence[Column]) -> list[Buffer]:
         """The pieces of the payload; each column has one value for each time.
@@ -77,10 +103,15 @@ class RowsMessage:
                 padding = _PADDING[size % _WORD]
                 body.append(padding)
                 at += size + len(padding)
+        return [self._pack(*self._words_of(nodes, buffers, at, count)), *body]
+
+    def _words_of(
+        self, nodes: list[int], buffers: list[int], body_length: int, count: int
+    ) -> list[int]:
         words = list(self._words)
-        words[self._body_length], words[self._record_count] = at, count
+        words[self._body_length], words[self._record_count] = body_length, count
         words[self._nodes], words[self._buffers] = nodes, buffers
-        return [self._pack(*words), *body]
+        return words
 
 
 def _many_offsets(column: Column) -> array[int]:

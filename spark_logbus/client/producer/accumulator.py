@@ -85,6 +85,8 @@ class Accumulator:
         that follow, unless several threads send to this record batch.
         """
         size = RECORD_OVERHEAD_BYTES + len(value)
+        if queues[queues[0].keyless.current].open is None:  # a look without the lock is worth it
+            return None
         with self._lock:
             queue = queues[queues[0].keyless.current]
             batch = queue.open

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -31,8 +32,7 @@ class RecordMetadata:
     timestamp_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedRange:
+class AppendedRange(msgspec.Struct, frozen=True, gc=False):
     """The place of ``record_count`` records: from ``base_offset`` on; None when unknown."""
 
     topic: str
@@ -42,17 +42,21 @@ class AppendedRange:
     append_time_us: int | None
 
 
+# One for all of them: what is done under it takes no time, and a lock for each record batch costs
+# as much as the rest of what is made for one. A signal's handler may ask for another one meanwhile.
+_settling: Final = threading.RLock()
+
+
 class Acknowledgement:
     """The fate of one record batch, set once. Thread-safe."""
 
-    __slots__ = ("_callbacks", "_done", "_lock", "_range", "error", "topic_partition")
+    __slots__ = ("_callbacks", "_done", "_range", "error", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.error: LogbusError | None = None
         self._range: AppendedRange | None = None
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] | None = None
         self._done: threading.Event | None = None
 
     @property
@@ -66,26 +70,26 @@ class Acknowledgement:
         self._settle(None, error)
 
     def _settle(self, appended: AppendedRange | None, error: LogbusError | None) -> None:
-        with self._lock:
-            if self.done:
+        with _settling:
+            if self._range is not None or self.error is not None:
                 return
             self._range = appended
             self.error = error
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, None
             done = self._done
         if done is not None:
             done.set()
-        for callback in callbacks:
+        for callback in callbacks or ():
             _run(callback)
 
     def settled(self, timeout: float | None) -> bool:
         """Wait for at most ``timeout`` seconds; whether it is done."""
         if self.done:
             return True
-        with self._lock:
-            # An event only where one is needed: most records are never asked about.
+        fresh = threading.Event()  # only where one is needed: most records are never asked about
+        with _settling:
             if self._done is None and not self.done:
-                self._done = threading.Event()
+                self._done = fresh
             done = self._done
         return done is None or done.wait(timeout) or self.done
 
@@ -100,9 +104,13 @@ class Acknowledgement:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once it is done: in the sender's thread, or here if it is already."""
-        with self._lock:
+        first = [callback]
+        with _settling:
             if not self.done:
-                self._callbacks.append(callback)
+                if self._callbacks is None:
+                    self._callbacks = first
+                else:
+                    self._callbacks.append(callback)
                 return
         _run(callback)
 

@@ -75,7 +75,7 @@ def stored(draw: st.DrawFn) -> tuple[bytes, int]:
     data, offset = b"", FIRST_OFFSET
     for _ in range(draw(st.integers(1, 4))):
         one, after = draw(record_batch(offset))
-        for _ in range(draw(st.sampled_from([1, 2, 12]))):
+        for _ in range(draw(st.sampled_from([1, 2, 12, 20]))):
             copy = bytearray(one)
             stamp(copy, base_offset=offset, leader_epoch=1, append_time_us=7)
             data += copy

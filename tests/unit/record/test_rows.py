@@ -30,6 +30,9 @@ def builder_of(records: list[tuple[int, bytes | None, bytes | None]]) -> ArrowBa
 @settings(max_examples=300, deadline=None)  # the first one imports pandas
 @given(RECORDS)
 @example([(0, None, None)])
+@example([(-(1 << 63), None, b"")])
+@example([((1 << 63) - 1, None, b"1234567")])
+@example([(7, None, b"12345678")])
 @example([(0, b"", b"")])
 @example([(0, b"k", None)] * 9)
 @example([(0, None, b"v"), (1, b"k", None)] * (FEW_RECORDS // 2))
