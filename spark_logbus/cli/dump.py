@@ -295,7 +295,7 @@ def _damage_cells(found: Damage) -> dict[str, object]:
 
 
 def _batch_fields(header: RecordBatchHeader) -> dict[str, object]:
-    plain = {name: getattr(header, name) for name in header.__slots__}
+    plain = {name: getattr(header, name) for name in header.__struct_fields__}
     named = {"compression": header.compression.name.lower(), "flags": _attributes(header)}
     sizes = {"last_offset": header.last_offset, "bytes": header.size, "layout": header.layout}
     return {**plain, **sizes, **named}

@@ -5,9 +5,9 @@ Pure functions over bytes, without Arrow: this is all that the log and the broke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 from crc32c import crc32c
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
@@ -24,9 +24,15 @@ from spark_logbus.record.chunks import (
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatchHeader:
-    """All header fields of one record batch; times in µs since the Unix epoch."""
+_NO_PADDING = bytes(fmt.PADDING.stop - fmt.PADDING.start)
+
+
+class RecordBatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """All header fields of one record batch; times in µs since the Unix epoch.
+
+    A struct, which is made in a fifth of a dataclass's time: brokers make one for each record batch
+    that comes, and some hold one record.
+    """
 
     base_offset: int
     batch_length: int
@@ -237,7 +243,7 @@ def verify_beginning(header: RecordBatchHeader, beginning: Buffer) -> Directory:
 
 
 def _check_covered(header: RecordBatchHeader, record_batch: Buffer) -> None:
-    if any(memoryview(record_batch)[fmt.PADDING]):
+    if memoryview(record_batch)[fmt.PADDING] != _NO_PADDING:
         raise _corrupt(header, "padding is not zero")
     actual = checksum(record_batch)
     if actual != header.crc:

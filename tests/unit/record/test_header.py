@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import asdict
 
 import pytest
+from msgspec.structs import asdict
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType
