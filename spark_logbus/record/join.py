@@ -25,19 +25,13 @@ from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP, decode
 from spark_logbus.record.decompress import claimed_sizes, decompressed
+from spark_logbus.record.gather import pieces, windows
 from spark_logbus.record.ipc import MessageForm, message_form
-from spark_logbus.record.plain import integers
-from spark_logbus.record.run import Int64s, RecordBatchRun, words_at
+from spark_logbus.record.run import Int64s, RecordBatchRun
 
 Int32s = npt.NDArray[np.int32]
 
 _WORD: Final = 8
-# From here on in memory of Arrow's pool, which keeps what it has. C's allocator gives so much back
-# to the system, and to get it again takes longer than to copy the bytes.
-_POOLED_BYTES: Final = 64 << 10
-# So many pieces of so few bytes, on average, are gathered by Arrow; larger ones are copied as fast.
-_LEAST_GATHERED: Final = 16
-_GATHERED_BYTES: Final = 4 << 10
 _MAX_COLUMN_BYTES: Final = (1 << 31) - 1  # what the offsets of a binary column can say
 
 
@@ -147,11 +141,10 @@ def _form_of(run: RecordBatchRun) -> _Form:
 
 def _metadata(run: RecordBatchRun, form: _Form) -> Int64s | None:
     """The words before each body; None if a payload is not of this form."""
-    words = np.frombuffer(run.data[: int(run.bounds[-1])], "<i8")
-    starts = run.bounds[:-1] + fmt.HEADER_SIZE
-    if (run.bounds[1:] - starts).min() < form.message.words * _WORD:
+    starts, size = run.bounds[:-1] + fmt.HEADER_SIZE, form.message.words * _WORD
+    if (run.bounds[1:] - starts).min() < size:
         return None
-    found: Int64s = words[starts[:, None] // _WORD + np.arange(form.message.words)]
+    found: Int64s = windows(run.data, starts, size).view("<i8").reshape(len(run), -1)
     return found if (found[:, form.constant] == form.constants).all() else None
 
 
@@ -271,14 +264,14 @@ def _fixed_width(payloads: _Payloads, kind: pa.DataType, node: int, buffer: int)
     _require(not payloads.null_counts[:, node].any())
     sizes = payloads.lengths[:, node] * (kind.bit_width // 8)
     _require((payloads.sizes[:, buffer + 1] >= sizes).all())
-    data = _slices(payloads.data, payloads.starts[:, buffer + 1], sizes)
+    data = pieces(payloads.data, payloads.starts[:, buffer + 1], sizes)
     return _array(payloads, kind, node, buffer, [data])
 
 
 def _variable_width(payloads: _Payloads, kind: pa.DataType, node: int, buffer: int) -> pa.Array:
     offsets, firsts, lasts = _offsets(payloads, node, buffer + 1)
     _require((payloads.sizes[:, buffer + 2] >= lasts).all())
-    data = _slices(payloads.data, payloads.starts[:, buffer + 2] + firsts, lasts - firsts)
+    data = pieces(payloads.data, payloads.starts[:, buffer + 2] + firsts, lasts - firsts)
     return _array(payloads, kind, node, buffer, [offsets, data])
 
 
@@ -296,43 +289,13 @@ def _array(
     return pa.Array.from_buffers(kind, rows, [validity, *buffers], null_count, children=children)
 
 
-def _slices(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
-    """Those bytes of ``data``, one after the other."""
-    size = int(sizes.sum())
-    few_bytes = size < _GATHERED_BYTES * len(sizes) and len(data) <= _MAX_COLUMN_BYTES
-    if few_bytes and len(sizes) >= _LEAST_GATHERED:
-        return _gathered(data, starts, sizes)
-    places = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
-    if size < _POOLED_BYTES:
-        return pa.py_buffer(b"".join([data[start:stop] for start, stop in places]))
-    buffer = pa.allocate_buffer(size)
-    source = np.frombuffer(data, np.uint8)
-    pieces = [source[start:stop] for start, stop in places]
-    np.concatenate(pieces, out=np.frombuffer(buffer, np.uint8))
-    return buffer
-
-
-def _gathered(data: memoryview, starts: Int64s, sizes: Int64s) -> pa.Buffer:
-    """As ``_slices``, of many small pieces: no Python for each."""
-    if (sizes == _WORD).all() and not (starts % _WORD).any():
-        return pa.py_buffer(words_at(data, starts, _WORD))
-    # To Arrow they are values of a column, with what lies between them as values of their own.
-    offsets = np.empty(2 * len(starts), np.int32)
-    offsets[0::2], offsets[1::2] = starts, starts + sizes
-    _require((offsets[1:] >= offsets[:-1]).all())
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    all_pieces = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, 0)
-    pieces = all_pieces.take(integers(range(0, len(offsets), 2), pa.int64()))
-    return pieces.buffers()[2]
-
-
 def _offsets(payloads: _Payloads, node: int, buffer: int) -> tuple[pa.Buffer, Int64s, Int64s]:
     """The offsets of all, as they are after those before; and the first and last offset of each
     record batch as it was."""
     counts = payloads.lengths[:, node]
     sizes = np.where(counts > 0, 4 * (counts + 1), 0)  # without rows there need be no offsets
     _require((payloads.sizes[:, buffer] >= sizes).all())
-    old = np.frombuffer(_slices(payloads.data, payloads.starts[:, buffer], sizes), "<i4")
+    old = np.frombuffer(pieces(payloads.data, payloads.starts[:, buffer], sizes), "<i4")
     entries = sizes // 4
     stops = entries.cumsum()
     starts = stops - entries

@@ -18,6 +18,7 @@ from crc32c import crc32c
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
+from spark_logbus.record.gather import windows
 from spark_logbus.record.header import (
     RecordBatchHeader,
     parse_header,
@@ -28,7 +29,6 @@ from spark_logbus.record.header import (
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_WORD: Final = 8
 
 # The fields of ``format.HEADER``, which come to its 80 bytes.
 HEADER_FIELDS: Final = np.dtype([
@@ -129,21 +129,14 @@ def sound_run(data: memoryview, bounds: list[int], cut: list[bool] | None = None
     if len(bounds) == 2:
         parse_header(data)
         return RecordBatchRun(data, places, np.frombuffer(data, HEADER_FIELDS, 1), cuts)
-    headers = np.ascontiguousarray(words_at(data, places[:-1], fmt.HEADER_SIZE))
-    run = RecordBatchRun(data, places, headers.view(HEADER_FIELDS)[:, 0], cuts)
+    headers = windows(data, places[:-1], fmt.HEADER_SIZE).view(HEADER_FIELDS)
+    run = RecordBatchRun(data, places, headers, cuts)
     if _is_plainly_sound(run):
         return run
     unsound = np.flatnonzero(~_soundness(run)).tolist()
     if unsound and unsound[0] == 0:
         run.header(0)  # raises
     return run.part(0, unsound[0]) if unsound else run
-
-
-def words_at(data: memoryview, places: Int64s, size: int) -> Int64s:
-    """A row of ``size`` bytes from each of ``places`` on, all of them multiples of 8."""
-    words = np.frombuffer(data, "<i8", len(data) // _WORD)
-    found: Int64s = words[places[:, None] // _WORD + np.arange(size // _WORD)]
-    return found
 
 
 def _walk(data: memoryview) -> list[int]:
