@@ -1,7 +1,8 @@
 """One task of a write: arrow batches from Spark into record batches on the brokers.
 
 Rows for one destination are collected to about 2 MB, which is one record batch: large enough
-that its header and the broker's work for it do not count. Sending goes on in the producer's own
+that its header and the broker's work for it do not count. To collect is to copy: rows that come to
+nearly as much go as they are. Sending goes on in the producer's own
 thread while Spark prepares the next rows; the task ends when everything is acknowledged.
 """
 
@@ -89,11 +90,13 @@ class TaskWriter:
 
     def _collect(self, destination: Destination, records: pa.RecordBatch) -> None:
         waiting = self._waiting.setdefault(destination, _Waiting())
+        size_bytes = records.nbytes
         waiting.arrow_batches.append(records)
-        waiting.size_bytes += records.nbytes
-        self.size_bytes += records.nbytes
-        self._waiting_bytes += records.nbytes
-        if waiting.size_bytes >= RECORD_BATCH_BYTES:
+        waiting.size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        self._waiting_bytes += size_bytes
+        missing_bytes = RECORD_BATCH_BYTES - waiting.size_bytes
+        if missing_bytes < size_bytes - missing_bytes:  # with as many again it would be farther off
             self._send(destination)
         elif self._waiting_bytes >= MAX_WAITING_BYTES:
             self._send(max(self._waiting, key=lambda one: self._waiting[one].size_bytes))

@@ -71,12 +71,22 @@ def test_small_arrow_batches_are_collected_to_one_record_batch() -> None:
     }
 
 
-def test_large_ones_go_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([30, 8, 8], [30, 16]),  # of some 100 bytes: more than is wanted, and together about it
+        ([19, 19], [19, 19]),  # each by itself is nearer to it than both together
+        ([12, 12, 12], [24, 12]),
+    ],
+)
+def test_rows_are_sent_when_they_are_about_a_record_batch(
+    given: list[int], sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delivery, "RECORD_BATCH_BYTES", 2_000)
     producer = FakeProducer()
-    appended = deliver(producer, rows(30), rows(15), rows(15))
-    assert producer.sent == [30, 30]
-    assert appended == {TopicPartition("t", 0): Appended(60, 0, 60)}
+    appended = deliver(producer, *map(rows, given))
+    assert producer.sent == sent
+    assert appended == {TopicPartition("t", 0): Appended(sum(given), 0, sum(given))}
 
 
 def test_many_destinations_do_not_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
