@@ -2,9 +2,9 @@
 
 A CRC without its initial value is linear: that of a message is the XOR of those of its bytes, each
 followed by as many zeros as there are bytes behind it, and zeros in front change nothing. So keys
-of one length are cut into words, the first one with zeros in front, and each byte of a word is
-looked up in a table of its own, for all keys in one step. The initial value adds what the CRC of as
-many zeros is.
+of one length are cut into words, the first one with zeros in front, and each pair of bytes of a
+word is looked up in a table of its own, of 256 KiB, for all keys in one step. The initial value
+adds what the CRC of as many zeros is.
 """
 
 from __future__ import annotations
@@ -48,27 +48,36 @@ def _linear(keys: Bytes) -> Uint32s:
     tables = _tables()
     found = np.zeros(len(keys), np.uint32)
     word = np.zeros((len(keys), _WORD), np.uint8)
+    halves, pairs = word.view("<u4"), word.view("<u2").T
     first = keys.shape[1] % _WORD  # bytes of the first word, if it is not a whole one
     for stop in range(first or _WORD, keys.shape[1] + 1, _WORD):
         size = min(stop, _WORD)
         word[:, _WORD - size :] = keys[:, stop - size : stop]
-        word[:, :4] ^= found.astype("<u4").view(np.uint8).reshape(-1, 4)
-        found = tables[0][word[:, 0]]
-        for number in range(1, _WORD):
-            found ^= tables[number][word[:, number]]
+        halves[:, 0] ^= found
+        # No pair lies outside of its table; with "wrap" numpy does not look for that first.
+        found, *others = (
+            table.take(pair, mode="wrap")
+            for table, pair in zip(tables, pairs.astype(np.intp), strict=True)
+        )
+        for other in others:
+            found ^= other
     return found
 
 
 @cache
-def _tables() -> Uint32s:
-    """By place in a word: what each byte there adds."""
-    return np.array(
+def _tables() -> list[Uint32s]:
+    """By place in a word of a pair of bytes: what each pair there adds."""
+    bytewise = np.array(
         [
             [_linear_of(bytes([byte, *bytes(_WORD - 1 - place)])) for byte in range(256)]
             for place in range(_WORD)
         ],
         np.uint32,
     )
+    return [
+        (high[:, None] ^ low[None, :]).reshape(-1)
+        for low, high in zip(bytewise[0::2], bytewise[1::2], strict=True)
+    ]
 
 
 def _linear_of(message: bytes) -> int:
