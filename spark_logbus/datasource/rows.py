@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.client import FetchedColumns
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.value_types import UNDECODABLE, retyped
+from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.plain import scalar
 
@@ -148,7 +148,8 @@ def _offsets(fetched: Fetched, rows: int) -> pa.Array:
         expected += one.rows
     if rows > _CACHED_ROWS:
         return _count_from(base, rows)
-    return pc.add(_cached_count_up().slice(0, rows), scalar(base, pa.int64()))
+    counted = [_cached_count_up().slice(0, rows), scalar(base, pa.int64())]
+    return pc.call_function("add", counted)
 
 
 def _own_offsets(one: FetchedColumns) -> pa.Array:

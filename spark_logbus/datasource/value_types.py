@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
+from spark_logbus.record import compute as pc
 from spark_logbus.record.column_layout import struct_of
 from spark_logbus.record.plain import scalar
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
 )
 from spark_logbus.model import Compression, TimestampType
+from spark_logbus.record import compute as pc
 from spark_logbus.record import format as fmt
 from spark_logbus.record.columns import HEADERS, TIMESTAMP, canonical, payload_schema
 from spark_logbus.record.header import Buffer, RecordBatchHeader, checksum

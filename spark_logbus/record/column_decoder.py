@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
+from spark_logbus.record import compute as pc
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory, chosen_chunks
 from spark_logbus.record.column_layout import (

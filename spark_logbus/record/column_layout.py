@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.record import compute as pc
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import record_columns
 from spark_logbus.record.columns import HEADERS, TIMESTAMP

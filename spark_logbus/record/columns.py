@@ -16,9 +16,9 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.record import compute as pc
 from spark_logbus.record.plain import repeated, scalar
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from spark_logbus.record import compute as pc
 
 Int64s = npt.NDArray[np.int64]
 

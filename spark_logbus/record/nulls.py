@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
+
+from spark_logbus.record import compute as pc
 
 
 def refuse_nulls(field: pa.Field, array: pa.Array, excused: pa.Array | None = None) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
 
 from spark_logbus.config import nearest
 from spark_logbus.errors import InvalidOptionError, InvalidRequestError
+from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import TIMESTAMP
 from spark_logbus.record.plain import scalar
 

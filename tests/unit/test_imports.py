@@ -101,6 +101,36 @@ def test_planning_a_stream_starts_with_what_it_uses_at_once() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize("record_batches", [1, 40])  # decoded alone, and together
+def test_reading_and_writing_bytes_needs_no_python_function_of_arrows(record_batches: int) -> None:
+    # Each of Spark's workers would pay for them with its first task.
+    code = (
+        "import sys\n"
+        "from spark_logbus.client.fetch.batches import received_run\n"
+        "from spark_logbus.client.fetch.columns import take_columns\n"
+        "from spark_logbus.datasource.columns import ColumnChoice, full_schema\n"
+        "from spark_logbus.datasource.rows import RowAssembler\n"
+        "from spark_logbus.model import TopicPartition\n"
+        "from spark_logbus.record import stamp\n"
+        "from spark_logbus.record.arrow import canonical, encode, encode_rows\n"
+        "tp, data = TopicPartition('t', 0), bytearray()\n"
+        f"for number in range({record_batches}):\n"
+        "    one = encode_rows([number, number], [b'k', b'l'], [b'v', b'w'])\n"
+        "    stamp(one, base_offset=2 * number, leader_epoch=0, append_time_us=0)\n"
+        "    data += one\n"
+        "run = received_run(tp, memoryview(data), position=0)\n"
+        "names = ('timestamp', 'key', 'value')\n"
+        "limits = {'end': 1_000, 'enough_rows': 1_000, 'enough_bytes': 1_000_000}\n"
+        "taken, found = take_columns(tp, run, names, start=0, **limits)\n"
+        "rows = RowAssembler(ColumnChoice(full_schema(include_headers=False))).build([found])\n"
+        "encode(canonical(rows.select(['key', 'value']), now_us=0))\n"
+        "late = ('pandas', 'pyarrow.compute')\n"
+        "print(rows.num_rows, *[module for module in late if module in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(2 * record_batches)]
+
+
 @pytest.mark.parametrize(
     "package", ["spark_logbus.client", "spark_logbus.record", "spark_logbus.zookeeper"]
 )

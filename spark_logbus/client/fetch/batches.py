@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
+from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import decode
 from spark_logbus.record.chunks import Directory
 from spark_logbus.record.column_decoder import decode_columns

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.range_reader import RangeReader
 from spark_logbus.model import OffsetRange, TimestampType, TopicPartition
+from spark_logbus.record import compute as pc
 from spark_logbus.record.format import NO_END
 
 

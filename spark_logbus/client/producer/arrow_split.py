@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
+from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import bytes_of, encode
 from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES
 from spark_logbus.record.plain import integers, scalar

@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_logbus.client.producer.key_hash import crc32c_of_each
+from spark_logbus.record import compute as pc
 from spark_logbus.record.plain import integers, scalar
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
