@@ -138,6 +138,9 @@ RABBITMQ_STREAMS = "RabbitMQ's streams"
 """The same broker, spoken to by another protocol with another client."""
 LIBRDKAFKA = "Kafka, librdkafka"
 
+_OF_ONES: Final = 25  # share of the records that are sent one by one
+_OF_SLOW: Final = 50  # of those that queues are sent
+
 
 def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
     client = PythonClient(sends, reads)
@@ -167,7 +170,7 @@ def _rabbitmq(
     sends: Mapping[str, str],
     reads: Mapping[str, str],
     *,
-    share: int = 10,
+    share: int = _OF_SLOW,
 ) -> Contender:
     """A classic queue, by AMQP; ``kind`` is the word for its messages in its documentation."""
     client = JavaClient(sends, reads)
@@ -179,7 +182,9 @@ def _rabbitmq_stream(sends: Mapping[str, str], *, share: int = 1) -> Contender:
     return Contender(f"{RABBITMQ}, stream", RABBITMQ_STREAMS, PAGE_CACHE, client, share)
 
 
-def _activemq(sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = 10) -> Contender:
+def _activemq(
+    sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = _OF_SLOW
+) -> Contender:
     return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, JavaClient(sends, reads), share)
 
 
@@ -191,7 +196,6 @@ class Row:
     contenders: tuple[Contender, ...]
 
 
-_OF_ONES = 25  # of records that are sent one by one
 _ONE = Work("send", batch_records=1, linger_ms=0)
 _FIFTY = Work("send", batch_records=50)
 # One record of 200 bytes with its record batch takes 270 bytes, 50 take 10,511.
