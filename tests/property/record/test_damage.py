@@ -7,11 +7,11 @@ design, so there a flipped bit changes that field and nothing else.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression
@@ -42,7 +42,7 @@ def check_flip(record_batch: bytes, at: int, bit: int) -> None:
         return
     before, after = verify(record_batch), verify(damaged)
     assert getattr(before, field) != getattr(after, field)
-    assert dataclasses.replace(after, **{field: getattr(before, field)}) == before
+    assert structs.replace(after, **{field: getattr(before, field)}) == before
     assert decode(after, damaged).equals(decode(before, record_batch))
 
 

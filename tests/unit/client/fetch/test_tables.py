@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
+from msgspec.structs import replace
 
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import records_of
