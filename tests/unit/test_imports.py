@@ -106,6 +106,7 @@ def test_reading_and_writing_bytes_needs_no_python_function_of_arrows(record_bat
     # Each of Spark's workers would pay for them with its first task.
     code = (
         "import sys\n"
+        "from array import array\n"
         "from spark_logbus.client.fetch.batches import received_run\n"
         "from spark_logbus.client.fetch.columns import take_columns\n"
         "from spark_logbus.datasource.columns import ColumnChoice, full_schema\n"
@@ -115,7 +116,7 @@ def test_reading_and_writing_bytes_needs_no_python_function_of_arrows(record_bat
         "from spark_logbus.record.arrow import canonical, encode, encode_rows\n"
         "tp, data = TopicPartition('t', 0), bytearray()\n"
         f"for number in range({record_batches}):\n"
-        "    one = encode_rows([number, number], [b'k', b'l'], [b'v', b'w'])\n"
+        "    one = encode_rows(array('q', [number] * 2), [b'k', b'l'], [b'v', b'w'])\n"
         "    stamp(one, base_offset=2 * number, leader_epoch=0, append_time_us=0)\n"
         "    data += one\n"
         "run = received_run(tp, memoryview(data), position=0)\n"

@@ -276,10 +276,14 @@ def test_record_batches_that_fail_take_no_others_with_them(
                 fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
             futures.append(producer.send("t", b"%d" % number))
         producer.flush()
+        # Those that are refused together are sent again, each by itself; this one is alone.
+        fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
+        futures.append(producer.send("t", b"5000"))
+        producer.flush()
     values = stored(fake, T0)
     refused = [number for number, each in enumerate(futures) if each.exception(0) is not None]
     taken = {number: each for number, each in enumerate(futures) if each.exception(0) is None}
-    assert refused
+    assert refused[-1:] == [5_000]
     assert len(values) == len(taken)
     assert all(isinstance(futures[number].exception(0), InvalidRequestError) for number in refused)
     assert all(values[each.result(0).offset or 0] == b"%d" % n for n, each in taken.items())
