@@ -322,9 +322,9 @@ class PartitionDirectories:
         return None if known is None else known.topic_id
 
     def delete(self, moved_away: Path) -> None:
+        """Without a sync: what a crash brings back, the next start removes (see ``find``)."""
         with storage_errors("delete", moved_away):
             remove_tree(self._files, moved_away)
-            self._files.sync_directory(self._path)
 
     def _recover(
         self,
