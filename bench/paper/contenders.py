@@ -138,8 +138,7 @@ RABBITMQ_STREAMS = "RabbitMQ's streams"
 """The same broker, spoken to by another protocol with another client."""
 LIBRDKAFKA = "Kafka, librdkafka"
 
-_OF_ONES: Final = 25  # share of the records that are sent one by one
-_OF_SLOW: Final = 50  # of those that queues are sent
+_OF_SLOW: Final = 50  # share of queues, and of records that are sent one by one
 
 
 def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
@@ -169,12 +168,10 @@ def _rabbitmq(
     acknowledged: str,
     sends: Mapping[str, str],
     reads: Mapping[str, str],
-    *,
-    share: int = _OF_SLOW,
 ) -> Contender:
     """A classic queue, by AMQP; ``kind`` is the word for its messages in its documentation."""
     client = JavaClient(sends, reads)
-    return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, share)
+    return Contender(f"{RABBITMQ}, {kind}", RABBITMQ, acknowledged, client, _OF_SLOW)
 
 
 def _rabbitmq_stream(sends: Mapping[str, str], *, share: int = 1) -> Contender:
@@ -182,10 +179,8 @@ def _rabbitmq_stream(sends: Mapping[str, str], *, share: int = 1) -> Contender:
     return Contender(f"{RABBITMQ}, stream", RABBITMQ_STREAMS, PAGE_CACHE, client, share)
 
 
-def _activemq(
-    sends: Mapping[str, str], reads: Mapping[str, str], *, share: int = _OF_SLOW
-) -> Contender:
-    return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, JavaClient(sends, reads), share)
+def _activemq(sends: Mapping[str, str], reads: Mapping[str, str]) -> Contender:
+    return Contender(ACTIVEMQ, ACTIVEMQ, PAGE_CACHE, JavaClient(sends, reads), _OF_SLOW)
 
 
 @dataclass(frozen=True)
@@ -209,6 +204,7 @@ _CONFIRMED = {"persistent": "true", "confirms": "true"}
 _RABBIT_READS = {"prefetch": "1000", "ack_every": "100"}
 _RABBIT_READS_BY_DEFAULT = {"prefetch": "0", "ack_every": "1"}
 
+_STREAM_ONE = {"batch_size": "1"}  # in a frame
 # Messages that are stored as one entry, which is what its documentation names for throughput.
 _STREAM_FIFTY = {"sub_entry_size": "50"}
 _STREAM_TUNED = {"sub_entry_size": "500", "batch_size": "1000", "unconfirmed": "100000"}
@@ -231,20 +227,20 @@ ROWS: Mapping[str, Row] = {
     "batch-1": Row(
         "each record sent by itself, a record batch for each where there are some",
         (
-            _kafka(_KAFKA_ONE, {}, share=_OF_ONES),
+            _kafka(_KAFKA_ONE, {}, share=_OF_SLOW),
             _kafka(
                 {**_KAFKA_ONE, "acks": "0"},
                 {},
                 name="Kafka, acks=0",
                 acknowledged=UNTOLD,
-                share=_OF_ONES,
+                share=_OF_SLOW,
             ),
-            _librdkafka(_ONE, "consume_by_default", share=_OF_ONES),
-            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS, share=_OF_ONES),
-            _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS, share=_OF_ONES),
-            _rabbitmq_stream({}, share=_OF_ONES),
-            _activemq(_ACTIVE_ONE, _ACTIVE_READS, share=_OF_ONES),
-            _logbus(LOGBUS, _ONE, "iterate", share=_OF_ONES),
+            _librdkafka(_ONE, "consume_by_default", share=_OF_SLOW),
+            _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
+            _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
+            _rabbitmq_stream(_STREAM_ONE, share=_OF_SLOW),
+            _activemq(_ACTIVE_ONE, _ACTIVE_READS),
+            _logbus(LOGBUS, _ONE, "iterate", share=_OF_SLOW),
         ),
     ),
     "batch-50": Row(

@@ -47,7 +47,8 @@ def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     names = chosen(args.peers, SERVERS, "server")
-    with ExitStack() as stack, RawResults(args.csv) as raw:
+    raw = RawResults(args.csv)
+    with ExitStack() as stack:
         raw.tell(
             *described("pyarrow", "confluent-kafka"),
             f"{args.records:,} records of {args.value_bytes} bytes, {args.rounds} rounds after a "
