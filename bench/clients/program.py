@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
-    with ExitStack() as stack, RawResults(args.csv) as raw:
+    raw = RawResults(args.csv)
+    with ExitStack() as stack:
         peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
         tools = None
         if peer is not None:

@@ -14,6 +14,7 @@ from typing import Final
 from bench.harness import console
 from bench.peers import PeerUnavailableError
 from bench.recovery import GIB, memory_mib
+from bench.result import LOGBUS
 from bench.scaling.measuring import (
     Measured,
     Settings,
@@ -22,7 +23,7 @@ from bench.scaling.measuring import (
     run,
     tell_round,
 )
-from bench.scaling.results import KAFKA, LOGBUS, Sample
+from bench.scaling.results import KAFKA, Sample
 from bench.scaling.systems import RECORD_BYTES, System, kafka_system, logbus_system
 from bench.scaling.worker import Job, Processes, spread_over
 

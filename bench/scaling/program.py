@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import platform
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 from rich.table import Table
 
+from bench.charts import require_matplotlib
 from bench.harness import console
+from bench.machine import described
+from bench.program import chosen
+from bench.raw import RawError, RawResults
 from bench.scaling.measuring import Settings
-from bench.scaling.results import KAFKA, Csv, Curve, draw, read_curves
+from bench.scaling.results import KAFKA, Curve, draw, read_curves
 from bench.scaling.rows import ROWS
 
 _RECORDS, _SMALL_RECORDS = 1_000_000, 20_000
@@ -47,32 +47,30 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     args = parser().parse_args()
-    rows = args.rows.split(",")
-    unknown = [row for row in rows if row not in ROWS]
-    if unknown:
-        raise SystemExit(f"No row is called {', '.join(unknown)}; use {', '.join(ROWS)}.")
+    rows = chosen(args.rows, ROWS)
     if args.sizes and len(rows) > 1:
         raise SystemExit("--sizes are of one row; name it with --rows.")
-    if args.charts is not None and importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit(
-            "Charts need matplotlib; .venv/bin/python -m pip install -c constraints.txt "
-            "matplotlib brings it."
-        )
+    if args.charts is not None:
+        require_matplotlib()
     if args.kept is not None:
-        for curve in read_curves(args.kept):
+        for curve in _kept(args.kept):
             if curve.row in rows:
                 _show(curve, args.charts)
         return
-    with Csv(args.csv) as raw:
-        conditions = _conditions(args)
-        for line in conditions:
-            console.print(line, markup=False, highlight=False)
-        raw.keep_conditions(conditions)
-        for name in rows:
-            _show(_measured(name, args, raw), args.charts)
+    raw = RawResults(args.csv)
+    raw.tell(*_conditions(args))
+    for name in rows:
+        _show(_measured(name, args, raw), args.charts)
 
 
-def _measured(name: str, args: argparse.Namespace, raw: Csv) -> Curve:
+def _kept(path: Path) -> list[Curve]:
+    try:
+        return read_curves(path)
+    except (RawError, FileNotFoundError) as error:
+        raise SystemExit(f"{error} Name a file that --csv wrote.") from error
+
+
+def _measured(name: str, args: argparse.Namespace, raw: RawResults) -> Curve:
     row = ROWS[name]
     sizes = row.small if args.small else row.sizes
     settings = Settings(
@@ -86,7 +84,7 @@ def _measured(name: str, args: argparse.Namespace, raw: Csv) -> Curve:
     curve = Curve(name)
     for size, system, sample in row.measure(settings):
         curve.add(size, system, sample)
-        raw.add(name, size, system, len(curve.samples[size, system]), sample)
+        curve.keep(raw, size)
     return curve
 
 
@@ -112,14 +110,9 @@ def _table(title: str, cells: list[list[str]]) -> Table:
 
 def _conditions(args: argparse.Namespace) -> list[str]:
     """The machine, and who is measured."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    versions = [f"logbus {version('logbus')}", f"Python {platform.python_version()}"]
-    if importlib.util.find_spec("confluent_kafka") is not None:
-        versions.append(f"confluent-kafka {version('confluent-kafka')}")
     return [
-        f"{os.cpu_count()} processors, {memory:.0f} GiB, {platform.system()} "
-        f"{platform.release()}; load average {os.getloadavg()[0]:.1f} at the start.",
-        f"{', '.join(versions)}; {1 if args.small else args.rounds} rounds.",
+        *described("pyarrow", "confluent-kafka"),
+        f"{1 if args.small else args.rounds} rounds, {args.records:,} records of 200 bytes.",
         "Clients, ZooKeeper and one broker of each share the machine, with their defaults; "
         f"{KAFKA} in KRaft mode. What is acknowledged is in the page cache.",
         "Producers: Producer.send and send_many, librdkafka's produce, from Python; record batches "

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from bench.charts import draw_lines
+from bench.raw import RawResults, read_raw
+from bench.result import Metrics, Rounds
 from bench.scaling.model import Line, fit
 
-LOGBUS, KAFKA, ZOOKEEPER = "logbus", "Kafka", "ZooKeeper"
+KAFKA, ZOOKEEPER = "Kafka", "ZooKeeper"
 
 _WIDTH: Final = 100  # of lines in documents
-COLUMNS: Final = ("row", "contender", "round", "metric", "value")
 
-Sample = Mapping[str, float]
+Sample = Metrics
 """What one round showed, by the metric's name, which begins with its unit."""
 
 
@@ -97,6 +97,15 @@ class Curve:
 
     def add(self, size: float, system: str, sample: Sample) -> None:
         self.samples.setdefault((size, system), []).append(sample)
+
+    def keep(self, raw: RawResults, size: float) -> None:
+        """What there is of one size."""
+        rounds: Rounds = {
+            system: self.samples[size, system]
+            for system in self.systems
+            if (size, system) in self.samples
+        }
+        raw.add_rounds(f"{self.row} {size:g}", rounds)
 
     @property
     def sizes(self) -> list[float]:
@@ -201,26 +210,15 @@ def shown(value: float) -> str:
 
 
 def read_curves(path: Path) -> list[Curve]:
-    """Those of this program in a file of results, which may have others'.
-
-    Raises SystemExit for a file of another kind.
-    """
+    """Those of this program in a file of raw results, which may have others'; raises RawError."""
     curves: dict[str, Curve] = {}
-    samples: dict[tuple[str, float, str, int], dict[str, float]] = {}
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise SystemExit(
-                f"{path} has the columns {', '.join(reader.fieldnames or ()) or '(none)'}; results "
-                f"have {', '.join(COLUMNS)}. Name a file that --csv wrote."
-            )
-        for line in reader:
-            row, _, size = line["row"].rpartition(" ")
-            if row in QUESTIONS:
-                key = (row, float(size), line["contender"], int(line["round"]))
-                samples.setdefault(key, {})[line["metric"]] = float(line["value"])
-    for (row, size, system, _), sample in sorted(samples.items(), key=lambda each: each[0][3]):
-        curves.setdefault(row, Curve(row)).add(size, system, sample)
+    for name, contenders in read_raw(path).items():
+        row, _, size = name.rpartition(" ")
+        if row in QUESTIONS:
+            curve = curves.setdefault(row, Curve(row))
+            for system, rounds in contenders.items():
+                for sample in rounds:
+                    curve.add(float(size), system, sample)
     return [curves[row] for row in QUESTIONS if row in curves]
 
 
@@ -263,35 +261,3 @@ def draw(curve: Curve, directory: Path) -> list[Path]:
         draw_lines(path, curve.medians(metric), title=title, x=x, y=metric)
         drawn.append(path)
     return drawn
-
-
-class Csv:
-    """A file with a line for each value of each round, as it comes, and beside it, as text, the
-    conditions of the run; nothing without a path."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file = None if path is None else path.open("w", newline="")
-        self._write(COLUMNS)
-
-    def keep_conditions(self, lines: Sequence[str]) -> None:
-        if self._path is not None:
-            self._path.with_suffix(".txt").write_text("".join(f"{line}\n" for line in lines))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def add(self, row: str, size: float, system: str, number: int, sample: Sample) -> None:
-        """What round ``number`` of it showed; on its way to the disk when this returns."""
-        for metric, value in sample.items():
-            self._write((f"{row} {size:g}", system, number, metric, value))
-        if self._file is not None:
-            self._file.flush()
-
-    def _write(self, cells: Iterable[object]) -> None:
-        if self._file is not None:
-            csv.writer(self._file).writerow(cells)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from bench.result import LOGBUS
 from bench.scaling.log_size import measure_log_size
 from bench.scaling.measuring import (
     Measured,
@@ -20,7 +21,7 @@ from bench.scaling.measuring import (
     run,
     tell_round,
 )
-from bench.scaling.results import LOGBUS, Sample
+from bench.scaling.results import Sample
 from bench.scaling.systems import (
     LogbusSystem,
     System,

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 from bench.harness import cluster
 from bench.peers.kafka import Kafka, kafka
 from bench.recovery import fill, memory_mib, open_logs
-from bench.scaling.results import KAFKA, LOGBUS
+from bench.result import LOGBUS
+from bench.scaling.results import KAFKA
 from bench.scaling.worker import VALUE_BYTES, Job, Processes, spread_over
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RecordFuture
 from spark_logbus.local.cluster import EmbeddedCluster

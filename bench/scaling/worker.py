@@ -17,7 +17,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
-from bench.scaling.results import KAFKA, LOGBUS
+from bench.result import LOGBUS
+from bench.scaling.results import KAFKA
 
 _ROOT = Path(__file__).resolve().parents[2]
 _READY = "ready"

@@ -45,7 +45,8 @@ def main() -> None:
     rows = chosen(args.rows, ROWS)
     records = args.records // _SMALL if args.small else args.records
     lines: list[Line] = []
-    with ExitStack() as stack, RawResults(args.csv) as raw:
+    raw = RawResults(args.csv)
+    with ExitStack() as stack:
         peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
         running = stack.enter_context(cluster())
         client = stack.enter_context(Cluster.from_zookeeper(running.zookeeper))

@@ -62,7 +62,8 @@ def _option(text: str) -> tuple[str, str]:
 def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
-    with ExitStack() as stack, RawResults(args.csv) as raw:
+    raw = RawResults(args.csv)
+    with ExitStack() as stack:
         peer = at_hand(stack, "Kafka", lambda: kafka(flushed=args.flushed)) if args.kafka else None
         running = stack.enter_context(
             cluster(log={"flush_policy": "logbus" if args.flushed else "os"})

@@ -40,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parser().parse_args()
     measures = chosen(args.measures, MEASURES, "measure")
-    with ExitStack() as stack, RawResults(args.csv) as raw:
+    raw = RawResults(args.csv)
+    with ExitStack() as stack:
         jars = _spark_avro() if "d" in measures else []
         has_from_avro = bool(jars)
         peer = at_hand(stack, "Kafka", lambda: kafka(flushed=False)) if "k" in measures else None

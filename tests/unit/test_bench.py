@@ -133,8 +133,7 @@ def test_ratios_are_above_one_where_logbus_is_faster(tmp_path: Path) -> None:
     rounds = {"Kafka": [{"ms": 3.0}, {"ms": 2.0}], "logbus": [{"ms": 2.0}, {"ms": 4.0}]}
     result = Result("noop", "micro-batches", "ms", rounds, ("ms",))
     assert result.ratios("Kafka", "ms") == [1.5, 0.5]
-    with RawResults(tmp_path / "raw.csv") as raw:
-        raw.add(result)
+    RawResults(tmp_path / "raw.csv").add(result)
     with (tmp_path / "raw.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert lines[1] == {

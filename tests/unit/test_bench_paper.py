@@ -125,8 +125,7 @@ def test_charts_have_a_bar_for_each_figure_and_say_what_they_show(tmp_path: Path
 
 
 def test_tables_of_peers_are_by_question_and_the_best_comes_first(tmp_path: Path) -> None:
-    with RawResults(tmp_path / "peers.csv") as raw:
-        raw.add(result())
+    RawResults(tmp_path / "peers.csv").add(result())
     found = tables(tmp_path / "peers.csv")
     assert list(found) == ["producer", "consumer", "disk"]
     assert found["producer"].splitlines()[2:4] == [

@@ -28,10 +28,10 @@ SPARK: Mapping[str, Mapping[str, float]] = {  # seconds of two shapes
 
 
 def write(path: Path, *results: Result) -> None:
-    with RawResults(path) as raw:
-        raw.tell("Two processors.", "Kafka 4.3.1.")
-        for result in results:
-            raw.add(result)
+    raw = RawResults(path)
+    raw.tell("Two processors.", "Kafka 4.3.1.")
+    for result in results:
+        raw.add(result)
 
 
 def spark_results() -> list[Result]:
@@ -63,7 +63,8 @@ def test_raw_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "new" / "spark.csv"
     write(path, *spark_results())
     assert read_raw(path) == {result.row: result.rounds for result in spark_results()}
-    assert conditions_of(path) == ["Two processors.", "Kafka 4.3.1."]
+    rows = "Rows: read-200, all columns; read-zstd, all columns"
+    assert conditions_of(path) == [rows, "Two processors.", "Kafka 4.3.1."]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,35 @@ def test_parts_without_results_stay_as_they_are(tmp_path: Path) -> None:
 def test_the_conditions_of_a_run_are_a_part(tmp_path: Path) -> None:
     write(tmp_path / "spark.csv", *spark_results())
     [text] = stale_pages([page(tmp_path, "spark run")], tmp_path).values()
-    assert "```\nTwo processors.\nKafka 4.3.1.\n```" in text
+    assert "all columns\nTwo processors.\nKafka 4.3.1.\n```" in text
+
+
+def test_rows_of_earlier_runs_stay_until_they_are_measured_anew(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+
+    def run(told: str, **seconds: float) -> None:
+        raw = RawResults(path)
+        raw.tell(told)
+        for row, value in seconds.items():
+            raw.add_rounds(row, {"logbus": [{"s": value}]})
+
+    run("First.", a=1.0, b=2.0)
+    run("Ended before its first row.")
+    assert conditions_of(path) == ["Rows: a; b", "First."]
+    run("Second.", b=3.0, c=4.0)
+    found = {row: rounds["logbus"][0]["s"] for row, rounds in read_raw(path).items()}
+    assert found == {"a": 1.0, "b": 3.0, "c": 4.0}
+    assert conditions_of(path) == ["Rows: a", "First.", "", "Rows: b; c", "Second."]
+    run("Third.", a=5.0)
+    assert conditions_of(path) == ["Rows: b; c", "Second.", "", "Rows: a", "Third."]
+
+
+def test_a_file_of_something_else_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    path.write_text("case,seconds\n")
+    with pytest.raises(SystemExit, match="Name another file"):
+        RawResults(path)
+    assert path.read_text() == "case,seconds\n"
 
 
 @pytest.mark.parametrize(

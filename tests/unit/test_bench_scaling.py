@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.raw import RawError, RawResults
 from bench.scaling.log_size import drop_pages, require_space
 from bench.scaling.model import fit
-from bench.scaling.results import COLUMNS, Csv, Curve, charts, read_curves, spread, tables
+from bench.scaling.results import Curve, charts, read_curves, spread, tables
 from bench.scaling.worker import Job, spread_over
 
 SAMPLES = (
@@ -30,10 +31,9 @@ def curve() -> Curve:
 @pytest.fixture
 def kept(curve: Curve, tmp_path: Path) -> Path:
     path = tmp_path / "raw.csv"
-    with Csv(path) as raw:
-        for (size, system), rounds in curve.samples.items():
-            for number, sample in enumerate(rounds, 1):
-                raw.add(curve.row, size, system, number, sample)
+    raw = RawResults(path)
+    for size in curve.sizes:
+        curve.keep(raw, size)
     return path
 
 
@@ -112,12 +112,6 @@ def test_results_are_kept_in_the_columns_of_all_benchmarks(kept: Path) -> None:
     assert len(lines) == len(SAMPLES)
 
 
-def test_the_conditions_of_a_run_lie_beside_its_results(tmp_path: Path) -> None:
-    with Csv(tmp_path / "raw.csv") as raw:
-        raw.keep_conditions(["2 processors.", "3 rounds."])
-    assert (tmp_path / "raw.txt").read_text() == "2 processors.\n3 rounds.\n"
-
-
 def test_what_was_kept_is_read_as_it_was(curve: Curve, kept: Path) -> None:
     with kept.open("a") as file:
         file.write("one-written,logbus,1,records/s,5\n")  # another program's
@@ -127,7 +121,7 @@ def test_what_was_kept_is_read_as_it_was(curve: Curve, kept: Path) -> None:
 def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("case,seconds\nread,1\n")
-    with pytest.raises(SystemExit, match=rf"has the columns case, seconds;.*{COLUMNS[0]}"):
+    with pytest.raises(RawError, match="has the columns"):
         read_curves(path)
 
 
