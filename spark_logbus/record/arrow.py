@@ -38,6 +38,7 @@ __all__ = [
     "decode",
     "decoded_size",
     "encode",
+    "encode_column",
     "encode_rows",
     "encode_value",
     "payload_schema",
@@ -194,8 +195,15 @@ def encode_value(time_us: int, value: bytes) -> memoryview:
     return _record_batch(payload, _PLAIN_COLUMNS.attributes, 1, time_us, time_us)
 
 
+def encode_column(time_us: int, values: pa.Array) -> memoryview:
+    """What ``encode`` makes of ``values`` with a time, for a third of the cost; one or more of
+    binary type, none of them null."""
+    payload = _PLAIN_COLUMNS.rows.payload_of_column(time_us, values)
+    return _record_batch(payload, _PLAIN_COLUMNS.attributes, len(values), time_us, time_us)
+
+
 def _record_batch(
-    payload: Sequence[bytes | array[int]], attributes: int, count: int, first_us: int, last_us: int
+    payload: Sequence[Any], attributes: int, count: int, first_us: int, last_us: int
 ) -> memoryview:
     record_batch = memoryview(bytearray().join((_ROOM, *payload)))
     fmt.HEADER.pack_into(

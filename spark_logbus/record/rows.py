@@ -14,9 +14,10 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from spark_logbus.record.ipc import message_form
 
@@ -104,6 +105,23 @@ class RowsMessage:
                 body.append(padding)
                 at += size + len(padding)
         return [self._pack(*self._words_of(nodes, buffers, at, count)), *body]
+
+    def payload_of_column(self, time_us: int, column: pa.Array) -> list[Any]:
+        """``payload`` of records that are values without nulls, all of one time."""
+        count, start = len(column), column.offset
+        _, ends, data = column.buffers()
+        offsets: Any = memoryview(ends).cast("i")[start : start + count + 1]
+        first, last = offsets[0], offsets[-1]
+        if first:
+            offsets = np.frombuffer(offsets, np.int32) - np.int32(first)
+        times_size, offsets_size, size = _WORD * count, 4 * (count + 1), last - first
+        offsets_padding, padding = _PADDING[offsets_size % _WORD], _PADDING[size % _WORD]
+        at = times_size + offsets_size + len(offsets_padding)
+        buffers = [0, 0, 0, times_size, times_size, 0, times_size, offsets_size, at, size]
+        words = self._words_of([count, 0, count, 0], buffers, at + size + len(padding), count)
+        values = b"" if data is None else memoryview(data)[first:last]
+        times = array("q", (time_us,)) * count
+        return [self._pack(*words), times, offsets, offsets_padding, values, padding]
 
     def _words_of(
         self, nodes: list[int], buffers: list[int], body_length: int, count: int

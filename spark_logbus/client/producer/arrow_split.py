@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -14,7 +14,23 @@ from spark_logbus.record.arrow import bytes_of, encode
 from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES
 from spark_logbus.record.plain import integers, scalar
 
+_BINARY: Final = pa.binary()
+_TIME_BYTES: Final = 8
+_VALUE_ALONE: Final = ["value"]
+
 Encode: TypeAlias = Callable[[pa.RecordBatch, Compression], memoryview]
+
+
+def lone_values(data: pa.RecordBatch | pa.Table, *, limit: int) -> pa.Array | None:
+    """The values of an arrow batch that holds nothing else, of binary type and none of them null,
+    if a record batch of them is within ``limit`` bytes for sure."""
+    if not isinstance(data, pa.RecordBatch) or data.schema.names != _VALUE_ALONE:
+        return None
+    values = data.column(0)
+    if values.type != _BINARY or values.null_count or not len(values):
+        return None
+    at_most = BATCH_OVERHEAD_BYTES + sum([one.size for one in values.buffers() if one is not None])
+    return values if at_most + _TIME_BYTES * len(values) <= limit else None
 
 
 def arrow_batches(data: pa.RecordBatch | pa.Table, *, piece_bytes: int) -> list[pa.RecordBatch]:

@@ -30,6 +30,7 @@ from spark_logbus.client.producer.arrow_split import (
     check_record_sizes,
     encode_pieces,
     encode_record_batch,
+    lone_values,
     too_large,
 )
 from spark_logbus.client.producer.batches import overhead_bytes
@@ -46,9 +47,9 @@ from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import RequestTimeoutError
-from spark_logbus.model import Header
+from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
-from spark_logbus.record.arrow import canonical, encode
+from spark_logbus.record.arrow import canonical, encode, encode_column
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ class Producer:
             self._config, clock=cluster.clock, backoff=cluster.backoff, wake=poller.wake
         )
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
+        self._sends_columns_as_they_are = (
+            self._config.compression is Compression.NONE
+            and partitioner is None
+            and not self._interceptors
+        )
         self._append_value = self._accumulator.append_value
         self._lane_of = self._accumulator.lanes.get
         self._known_topic = self._topics.known_topic
@@ -299,9 +305,13 @@ class Producer:
         if partition is not None:
             partition = as_partition(partition)
             route.require_partition(partition)
+        limit, now_us = route.max_record_batch_bytes, self._now_us()
+        if writer is None and self._sends_columns_as_they_are:
+            values = lone_values(data, limit=min(limit, self._config.arrow_piece_bytes))
+            if values is not None:
+                encoded = encode_column(now_us, values)
+                return [self._send_encoded(route, partition, encoded, len(values), on_ack)]
         futures: list[Future[AppendedRange]] = []
-        limit = route.max_record_batch_bytes
-        now_us = self._now_us()
         as_records = canonical if writer is None else writer.records
         as_altered = canonical if writer is None else writer.altered
         batches = [
@@ -322,17 +332,34 @@ class Producer:
                     limit=limit,
                     compression=self._config.compression,
                 ):
-                    acknowledgement = self._accumulator.append_encoded(
-                        route.queues, target, encoded, record_count=records.num_rows
+                    watched = records if self._interceptors else None
+                    futures.append(
+                        self._send_encoded(
+                            route, target, encoded, records.num_rows, on_ack, watched
+                        )
                     )
-                    if self._interceptors:
-                        self._interceptors.watch(acknowledgement, topic, records)
-                    self._topics.refresh_partitions(route)
-                    future = range_future(acknowledgement)
-                    if on_ack is not None:
-                        future.add_done_callback(on_ack)
-                    futures.append(future)
         return futures
+
+    def _send_encoded(
+        self,
+        route: Route,
+        partition: int | None,
+        encoded: memoryview,
+        record_count: int,
+        on_ack: Callable[[Future[AppendedRange]], object] | None,
+        watched: pa.RecordBatch | None = None,
+    ) -> Future[AppendedRange]:
+        """``watched`` are the records, for interceptors."""
+        acknowledgement = self._accumulator.append_encoded(
+            route.queues, partition, encoded, record_count=record_count
+        )
+        if watched is not None:
+            self._interceptors.watch(acknowledgement, route.topic, watched)
+        self._topics.refresh_partitions(route)
+        future = range_future(acknowledgement)
+        if on_ack is not None:
+            future.add_done_callback(on_ack)
+        return future
 
     def append_encoded(
         self,

@@ -5,13 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_logbus.model import Compression
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, decode, encode
+from spark_logbus.record.arrow import (
+    MIN_RECORDS_TO_COMPRESS,
+    canonical,
+    decode,
+    encode,
+    encode_column,
+)
 from spark_logbus.record.builder import ArrowBatchBuilder
 from spark_logbus.record.rows import FEW_RECORDS
 
@@ -50,6 +57,21 @@ def test_the_bytes_are_those_that_arrow_writes(
     assert bytes(written) == bytes(encode(builder.build()))
     values = decode(verify(written), written).column("value").to_pylist()
     assert values == [value for _, _, value in records]
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=80), st.data(), INT64)
+def test_a_column_of_values_is_written_as_it_lies_there(
+    values: list[bytes], data: st.DataObject, time_us: int
+) -> None:
+    column = pa.array(values, pa.binary())
+    whole = canonical(pa.RecordBatch.from_arrays([column], ["value"]), now_us=time_us)
+    assert bytes(encode_column(time_us, column)) == bytes(encode(whole))
+    start = data.draw(st.integers(0, len(values) - 1))
+    stop = data.draw(st.integers(start + 1, len(values)))
+    written = encode_column(time_us, column[start:stop])  # Arrow's own bytes of one are more
+    found = decode(verify(written), written)
+    assert found.equals(whole[start:stop])
 
 
 @pytest.mark.parametrize("count", [1, FEW_RECORDS, FEW_RECORDS + 1])
