@@ -41,6 +41,13 @@ HIDING = (
 )
 
 
+def hides_an_end(reason: str) -> bool:
+    """Numbers of an array that nobody wants are counted by their last bytes, however long."""
+    if "[]" in reason and "more than 64 bits" in reason:
+        return False
+    return any(text in reason for text in HIDING)
+
+
 def check(case: Case, datums: list[bytes]) -> None:
     """Each of ``datums`` beside each other, so that what one does to another is found too."""
     decoded = Decoder(case.schema).decode(pa.array(datums, pa.binary()))
@@ -66,9 +73,7 @@ def check_chosen(case: Case, datums: list[bytes], whole: Decoded) -> None:
     chosen.values.validate(full=True)
     told = {one.row for one in chosen.undecodable}
     assert told <= {one.row for one in whole.undecodable}
-    assert told >= {
-        one.row for one in whole.undecodable if any(text in one.reason for text in HIDING)
-    }
+    assert told >= {one.row for one in whole.undecodable if hides_an_end(one.reason)}
     sound = whole.values.is_valid()
     expected = resolver.resolve(whole.values.filter(sound)).checked()
     # As datums, where a number that is none is equal to itself.
