@@ -21,25 +21,26 @@ class CleanUp:
     """Closes something once: when Spark says so, or at SIGTERM.
 
     Spark often does both at a time. When it stops a query in the middle of a call, the connection
-    breaks, the source is told to stop, and while it closes its ZooKeeper session SIGTERM comes. A
-    process that ended then would leave the session, and the claims on its group, for others to
-    wait for.
+    breaks, the source is told to stop, and while it closes its ZooKeeper session SIGTERM comes; or
+    the other way round. A process that ended then would leave the session, and the claims on its
+    group, for others to wait for.
     """
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._close = close
-        self._begun = False
-        self._done = False
+        self._begun = threading.Lock()  # for good
+        self._done = threading.Event()
 
     def __call__(self) -> None:
-        """Close, unless that was begun before."""
-        if self._begun:
+        """Close. Where another thread has begun that, wait for it, so that whoever calls may end
+        the process: 3 seconds at most."""
+        if not self._begun.acquire(blocking=False):
+            self._done.wait(_LIMIT_S)
             return
-        self._begun = True
         try:
             self._close()
         finally:
-            self._done = True
+            self._done.set()
 
     def at_sigterm(self) -> bool:
         """Close at SIGTERM, then end the process. False if that cannot be arranged.
@@ -55,7 +56,7 @@ class CleanUp:
         return call_at([signal.SIGTERM], self._end)
 
     def _end(self) -> None:
-        if self._begun and not self._done:
+        if self._begun.locked() and not self._done.is_set():
             # The main thread cleans up, and then ends by itself: its connection is broken.
             threading.Event().wait(_LIMIT_S)
         else:

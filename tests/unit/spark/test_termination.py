@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -161,3 +162,29 @@ def test_a_clean_up_that_is_under_way_is_not_cut_off_by_sigterm(
         program.terminate_after("closing\n")
         program.write("go on\n")
         assert program.ended() == (code, rest)
+
+
+def test_who_comes_second_waits_until_all_is_closed() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def close() -> None:
+        begun.set()
+        assert may_end.wait(30)
+        order.append("closed")
+
+    def end() -> None:
+        clean_up()
+        order.append("ended")
+
+    clean_up = CleanUp(close)
+    first, second = threading.Thread(target=clean_up), threading.Thread(target=end)
+    first.start()
+    assert begun.wait(30)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    may_end.set()
+    for thread in (first, second):
+        thread.join(30)
+    assert order == ["closed", "ended"]
