@@ -19,6 +19,7 @@ from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import Acknowledgement
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import append_outcomes
+from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import (
@@ -85,11 +86,12 @@ class Client:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.accumulator = Accumulator(
-            ProducerConfig(linger_ms=0, delivery_timeout_ms=10_000),
-            clock=self.clock,
+        config = ProducerConfig(linger_ms=0, delivery_timeout_ms=10_000)
+        self.accumulator = Accumulator(config, clock=self.clock, wake=lambda: None)
+        self.deliveries = Deliveries(
+            self.accumulator,
+            delivery_timeout_ms=config.delivery_timeout_ms,
             backoff=Backoff(first_ms=0, max_ms=0),
-            wake=lambda: None,
         )
         self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
         self.under_way: deque[list[QueuedBatch]] = deque()  # requests, in order
@@ -104,7 +106,7 @@ class Client:
 
     def take(self, at_most: int) -> list[QueuedBatch]:
         size = len(record_batch(payload=b"batch 000000"))
-        batches = self.accumulator.take_batches(
+        batches = self.deliveries.take_batches(
             self.queue, max_bytes=at_most * size, at_least_one=True
         )
         if batches:
@@ -114,16 +116,16 @@ class Client:
 
     def answered(self, batches: list[QueuedBatch], result: AppendResult) -> None:
         (outcome,) = append_outcomes([result], [(self.queue, batches)], NOWHERE)
-        self.accumulator.complete(self.queue, batches, outcome, now=self.clock.seconds)
+        self.deliveries.complete(self.queue, batches, outcome, now=self.clock.seconds)
 
     def failed(self, batches: list[QueuedBatch], error: LogbusError) -> None:
-        self.accumulator.complete(self.queue, batches, error, now=self.clock.seconds)
+        self.deliveries.complete(self.queue, batches, error, now=self.clock.seconds)
 
     def give_up_one(self) -> None:
         """Let time pass until the oldest record batch that is not under way is given up."""
         for batch in [*self.queue.ready][:1]:
             self.clock.seconds = max(self.clock.seconds, batch.give_up_at)
-        self.accumulator.fail_expired(self.clock.seconds, reason=lambda _: None)
+        self.deliveries.fail_expired(self.clock.seconds, reason=lambda _: None)
 
 
 REFUSALS = {

@@ -1,1 +1,1 @@
-"""The producer's path: accumulator, batches, sender, completion."""
+"""The producer's path: accumulator, batches, sender, deliveries."""

@@ -121,7 +121,7 @@ class PartitionQueue:
 
     __slots__ = (
         "batch_limit", "draining", "failure", "in_flight", "keyless", "made_ready", "not_before",
-        "open", "ready", "sent_to", "sequences", "siblings", "topic_partition",
+        "open", "ready", "ready_bytes", "sent_to", "sequences", "siblings", "topic_partition",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +140,7 @@ class PartitionQueue:
         self.batch_limit = batch_limit
         self.open: QueuedBatch | None = None
         self.ready: deque[QueuedBatch] = deque()
+        self.ready_bytes = 0  # about as many as a request of all of them would carry
         self.made_ready = 0  # record batches so far
         self.in_flight = 0  # requests on their way
         self.sent_to: object | None = None  # the connection of the last one
@@ -152,19 +153,22 @@ class PartitionQueue:
         """True if something is ready and may be sent behind what is on its way."""
         return bool(self.ready) and not self.draining
 
-    def has_ready(self, size_bytes: int) -> bool:
-        """True if so many bytes are ready."""
-        found = 0
-        for batch in self.ready:
-            found += batch.size_bytes
-            if found >= size_bytes:
-                return True
-        return False
-
     def make_ready(self, batch: QueuedBatch) -> None:
         batch.order = self.made_ready
         self.made_ready += 1
         self.ready.append(batch)
+        self.ready_bytes += batch.size_bytes
+
+    def take_first(self) -> QueuedBatch:
+        """What has been ready for longest, out of the queue."""
+        batch = self.ready.popleft()
+        self.ready_bytes -= batch.size_bytes
+        return batch
+
+    def withdraw(self, batch: QueuedBatch) -> None:
+        """One that is ready, out of the queue."""
+        self.ready.remove(batch)
+        self.ready_bytes -= batch.size_bytes
 
     def take_off(self, batches: Sequence[QueuedBatch]) -> None:
         """They are on their way from now on."""
@@ -183,3 +187,4 @@ class PartitionQueue:
     def put_back(self, batches: Sequence[QueuedBatch]) -> None:
         """Behind what became ready before them, and before what did after."""
         self.ready = deque(sorted([*batches, *self.ready], key=lambda batch: batch.order))
+        self.ready_bytes += sum(batch.size_bytes for batch in batches)

@@ -104,9 +104,7 @@ class Producer:
         self._partitioner = partitioner
         self._interceptors = Interceptors(interceptors)
         poller: Poller[Link] = Poller()
-        self._accumulator = Accumulator(
-            self._config, clock=cluster.clock, backoff=cluster.backoff, wake=poller.wake
-        )
+        self._accumulator = Accumulator(self._config, clock=cluster.clock, wake=poller.wake)
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
         self._sends_columns_as_they_are = (
             self._config.compression is Compression.NONE

@@ -17,6 +17,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
+from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
@@ -64,6 +65,9 @@ class Sender:
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
+        self._deliveries = Deliveries(
+            accumulator, delivery_timeout_ms=config.delivery_timeout_ms, backoff=cluster.backoff
+        )
         self._links = LeaderConnections(cluster, wake=poller.wake)
         self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
@@ -107,9 +111,9 @@ class Sender:
             assert link.connection is not None
             self._poller.add(link.connection, link)
         for topic, unknown in self._links.adopt_lookups(now):
-            self._accumulator.fail_topic(topic, unknown)
+            self._deliveries.fail_topic(topic, unknown)
         self._accumulator.seal_lingering(now)
-        self._accumulator.fail_expired(now, reason=self._reason_to_wait)
+        self._deliveries.fail_expired(now, reason=self._reason_to_wait)
         self._time_out(now)
         self._go_around_leaders_away(now)
         self._fill_requests(now)
@@ -156,10 +160,10 @@ class Sender:
             if queue in there:
                 if queue in self._away:
                     self._away.remove(queue)
-                    self._accumulator.set_back(queue)
+                    self._deliveries.set_back(queue)
             elif self._links.unreachable_reason(queue.topic_partition) is not None:
                 self._away.add(queue)
-        self._accumulator.set_away([queue for queue in siblings if queue in self._away])
+        self._deliveries.set_away([queue for queue in siblings if queue in self._away])
 
     def _reason_to_wait(self, topic_partition: TopicPartition) -> LogbusError | None:
         return self._links.unreachable_reason(topic_partition) or self._links.last_error
@@ -170,7 +174,7 @@ class Sender:
         plans: dict[int, tuple[Link, list[Part], int]] = {}
         for queue in self._accumulator.ready_queues():
             if queue.not_before > now and not (
-                queue.in_flight and self._accumulator.has_ready(queue, _WORTH_A_REQUEST_BYTES)
+                queue.in_flight and queue.ready_bytes >= _WORTH_A_REQUEST_BYTES
             ):
                 continue
             link = self._links.link_to_leader(queue.topic_partition, now)
@@ -179,7 +183,7 @@ class Sender:
             if queue.in_flight and queue.sent_to is not link.connection:
                 continue  # it may still arrive at the former leader
             _, parts, used = plans.get(id(link), (link, [], 0))
-            taken = self._accumulator.take_batches(
+            taken = self._deliveries.take_batches(
                 queue, max_bytes=self._request_bytes(link) - used, at_least_one=not used
             )
             if taken:
@@ -241,7 +245,7 @@ class Sender:
             except LogbusError as error:
                 failed.append((batch, error))
         if failed:
-            self._accumulator.fail_unsent(queue, failed, landed=not data)
+            self._deliveries.fail_unsent(queue, failed, landed=not data)
         if data and queue.sequences is not None:
             queue.sequences.number(list(data), behind=queue.in_flight > 1)
         return data
@@ -303,7 +307,7 @@ class Sender:
         self, parts: Sequence[Part], outcomes: Sequence[Appended | LogbusError], now: float
     ) -> None:
         for (queue, batches), outcome in zip(parts, outcomes, strict=True):
-            step = self._accumulator.complete(queue, batches, outcome, now=now)
+            step = self._deliveries.complete(queue, batches, outcome, now=now)
             if step is NextStep.RETRY:
                 self._cluster.invalidate(queue.topic_partition.topic)
             elif step is NextStep.RENUMBER:
@@ -316,4 +320,4 @@ class Sender:
         self._accumulator.close()
         self._links.close()
         self._poller.close()
-        self._accumulator.abort(reason)
+        self._deliveries.abort(reason)

@@ -16,6 +16,7 @@ from spark_logbus.client.producer.acknowledgements import (
 )
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep
+from spark_logbus.client.producer.deliveries import Deliveries
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.errors import (
@@ -51,8 +52,12 @@ class Bench:
         self.accumulator = Accumulator(
             replace(CONFIG, max_block_ms=max_block_ms),
             clock=self.clock,
-            backoff=Backoff(first_ms=1_000, max_ms=1_000, jitter=no_jitter),
             wake=self.woken.set,
+        )
+        self.deliveries = Deliveries(
+            self.accumulator,
+            delivery_timeout_ms=CONFIG.delivery_timeout_ms,
+            backoff=Backoff(first_ms=1_000, max_ms=1_000, jitter=no_jitter),
         )
         self.keyless = RoundRobin(partitions, start=0)
         self.queues: list[PartitionQueue] = []
@@ -77,19 +82,19 @@ class Bench:
         self.accumulator.append_encoded(self.queues, number, data, record_count=1)
 
     def take(self, number: int, max_bytes: int = 1 << 30) -> list[QueuedBatch]:
-        return self.accumulator.take_batches(
+        return self.deliveries.take_batches(
             self.queues[number], max_bytes=max_bytes, at_least_one=True
         )
 
     def settle(self, number: int, batches: list[QueuedBatch]) -> None:
         appended = Appended([None] * len(batches))
-        self.accumulator.complete(self.queues[number], batches, appended, now=0.0)
+        self.deliveries.complete(self.queues[number], batches, appended, now=0.0)
 
     def requeue(self, number: int, batches: list[QueuedBatch], *, not_before: float = 0.0) -> None:
-        self.accumulator.requeue(self.queues[number], batches, not_before=not_before, error=ERROR)
+        self.deliveries.requeue(self.queues[number], batches, not_before=not_before, error=ERROR)
 
     def fail_expired(self, now: float) -> None:
-        self.accumulator.fail_expired(now, reason=lambda _: None)
+        self.deliveries.fail_expired(now, reason=lambda _: None)
 
     def ready(self) -> list[int]:
         return [queue.topic_partition.partition for queue in self.accumulator.ready_queues()]
@@ -255,9 +260,9 @@ def test_waiting_record_batches_expire_but_not_those_under_way() -> None:
 def test_failing_a_topic_fails_what_waits_for_it() -> None:
     bench = Bench(batch_limit=10)
     futures = [bench.add(0), bench.add(1, size=5)]
-    bench.accumulator.fail_topic("other", ERROR)
+    bench.deliveries.fail_topic("other", ERROR)
     assert not any(future.done() for future in futures)
-    bench.accumulator.fail_topic("t", ERROR)
+    bench.deliveries.fail_topic("t", ERROR)
     assert [future.exception(0) for future in futures] == [ERROR, ERROR]
     assert bench.accumulator.empty
 
@@ -266,7 +271,7 @@ def test_aborting_fails_what_is_on_its_way_too() -> None:
     bench = Bench(batch_limit=10)
     futures = [bench.add(0), bench.add(1)]
     bench.take(0)
-    bench.accumulator.abort(ERROR)
+    bench.deliveries.abort(ERROR)
     assert [future.exception(0) for future in futures] == [ERROR, ERROR]
     assert bench.accumulator.buffered_bytes == 0
 
@@ -308,7 +313,7 @@ def test_failed_appends_are_requeued_or_settled(
     bench = Bench(batch_limit=10)
     futures = [bench.add(0) for _ in range(batches)]
     taken = bench.take(0)
-    assert bench.accumulator.complete(bench.queues[0], taken, error, now=5.0) is step
+    assert bench.deliveries.complete(bench.queues[0], taken, error, now=5.0) is step
     assert [future.done() for future in futures] == [again_at is None] * batches
     if again_at is None:
         assert bench.accumulator.empty
