@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -194,15 +195,23 @@ def _gives_back(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
     if is_millis and getattr(value, "microsecond", 0) % 1000:
         return False  # it is cut off
     column = _column_of(node, value)
-    try:
-        back = None if column is None else column[0].as_py()
-    except (ValueError, OverflowError):
-        return False
+    back = None if column is None else leaf_row(column[0], node)
     if back is None or not isinstance(value, type(back)):
         return False
     if isinstance(back, Decimal):
         return bool(back.as_tuple() == value.as_tuple())  # 1.50 is equal to 1.5
     return bool(back == value) or (back != back and value != value)
+
+
+def leaf_row(scalar: pa.Scalar, node: inlined.Primitive | inlined.Enum) -> Any:
+    """The value of a scalar of the node's Arrow type: the number that is stored for a moment or a
+    date that Python has no value for."""
+    with suppress(ValueError, OverflowError):
+        value = scalar.as_py()
+        if value == value or isinstance(value, float):  # not so pandas.NaT
+            return value
+    is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
+    return scalar.value // 1000 if is_millis else scalar.value
 
 
 def _column_of(node: inlined.Primitive | inlined.Enum, value: Any) -> pa.Array | None:

@@ -8,7 +8,6 @@ value becomes a column of a member that keeps it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import pairwise
@@ -26,6 +25,7 @@ from spark_logbus.schemas.columns.fitting import (
     as_arrow,
     as_mapping,
     fits,
+    leaf_row,
     member_of,
     misfit,
     shown,
@@ -338,9 +338,9 @@ def _rows(column: pa.Array, node: inlined.Node) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
-        return [_leaf_row(each, node) for each in column]
+        return [leaf_row(each, node) for each in column]
     if types.is_timestamp(column.type) and any(value != value for value in values):  # NaT
-        return [_leaf_row(each, node) for each in column]
+        return [leaf_row(each, node) for each in column]
     return values
 
 
@@ -362,15 +362,6 @@ def _set_members(column: pa.Array, node: inlined.Union) -> list[Any]:
         next((value for value in row if value is not None), None)
         for row in zip(*members, strict=True)
     ]
-
-
-def _leaf_row(scalar: pa.Scalar, node: inlined.Primitive | inlined.Enum) -> Any:
-    with suppress(ValueError, OverflowError):
-        value = scalar.as_py()
-        if value == value:
-            return value
-    is_millis = isinstance(node, inlined.Primitive) and (node.logical or "").endswith("-millis")
-    return scalar.value // 1000 if is_millis else scalar.value
 
 
 # -- errors -------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ BOTH_WAYS: list[tuple[Any, Any, Any]] = [
     (ID, bytes(15) + b"a", "00000000-0000-0000-0000-000000000061"),
     (ID, b"\xff" * 16, "ffffffff-ffff-ffff-ffff-ffffffffffff"),
     (DAY, 1 << 30, 1 << 30),
+    (["float", DAY], -719_163, -719_163),  # before the first date of Python's
+    (["double", "string"], float("nan"), {"double": "NaN"}),
 ]  # fmt: skip
 
 
