@@ -154,5 +154,5 @@ def draw_lines(
     axes.set_title(title, wrap=True, fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):  # text as text
         figure.savefig(path, format="svg", metadata={"Date": None})
