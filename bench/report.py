@@ -41,6 +41,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "spark": "bench.spark.report",
     "clients": "bench.clients.report",
     "stream": "bench.stream.report",
+    "typed": "bench.typed.report",
     "scaling": "bench.scaling.results",
 }
 

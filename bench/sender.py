@@ -20,12 +20,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 
 import pyarrow as pa
 
 from bench.harness import ROOT
+from bench.shapes import Shape
 from spark_logbus.client import Cluster, Producer, ProducerConfig
-from spark_logbus.model import Acks
+from spark_logbus.model import Acks, Compression
 
 INTERVAL_S = 0.005
 LINGER_MS = 1
@@ -45,13 +47,18 @@ class Target:
     """ZooKeeper's connect string, or Kafka's bootstrap servers."""
     topic: str
     partitions: int
-    value_bytes: int
+    shape: Shape
+    """Without a number of records a record batch: that is what the pace makes of it."""
     flushed: bool
 
     def arguments(self) -> list[str]:
-        flags = ["--flushed"] if self.flushed else []
+        flags = [
+            *(["--flushed"] if self.flushed else []),
+            *(["--keyed"] if self.shape.keyed else []),
+        ]
         return [*flags, "--partitions", str(self.partitions), "--value-bytes",
-                str(self.value_bytes), self.system, self.address, self.topic]  # fmt: skip
+                str(self.shape.value_bytes), "--compression", self.shape.compression.name,
+                self.system, self.address, self.topic]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,19 +135,21 @@ def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 @contextmanager
 def _logbus(target: Target, *, linger_ms: int) -> Iterator[Send]:
-    acks = Acks.FLUSHED if target.flushed else Acks.WRITTEN
+    config = ProducerConfig(
+        linger_ms=linger_ms,
+        acks=Acks.FLUSHED if target.flushed else Acks.WRITTEN,
+        compression=target.shape.compression,
+    )
     with (
         Cluster.from_zookeeper(target.address) as client,
-        Producer(client, ProducerConfig(linger_ms=linger_ms, acks=acks)) as producer,
+        Producer(client, config) as producer,
     ):
-        values: dict[int, pa.Array] = {}
+        records = cache(lambda count: target.shape.piece(0, count))
 
         def send(count: int, partition: int) -> None:
-            if count not in values:
-                values[count] = pa.array([b"v" * target.value_bytes] * count, pa.binary())
             # Whole milliseconds, as Kafka's timestamps are.
             now = pa.array([time.time_ns() // 1_000_000 * 1_000] * count, _TIMESTAMP)
-            batch = pa.RecordBatch.from_arrays([values[count], now], names=["value", "timestamp"])
+            batch = records(count).append_column("timestamp", now)
             producer.send_arrow(target.topic, batch, partition=partition)
 
         yield send
@@ -160,19 +169,25 @@ def _kafka(target: Target, *, linger_ms: int) -> Iterator[Send]:
             "bootstrap.servers": target.address,
             "acks": "1",
             "linger.ms": linger_ms,
+            "compression.type": target.shape.compression.name.lower(),
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: failed.append(str(error)),
         }
     )
     produce = producer.produce
-    value = b"v" * target.value_bytes
+
+    @cache
+    def records(count: int) -> list[tuple[bytes, bytes | None]]:
+        piece = target.shape.piece(0, count)
+        keys = piece["key"].to_pylist() if target.shape.keyed else [None] * count
+        return list(zip(piece["value"].to_pylist(), keys, strict=True))
 
     def send(count: int, partition: int) -> None:
         now_ms = time.time_ns() // 1_000_000
-        for _ in range(count):
+        for value, key in records(count):
             while True:
                 try:
-                    produce(target.topic, value, timestamp=now_ms, partition=partition)
+                    produce(target.topic, value, key, timestamp=now_ms, partition=partition)
                     break
                 except BufferError:  # the queue is full: let some of it go
                     producer.poll(0.01)
@@ -225,13 +240,14 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--value-bytes", type=int, required=True)
+    parser.add_argument("--keyed", action="store_true")
+    parser.add_argument("--compression", choices=list(Compression.__members__), required=True)
     parser.add_argument("--flushed", action="store_true")
     parser.add_argument("--a-second", type=int)
     parser.add_argument("--records", type=int)
     args = parser.parse_args()
-    target = Target(
-        args.system, args.address, args.topic, args.partitions, args.value_bytes, args.flushed
-    )
+    shape = Shape(args.value_bytes, args.keyed, Compression[args.compression])
+    target = Target(args.system, args.address, args.topic, args.partitions, shape, args.flushed)
     paced = args.a_second is not None
     make = {"logbus": _logbus, "kafka": _kafka}[target.system]
     started, cpu_started = time.perf_counter(), time.process_time()

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.clients.systems import KafkaSystem, LogbusSystem, System
-from bench.spark.shapes import PARTITIONS, Shape
+from bench.shapes import PARTITIONS, Shape
 from spark_logbus.client import Producer, ProducerConfig
 from spark_logbus.model import Acks
 

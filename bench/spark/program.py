@@ -14,11 +14,11 @@ from bench.peers.kafka import Kafka, kafka
 from bench.peers.tuning import TUNED_SINK, TUNED_SOURCE, shown
 from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
+from bench.shapes import PARTITIONS
 from bench.spark.logs import KafkaLog, LogbusLog
 from bench.spark.report import charts_of
 from bench.spark.results import Line, lines_of, show, told, what_of
 from bench.spark.rows import ROWS, Bench
-from bench.spark.shapes import PARTITIONS
 from spark_logbus.client import Cluster
 
 RECORDS: Final = 2_000_000

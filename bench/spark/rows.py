@@ -18,8 +18,8 @@ from bench.harness import console
 from bench.peers.tuning import TUNED_SINK, TUNED_SOURCE
 from bench.result import LOGBUS, Metrics, Result
 from bench.rounds import in_turn
+from bench.shapes import Shape
 from bench.spark.logs import Contender, KafkaLog, Log, LogbusLog
-from bench.spark.shapes import Shape
 from spark_logbus.model import Compression
 
 AT_LEAST_ONCE: Final = "logbus, at least once"

@@ -12,6 +12,7 @@ from bench.peers.kafka import Kafka
 from bench.peers.tuning import TUNED_SOURCE
 from bench.result import LOGBUS
 from bench.sender import Target
+from bench.shapes import Shape
 from spark_logbus.client import Admin, Cluster
 
 KAFKA = "Kafka"
@@ -27,7 +28,7 @@ class Contender(Protocol):
 
     def delete_topic(self, topic: str) -> None: ...
 
-    def target(self, topic: str, *, partitions: int, value_bytes: int) -> Target | None:
+    def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
         """Where its records are sent; none needs no input."""
 
     def stream(self, topic: str) -> DataFrame:
@@ -55,8 +56,8 @@ class LogbusSource:
     def delete_topic(self, topic: str) -> None:
         Admin(self.client).delete_topic(topic)
 
-    def target(self, topic: str, *, partitions: int, value_bytes: int) -> Target | None:
-        return Target(LOGBUS, self.zookeeper, topic, partitions, value_bytes, self.flushed)
+    def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
+        return Target(LOGBUS, self.zookeeper, topic, partitions, shape, self.flushed)
 
     def with_group(self, group: str) -> Self:
         return replace(self, group=group)
@@ -89,8 +90,8 @@ class KafkaSource:
     def delete_topic(self, topic: str) -> None:
         self.server.delete_topic(topic)
 
-    def target(self, topic: str, *, partitions: int, value_bytes: int) -> Target | None:
-        return Target("kafka", self.server.bootstrap, topic, partitions, value_bytes, self.flushed)
+    def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
+        return Target("kafka", self.server.bootstrap, topic, partitions, shape, self.flushed)
 
     def tuned(self) -> Self:
         return replace(self, options=TUNED_SOURCE, name=f"{KAFKA}, tuned")
@@ -127,10 +128,10 @@ class NothingSource:
         if self.beside is not None:
             self.beside.delete_topic(topic)
 
-    def target(self, topic: str, *, partitions: int, value_bytes: int) -> Target | None:
+    def target(self, topic: str, *, partitions: int, shape: Shape) -> Target | None:
         if self.beside is None:
             return None
-        return self.beside.target(topic, partitions=partitions, value_bytes=value_bytes)
+        return self.beside.target(topic, partitions=partitions, shape=shape)
 
     def stream(self, topic: str) -> DataFrame:
         reader = self.spark.readStream.format("nothing").option("idle", str(self.idle).lower())

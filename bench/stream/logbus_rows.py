@@ -104,7 +104,7 @@ def prefetch(bench: Bench, row: str) -> Result:
 
     return Result(
         row,
-        f"micro-batches of logbus, values of {bench.value_bytes} bytes, to noop",
+        f"micro-batches of logbus, values of {bench.shape.value_bytes} bytes, to noop",
         "ms",
         in_turn(contenders, measure, rounds=bench.rounds),
         (WHOLE, "addBatch"),

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from bench.result import Metrics
 from bench.sender import fill, input_to
+from bench.shapes import Shape
 from bench.stream.contenders import Contender, KafkaSource, LogbusSource, NothingSource
 from bench.stream.queries import WARM_UP, Sink, phases_of, records_of, running
 
@@ -34,7 +35,8 @@ class Bench:
     """Micro-batches that are timed in a round."""
     records: int
     """Of a large read."""
-    value_bytes: int
+    shape: Shape
+    """Of records, where a row does not say."""
     filled: set[str] = field(default_factory=set)
     """Topics that ``filled`` has made."""
 
@@ -62,11 +64,12 @@ def live(
     batches: int,
     partitions: int = PARTITIONS,
     foreach_batch: bool = False,
+    shape: Shape | None = None,
 ) -> Metrics:
     """Medians of micro-batches with a steady input, and ages of the records in the sink."""
     sink = Sink() if foreach_batch else None
     with bench.topic(contender, partitions=partitions) as topic:
-        target = contender.target(topic, partitions=partitions, value_bytes=bench.value_bytes)
+        target = contender.target(topic, partitions=partitions, shape=shape or bench.shape)
         if target is None:
             with running(contender.stream(topic), sink) as query:
                 query.wait_for(WARM_UP + batches)
@@ -110,7 +113,7 @@ def filled(bench: Bench, records: int) -> str:
     if topic not in bench.filled:
         for contender in bench.sources():
             contender.create_topic(topic, partitions=PARTITIONS)
-            target = contender.target(topic, partitions=PARTITIONS, value_bytes=bench.value_bytes)
+            target = contender.target(topic, partitions=PARTITIONS, shape=bench.shape)
             assert target is not None
             fill(target, records=records)
         bench.filled.add(topic)

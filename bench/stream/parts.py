@@ -38,7 +38,7 @@ def parts(bench: Bench, row: str) -> Result:
         assert isinstance(contender, LogbusSource)
         batches = bench.batches if counts else WARM_UP_BATCHES
         with bench.topic(contender, partitions=PARTITIONS) as topic:
-            found = list(_micro_batches(contender, topic, bench.value_bytes, batches))
+            found = list(_micro_batches(contender, topic, bench.shape.value_bytes, batches))
         return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
     return Result(

@@ -12,14 +12,16 @@ from bench.peers.kafka import kafka
 from bench.peers.tuning import TUNED_SOURCE, shown
 from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
 from bench.raw import RawResults
+from bench.shapes import Shape
 from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.logbus_rows import ROWS as OF_LOGBUS
 from bench.stream.measuring import PARTITIONS, Bench
 from bench.stream.report import charts_of
 from bench.stream.rows import ROWS as COMPARED
+from bench.stream.rows import SHAPED
 from spark_logbus.client import Cluster
 
-ROWS = {**COMPARED, **OF_LOGBUS}
+ROWS = {**COMPARED, **SHAPED, **OF_LOGBUS}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,7 +83,7 @@ def main() -> None:
             rounds=args.rounds,
             batches=args.batches,
             records=args.records,
-            value_bytes=args.value_bytes,
+            shape=Shape(args.value_bytes),
         )
         raw.tell(*conditions(bench, args))
         for row in rows:
@@ -95,7 +97,7 @@ def conditions(bench: Bench, args: argparse.Namespace) -> list[str]:
     """The machine, the versions and the settings."""
     lines = [
         *described("pyspark", "pyarrow", "confluent-kafka"),
-        f"{PARTITIONS} partitions, values of {bench.value_bytes} bytes, large reads of "
+        f"{PARTITIONS} partitions, values of {bench.shape.value_bytes} bytes, large reads of "
         f"{bench.records:,} records; {bench.rounds} rounds of {bench.batches} micro-batches after "
         "one that does not count.",
         f"Acknowledged is what the {'disk' if args.flushed else 'page cache'} has.",

@@ -14,7 +14,7 @@ from bench.result import LOGBUS, Rounds, median, ratios, shown_ratios, spread
 from bench.stream.contenders import KAFKA
 from bench.stream.measuring import FAST, P50, P99, SLOW
 from bench.stream.queries import WHOLE
-from bench.stream.rows import READ, START_RECORDS
+from bench.stream.rows import PACES, READ, SHAPES, START_RECORDS
 
 TUNED: Final = f"{KAFKA}, tuned"
 
@@ -40,6 +40,12 @@ MICRO_BATCHES: Final = (
     Case("foreach-fast", P50, f"age at {_FAST}, p50"),
     Case("foreach-fast", P99, f"age at {_FAST}, p99"),
 )
+OF_SHAPES: Final = tuple(
+    Case(f"{row}-{name}", metric, f"{a_second:,} a second, {shape}, {what}")
+    for row, a_second in PACES.items()
+    for name, shape in SHAPES.items()
+    for metric, what in ((WHOLE, "micro-batch"), (P50, "age, p50"), (P99, "age, p99"))
+)
 START: Final = (Case("start", READ, f"start over {START_RECORDS:,} records", {KAFKA: 0.8}),)
 BACKLOG: Final = (
     Case("available-now", READ, "one `availableNow` query", {KAFKA: 3.0, TUNED: 1.6}),
@@ -55,7 +61,10 @@ _PARTS: Final = ("latestOffset", "walCommit")
 def tables(path: Path) -> dict[str, str]:
     """Markdown by the question."""
     raw = read_raw(path)
-    asked = {"micro-batches": MICRO_BATCHES, "start": START, "backlog": BACKLOG, "nothing": NOTHING}
+    asked = {
+        "micro-batches": MICRO_BATCHES, "shapes": OF_SHAPES, "start": START, "backlog": BACKLOG,
+        "nothing": NOTHING,
+    }  # fmt: skip
     found = {name: _compared(raw, cases) for name, cases in asked.items()}
     found["partitions"] = table(
         ("partitions", "micro-batch", *(f"of that, `{part}`" for part in _PARTS)),
@@ -74,7 +83,9 @@ def charts(path: Path, directory: Path) -> list[Path]:
 def charts_of(raw: Raw) -> list[Chart]:
     """Ratios of micro-batches, and of what is read at once; and times over partitions."""
     found = _over_partitions(raw.get("partitions", {}))
-    for name, cases in (("micro-batches", MICRO_BATCHES), ("backlog", BACKLOG)):
+    for name, cases in (
+        ("micro-batches", MICRO_BATCHES), ("shapes", OF_SHAPES), ("backlog", BACKLOG),
+    ):  # fmt: skip
         drawn = []
         for other in (KAFKA, TUNED):
             shown = {

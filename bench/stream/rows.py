@@ -6,9 +6,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from bench.result import Metrics, Result
 from bench.rounds import in_turn
+from bench.shapes import Shape
 from bench.stream.contenders import Contender, NothingSource
 from bench.stream.measuring import (
     FAST,
@@ -22,6 +25,7 @@ from bench.stream.measuring import (
     live,
 )
 from bench.stream.queries import REST, WARM_UP, WHOLE, phases_of, run_available_now, running
+from spark_logbus.model import Compression
 
 READ = "load to the end"
 START_RECORDS = 1_000
@@ -30,7 +34,9 @@ READY_MADE_ROWS = 11_000  # about what comes during a micro-batch at the fast pa
 _IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 
 
-def micro_batches(bench: Bench, row: str, *, a_second: int, foreach_batch: bool) -> Result:
+def micro_batches(
+    bench: Bench, row: str, *, a_second: int, foreach_batch: bool, shape: Shape | None = None
+) -> Result:
     def measure(contender: Contender, counts: bool) -> Metrics:
         return live(
             bench,
@@ -38,12 +44,13 @@ def micro_batches(bench: Bench, row: str, *, a_second: int, foreach_batch: bool)
             a_second=a_second,
             batches=bench.batches if counts else WARM_UP_BATCHES,
             foreach_batch=foreach_batch,
+            shape=shape,
         )
 
     sink = "foreachBatch" if foreach_batch else "noop"
     return Result(
         row,
-        f"micro-batches at {a_second:,} records/s to {sink}",
+        f"micro-batches at {a_second:,} records/s to {sink}" + (f", {shape}" if shape else ""),
         "ms",
         in_turn(bench.sources(), measure, rounds=bench.rounds),
         (WHOLE, "addBatch", P50, P99),
@@ -67,7 +74,7 @@ def nothing(bench: Bench, row: str) -> Result:
     alone = NothingSource(bench.spark)
     beside = replace(alone, name="nothing, beside input", beside=bench.logbus)
     ready = replace(
-        beside, name="ready-made rows", rows=READY_MADE_ROWS, value_bytes=bench.value_bytes
+        beside, name="ready-made rows", rows=READY_MADE_ROWS, value_bytes=bench.shape.value_bytes
     )
 
     def measure(contender: Contender, counts: bool) -> Metrics:
@@ -185,4 +192,21 @@ ROWS: Mapping[str, Callable[[Bench, str], Result]] = {
     "start": start,
     "available-now": available_now,
     "read": read,
+}
+
+SHAPES: Final[Mapping[str, Shape]] = {
+    "100": Shape(100),
+    "1000": Shape(1_000),
+    "keyed": Shape(keyed=True),
+    "lz4": Shape(compression=Compression.LZ4),
+    "zstd": Shape(compression=Compression.ZSTD),
+    "keyed-zstd": Shape(keyed=True, compression=Compression.ZSTD),
+}
+PACES: Final[Mapping[str, int]] = {"foreach": SLOW, "foreach-fast": FAST}
+
+#: As the rows of those names, with records of other shapes.
+SHAPED: Final[Mapping[str, Callable[[Bench, str], Result]]] = {
+    f"{row}-{name}": partial(micro_batches, a_second=a_second, foreach_batch=True, shape=shape)
+    for row, a_second in PACES.items()
+    for name, shape in SHAPES.items()
 }

@@ -16,6 +16,7 @@ from bench.raw import RawResults
 from bench.result import Result
 from bench.typed.ceiling import ready_made
 from bench.typed.flights import FIELDS, Flights
+from bench.typed.rows import row_of
 from bench.typed.topics import Topics
 
 Frames = Mapping[str, DataFrame]
@@ -95,7 +96,7 @@ class Bench:
             contender: [{"seconds": one.seconds, "CPU s": one.cpu_seconds} for one in rounds]
             for contender, rounds in took.items()
         }
-        self.raw.add(Result(name, title, "s", metrics, ("seconds",)))
+        self.raw.add(Result(row_of(name, title), title, "s", metrics, ("seconds",)))
 
     def show_bytes(self, name: str, title: str, sizes: Mapping[str, int], *, rows: int) -> None:
         """Sizes beside the first."""
@@ -107,7 +108,7 @@ class Bench:
             table.add_row(what, f"{size:,}", f"{size / rows:.2f}", f"{size / first:.3f}")
         console.print(table)
         metrics = {what: [{"bytes": float(size)}] for what, size in sizes.items()}
-        self.raw.add(Result(name, title, "bytes", metrics, ("bytes",)))
+        self.raw.add(Result(row_of(name, title), title, "bytes", metrics, ("bytes",)))
 
 
 def _bound(work: Callable[[DataFrame], object], frame: DataFrame) -> Callable[[], object]:

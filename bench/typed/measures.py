@@ -10,23 +10,35 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
 from bench.avro import FLIGHT, TIMESTAMP
 from bench.harness import Contender, Round, console, timed_in_turn
+from bench.peers.kafka import Kafka
 from bench.peers.tuning import TUNED_SOURCE
+from bench.result import LOGBUS
+from bench.typed import rows
 from bench.typed.ceiling import PARTITIONS
 from bench.typed.comparing import Bench, require_same
 from bench.typed.flights import FEW, FIELDS, SCHEMA
+from bench.typed.rows import (
+    ALL,
+    ALL_AND_OWN,
+    CEILING_GOAL,
+    FEW_OF_ALL,
+    FROM_AVRO,
+    FROM_JSON,
+    LOGBUS_AVRO,
+    MEANS,
+    READY_MADE,
+    TYPED,
+)
 from bench.typed.topics import AVRO, COLUMNS, DATUMS, JSON
 from spark_logbus.client import RangeReader
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.model import Compression, OffsetRange
 
-TARGET: Final = 0.85
-
-TYPED: Final = "logbus, columns"
 LOOPED_PART: Final = 10  # one in so many records is for fastavro's loop
 
 
@@ -35,20 +47,20 @@ LOOPED_PART: Final = 10  # one in so many records is for fastavro's loop
 
 def all_columns(bench: Bench, name: str) -> None:
     for title, fields in (
-        ("19 columns and the records' own", None),
-        ("19 columns", FIELDS),
+        (ALL_AND_OWN, None),
+        (ALL, FIELDS),
     ):
         _beside_ready_made(bench, name, title, fields)
 
 
 def few_columns(bench: Bench, name: str) -> None:
-    _beside_ready_made(bench, name, "3 of 19 columns", FEW)
+    _beside_ready_made(bench, name, FEW_OF_ALL, FEW)
     topic = bench.topics.topic(COLUMNS)
     bench.show_bytes(
         name,
         "bytes that come over TCP",
         {
-            "19 columns": bench.topics.bytes_over_tcp(topic, None),
+            ALL: bench.topics.bytes_over_tcp(topic, None),
             "3 of them": bench.topics.bytes_over_tcp(topic, FEW),
         },
         rows=bench.flights.rows,
@@ -57,8 +69,8 @@ def few_columns(bench: Bench, name: str) -> None:
 
 def _beside_ready_made(bench: Bench, name: str, title: str, fields: Sequence[str] | None) -> None:
     frame = bench.read(COLUMNS, fields)
-    frames = {"ready-made Arrow": bench.ready_made(frame), "logbus": frame}
-    bench.compare(name, title, frames, target=TARGET)
+    frames = {READY_MADE: bench.ready_made(frame), LOGBUS: frame}
+    bench.compare(name, title, frames, target=CEILING_GOAL)
 
 
 # -- beside values that Spark decodes -----------------------------------------------------
@@ -82,6 +94,13 @@ def _from_json(values: DataFrame, fields: Sequence[str]) -> DataFrame:
     return values.select(event).select("event.*")
 
 
+def _from_avro(values: DataFrame, fields: Sequence[str]) -> DataFrame:
+    from pyspark.sql.avro.functions import from_avro
+
+    event = from_avro("value", SCHEMA).alias("event")
+    return values.select(event).select("event.*").select(*fields)
+
+
 def _mean_delays(frame: DataFrame) -> list[tuple[object, ...]]:
     means = frame.groupBy("carrier").agg(F.avg("arr_delay"), F.avg("distance"))
     return sorted(tuple(row) for row in means.collect())
@@ -90,55 +109,64 @@ def _mean_delays(frame: DataFrame) -> list[tuple[object, ...]]:
 def beside_json(bench: Bench, name: str) -> None:
     json = bench.values(JSON)
     for title, fields, work in (
-        ("19 columns", FIELDS, None),
-        ("3 of 19 columns", FEW, None),
-        ("means of two by the third", FEW, _mean_delays),
+        (ALL, FIELDS, None),
+        (FEW_OF_ALL, FEW, None),
+        (MEANS, FEW, _mean_delays),
     ):
-        frames = {"logbus, from_json": _from_json(json, fields), TYPED: bench.read(COLUMNS, fields)}
+        frames = {FROM_JSON: _from_json(json, fields), TYPED: bench.read(COLUMNS, fields)}
         if work is not None:
             require_same(name, {each: str(work(frame)) for each, frame in frames.items()})
-        bench.compare(name, f"beside JSON, {title}", frames, work=work)
+        bench.compare(name, rows.beside_json(title), frames, work=work)
 
 
 def beside_kafka(bench: Bench, name: str) -> None:
     if bench.kafka is None:
         console.print(f"{name}: left out, as Kafka is not at hand.")
         return
-    server = {"kafka.bootstrap.servers": bench.kafka.bootstrap}
-    bench.kafka.create_topic(JSON, partitions=PARTITIONS)
+    for form, does, decoded in (
+        (JSON, "from_json", _from_json),
+        (DATUMS, "from_avro", _from_avro if bench.has_from_avro else None),
+    ):
+        if decoded is None:
+            console.print(f"{name}: left out beside Avro, as Spark's from_avro is not at hand.")
+            continue
+        kafka = _in_kafka(bench, bench.kafka, form)
+        bench.compare(
+            name,
+            rows.beside_kafka(form),
+            {
+                f"Kafka, {does}": decoded(kafka.load(), FEW),
+                f"Kafka tuned, {does}": decoded(kafka.options(**TUNED_SOURCE).load(), FEW),
+                f"{LOGBUS}, {does}": decoded(bench.values(form), FEW),
+                TYPED: bench.read(COLUMNS, FEW),
+            },
+        )
+
+
+def _in_kafka(bench: Bench, kafka: Kafka, form: str) -> DataFrameReader:
+    """Reads a topic of Kafka's that holds what logbus's topic in that form does."""
+    server = {"kafka.bootstrap.servers": kafka.bootstrap}
+    kafka.create_topic(form, partitions=PARTITIONS)
     with console.status("Filling Kafka's topic ..."):
-        to_kafka = bench.values(JSON).write.format("kafka").options(**server)
-        to_kafka.option("topic", JSON).save()
-    kafka = bench.spark.read.format("kafka").options(**server).option("subscribe", JSON)
-    bench.compare(
-        name,
-        "beside Kafka's source with JSON, 3 of 19 columns",
-        {
-            "Kafka, from_json": _from_json(kafka.load(), FEW),
-            "Kafka tuned, from_json": _from_json(kafka.options(**TUNED_SOURCE).load(), FEW),
-            "logbus, from_json": _from_json(bench.values(JSON), FEW),
-            TYPED: bench.read(COLUMNS, FEW),
-        },
-    )
+        to_kafka = bench.values(form).write.format("kafka").options(**server)
+        to_kafka.option("topic", form).save()
+    return bench.spark.read.format("kafka").options(**server).option("subscribe", form)
 
 
 def beside_from_avro(bench: Bench, name: str) -> None:
     if not bench.has_from_avro:
         console.print(f"{name}: left out, as Spark's from_avro is not at hand.")
         return
-    from pyspark.sql.avro.functions import from_avro
-
-    event = from_avro("value", SCHEMA).alias("event")
-    decoded = bench.values(DATUMS).select(event).select("event.*")
-    for title, fields in (("19 columns", FIELDS), ("3 of 19 columns", FEW)):
+    datums = bench.values(DATUMS)
+    for title, fields in ((ALL, FIELDS), (FEW_OF_ALL, FEW)):
         typed = bench.read(COLUMNS, fields)
         frames = {
-            "logbus, from_avro": decoded.select(*fields),
-            "logbus, avro": bench.read(AVRO, fields),
+            FROM_AVRO: _from_avro(datums, fields),
+            LOGBUS_AVRO: bench.read(AVRO, fields),
             TYPED: typed,
-            "ready-made Arrow": bench.ready_made(typed),
+            READY_MADE: bench.ready_made(typed),
         }
-        bench.compare(name, f"beside Spark's from_avro, {title}", frames)
+        bench.compare(name, rows.beside_from_avro(title), frames)
 
 
 # -- without Spark ------------------------------------------------------------------------
@@ -170,7 +198,7 @@ def avro_alone(bench: Bench, name: str) -> None:
     pa.set_cpu_count(1)
     try:
         took = timed_in_turn(
-            [Contender("fastavro's loop", by_loop), Contender("logbus, avro", by_column)],
+            [Contender("fastavro's loop", by_loop), Contender(LOGBUS_AVRO, by_column)],
             rounds=bench.rounds,
         )
     finally:
@@ -220,16 +248,16 @@ def _by_column(
 
 def on_disk(bench: Bench, name: str) -> None:
     """Of distinct flights: what is the same again would be easy for who looks back far enough."""
-    flights, rows = bench.flights.distinct, bench.flights.distinct.num_rows
+    flights, count = bench.flights.distinct, bench.flights.distinct.num_rows
     parquet = bench.directory / "flights.parquet"
     pyarrow.parquet.write_table(flights, parquet, compression="zstd")
     sizes = {"Parquet, ZSTD": parquet.stat().st_size}
     for compression in (Compression.ZSTD, Compression.NONE):
         for form in (COLUMNS, AVRO):
-            topic = bench.topics.topic(form, rows=rows, compression=compression)
+            topic = bench.topics.topic(form, rows=count, compression=compression)
             shown = compression.name if compression else "not compressed"
             sizes[f"{form}, {shown}"] = bench.topics.stored_bytes(topic)
-    bench.show_bytes(name, f"bytes on disk of {rows:,} flights", sizes, rows=rows)
+    bench.show_bytes(name, f"bytes on disk of {count:,} flights", sizes, rows=count)
 
 
 MEASURES: Final[Mapping[str, tuple[str, Callable[[Bench, str], None]]]] = {

@@ -42,7 +42,7 @@ def main() -> None:
     measures = chosen(args.measures, MEASURES, "measure")
     raw = RawResults(args.csv)
     with ExitStack() as stack:
-        jars = _spark_avro() if "d" in measures else []
+        jars = _spark_avro() if {"d", "k"} & set(measures) else []
         has_from_avro = bool(jars)
         peer = at_hand(stack, "Kafka", lambda: kafka(flushed=False)) if "k" in measures else None
         if peer is not None:

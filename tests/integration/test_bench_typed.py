@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.typed.report import tables
+from bench.typed.rows import of_letter
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Without those that need jars from the network.
@@ -23,4 +26,8 @@ def test_measures_of_typed_topics_run_with_few_records(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with raw.open(newline="") as file:
-        assert {line["row"] for line in csv.DictReader(file)} == set(MEASURES)
+        found = [line["row"] for line in csv.DictReader(file)]
+    assert {of_letter(row)[0] for row in found} == set(MEASURES)
+    shown = tables(raw)
+    assert shown["reads"].count("| `c` |") == 3
+    assert shown["bytes"].count("| `f` |") == 5

@@ -29,9 +29,9 @@ from bench.program import at_hand, parser_of
 from bench.raw import RawResults
 from bench.result import LOGBUS, Metrics, Result
 from bench.rounds import in_turn
+from bench.shapes import Shape
 from bench.spark import results as spark_results
 from bench.spark.rows import Rows, Same
-from bench.spark.shapes import Shape
 from bench.stream.queries import phases_of
 
 # Does what the real one does when it finds everything: puts jars where it is told.

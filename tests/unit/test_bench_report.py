@@ -19,6 +19,8 @@ from bench.result import Metrics, Result, Spread
 from bench.spark.report import charts_of, tables
 from bench.stream.report import charts_of as charts_of_streams
 from bench.stream.report import tables as tables_of_streams
+from bench.typed.report import charts_of as charts_of_typed
+from bench.typed.report import tables as tables_of_typed
 
 SPARK: Mapping[str, Mapping[str, float]] = {  # seconds of two shapes
     "Kafka": {"read-200": 8.0, "read-zstd": 3.0},
@@ -228,6 +230,7 @@ def test_streams_have_a_table_for_each_question(tmp_path: Path) -> None:
         Result("partitions", "", "ms",
                {"10 partitions": took(100), "1,000 partitions": took(300)}, ()),
         Result("read", "", "s", {"logbus": [{"load to the end": 2.5}]}, ()),
+        Result("foreach-fast-keyed", "", "ms", {"Kafka": took(200), "logbus": took(100)}, ()),
     ]  # fmt: skip
     write(tmp_path / "stream.csv", *results)
     found = tables_of_streams(tmp_path / "stream.csv")
@@ -241,6 +244,7 @@ def test_streams_have_a_table_for_each_question(tmp_path: Path) -> None:
     assert "| 1,000 | 300 ms | 1.00 ms | 2.00 ms |" in found["partitions"]
     assert "| a batch read | 2.50 s | 4, 2.2 |" in found["backlog"]
     assert found["start"] == ""
+    assert "| 50,000 a second, 200 bytes, keyed, micro-batch | 200 ms | 100 ms |" in found["shapes"]
     titles = [
         chart.panels[0].title for chart in charts_of_streams(read_raw(tmp_path / "stream.csv"))
     ]
@@ -248,6 +252,35 @@ def test_streams_have_a_table_for_each_question(tmp_path: Path) -> None:
         "With 1,000 partitions a micro-batch takes 3.0 times as long as with 10 partitions"
         in titles
     )
+
+
+def test_typed_reads_are_beside_what_spark_decodes_and_what_is_ready_made(tmp_path: Path) -> None:
+    def took(seconds: float) -> list[Metrics]:
+        return [{"seconds": seconds}]
+
+    json, few = "beside Kafka's source with json, 3 of 19 columns", "3 of 19 columns"
+    in_turn = {"Kafka, from_json": took(6.0), "logbus, from_json": took(4.0),
+               "logbus, columns": took(0.5)}  # fmt: skip
+    disk = {"Parquet, ZSTD": [{"bytes": 1_000.0}], "columns, ZSTD": [{"bytes": 2_000.0}]}
+    path = tmp_path / "typed.csv"
+    write(
+        path,
+        Result("b, " + few, "", "s", {"ready-made Arrow": took(1.0), "logbus": took(2.0)}, ()),
+        Result("k, " + json, "", "s", in_turn, ()),
+        Result("f, bytes on disk of 1,000 flights", "", "bytes", disk, ()),
+    )
+    found = tables_of_typed(path)
+    assert (
+        f"| `k` | {json} | logbus, columns | 0.50 | Kafka, from_json | 6.00 "
+        "| 12.00 (12.00-12.00) | 12 |" in found["reads"]
+    )
+    assert "| `b` | 3 of 19 columns | logbus | 2.00 | ready-made Arrow | 1.00 |" in found["reads"]
+    assert found["bytes"].splitlines()[-1] == (
+        "| `f` | bytes on disk of 1,000 flights | columns, ZSTD | 2,000 | 2.000 |"
+    )
+    [panel] = charts_of_typed(read_raw(path))[0].panels
+    assert "0.50 times" in panel.title
+    assert "12 times" in panel.title
 
 
 @pytest.mark.parametrize(("highest", "scale"), [(20.0, "100"), (20_000.0, "10,000")])

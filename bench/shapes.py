@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from spark_logbus.model import Compression
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS: Final = 2
 _PIECE: Final = 10_000  # records that are made at once
@@ -51,11 +52,12 @@ class Shape:
         """So many records, piece by piece, each for one partition."""
         most = self.batch_records or _PIECE
         for start in range(0, records, _PIECE):
-            whole = self._piece(start, min(_PIECE, records - start))
+            whole = self.piece(start, min(_PIECE, records - start))
             for at in range(0, whole.num_rows, most):
                 yield whole.slice(at, most)
 
-    def _piece(self, start: int, rows: int) -> pa.RecordBatch:
+    def piece(self, start: int, rows: int) -> pa.RecordBatch:
+        """So many records from that one on: ``value``, and ``key`` if they have one."""
         arrays = {"value": _fixed(_text(start, rows * self.value_bytes), self.value_bytes)}
         if self.keyed:
             keys = "".join(f"{number:016d}" for number in range(start, start + rows))
@@ -64,6 +66,8 @@ class Shape:
 
     def rows(self, spark: SparkSession, records: int) -> DataFrame:
         """So many rows for a sink, made as they are written."""
+        from pyspark.sql import functions as F  # who only sends needs no Spark
+
         size = self.value_bytes - _NUMBER_BYTES
         text = bytes(_text(_SEED, _TEXTS * size)).decode()
         texts = "\n".join(text[at : at + size] for at in range(0, len(text), size))
