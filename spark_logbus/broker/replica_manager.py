@@ -483,19 +483,22 @@ class ReplicaManager:
             now = topics.get(topic_partition.topic)
             if now is not None and now.topic_id == topic_id:  # of a ZooKeeper put back, say
                 del self._to_remove[topic_partition]
-                continue
-            try:
-                self._logs.remove(topic_partition, topic_id=topic_id)
-                del self._to_remove[topic_partition]
-                logger.info(
-                    "Removed %s: its topic was deleted.",
-                    topic_partition, extra=_about(topic_partition),
-                )  # fmt: skip
-            except LogbusError as error:
+        if not self._to_remove:
+            return True
+        try:
+            errors = self._logs.remove_all(self._to_remove)
+        except LogbusError as error:
+            errors = dict.fromkeys(self._to_remove, error)
+        for topic_partition in list(self._to_remove):
+            about = _about(topic_partition)
+            if topic_partition in errors:
                 logger.error(
                     "Cannot remove %s yet: %s",
-                    topic_partition, error, extra=_about(topic_partition),
+                    topic_partition, errors[topic_partition], extra=about,
                 )  # fmt: skip
+            else:
+                del self._to_remove[topic_partition]
+                logger.info("Removed %s: its topic was deleted.", topic_partition, extra=about)
         return not self._to_remove
 
 

@@ -332,8 +332,10 @@ class LogDirectory:
             log = self._logs.get(topic_partition)
             if log is not None:
                 stray: Path | None = self._move_away(log, names.stray_directory)
+                self._directories.sync()
             elif self._directories.is_there(topic_partition):
                 stray = self._directories.set_aside(topic_partition, topic_id)
+                self._directories.sync()
             else:
                 stray = None
             logger.warning(
@@ -376,6 +378,7 @@ class LogDirectory:
             self._failed.pop(topic_partition, None)
         else:
             return
+        self._directories.sync()
         logger.warning(
             "The log of %s belonged to a deleted topic of that name (topic id %s) and was "
             "moved to %s; delete that directory when its records are not needed.",
@@ -438,21 +441,47 @@ class LogDirectory:
 
     def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
         """Delete the log of a deleted topic; nothing if it is not there, or of another topic."""
+        for error in self.remove_all({topic_partition: topic_id}).values():
+            raise error
+
+    def remove_all(
+        self, topic_ids: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, LogbusError]:
+        """``remove`` logs together, with one sync for all; the errors of those that stay, for
+        now."""
+        errors: dict[TopicPartition, LogbusError] = {}
+        moved: dict[TopicPartition, Path] = {}
         with self._changing:
             self._check_open()
-            entry = self._missing.get(topic_partition)
-            if entry is not None and entry.topic_id == topic_id:
-                del self._missing[topic_partition]
-            log = self._logs.get(topic_partition)
-            if log is None:
-                moved_away = self._move_failed_away(topic_partition, topic_id)
-            elif log.topic_id == topic_id:
-                log.abandon(_deleted(log))
-                moved_away = self._move_away(log, names.deleted_directory)
-            else:
-                moved_away = None
-        if moved_away is not None:
-            self._directories.delete(moved_away)
+            for topic_partition, topic_id in topic_ids.items():
+                try:
+                    target = self._move_deleted_away(topic_partition, topic_id)
+                except LogbusError as error:
+                    errors[topic_partition] = error
+                else:
+                    if target is not None:
+                        moved[topic_partition] = target
+            if moved:
+                self._directories.sync()
+        for topic_partition, target in moved.items():
+            try:
+                self._directories.delete(target)
+            except LogbusError as error:
+                errors[topic_partition] = error
+        return errors
+
+    def _move_deleted_away(self, topic_partition: TopicPartition, topic_id: str) -> Path | None:
+        """Where it is now; None if there is nothing of that topic."""
+        entry = self._missing.get(topic_partition)
+        if entry is not None and entry.topic_id == topic_id:
+            del self._missing[topic_partition]
+        log = self._logs.get(topic_partition)
+        if log is None:
+            return self._move_failed_away(topic_partition, topic_id)
+        if log.topic_id != topic_id:
+            return None
+        log.abandon(_deleted(log))
+        return self._move_away(log, names.deleted_directory)
 
     def _check_open(self) -> None:
         if self._lock_file is None:
@@ -461,7 +490,7 @@ class LogDirectory:
             )
 
     def _move_away(self, log: PartitionLog, name: Callable[[str, int, int], str]) -> Path:
-        """Take the log out of the set and its directory out of the way."""
+        """Take the log out of the set and its directory out of the way; a sync comes after."""
         target = self._directories.move_away(log, _deleted(log), name)
         del self._logs[log.topic_partition]
         return target

@@ -279,7 +279,7 @@ class PartitionDirectories:
     def move_away(
         self, log: PartitionLog, reason: LogbusError, name: Callable[[str, int, int], str]
     ) -> Path:
-        """Stop the log and rename its directory to the first free ``name``."""
+        """Stop the log and rename its directory to the first free ``name``, without a sync."""
         log.stop(reason)
         target = self.set_aside(log.topic_partition, log.topic_id, name)
         log.let_go()
@@ -291,21 +291,25 @@ class PartitionDirectories:
         topic_id: str,
         name: Callable[[str, int, int], str] = names.stray_directory,
     ) -> Path:
-        """Rename the directory of a log that is not open to the first free ``name``."""
+        """Rename the directory of a log that is not open to the first free ``name``, without a
+        sync."""
         attempt = 0
         directory, partition = self.directory(topic_partition), topic_partition.partition
         with storage_errors("move away", directory):
             while self._files.exists(target := self._path / name(topic_id, partition, attempt)):
                 attempt += 1
             self._files.rename(directory, target)
+        return target
+
+    def sync(self) -> None:
+        """Keep on disk what was renamed; a failure is logged."""
         try:
             self._files.sync_directory(self._path)
         except OSError as error:
             logger.warning(
-                "%s A crash now could bring it back.",
-                storage_error("move away", directory, error),
+                "%s A crash now could bring back directories that were moved away.",
+                storage_error("sync", self._path, error),
             )
-        return target
 
     def topic_id_of(
         self, topic_partition: TopicPartition, known: LogCheckpoint | None

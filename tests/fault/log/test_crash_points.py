@@ -204,6 +204,58 @@ def test_removal_of_a_partition() -> None:
         assert sorted(disk.names(broker.path)) == [".lock", "checkpoint", "clock", "flights-0"]
 
 
+def test_removal_of_partitions_together() -> None:
+    several = {TopicPartition("several", number): TOPIC_ID for number in range(3)}
+
+    def broker_with_several() -> Broker:
+        broker = broker_with(0)
+        for each in several:
+            broker.log(each).append_as_leader(record_batch(2), leader_epoch=1)
+            broker.log(each).flush()
+        return broker
+
+    def remove(broker: Broker) -> None:
+        assert broker.directory.remove_all(several) == {}
+
+    for broker, _, _ in every_crash(broker_with_several, remove):
+        for each in several:
+            log = broker.directory.get(each)
+            assert log is None or offsets_from(log, 0) == [0]
+        remove(broker)
+        disk = broker.files
+        assert isinstance(disk, SimulatedDisk)
+        assert not [name for name in disk.names(broker.path) if name.startswith("several")]
+
+
+def test_partitions_that_are_removed_together_take_one_sync() -> None:
+    broker = broker_with(0)
+    several = {TopicPartition("several", number): TOPIC_ID for number in range(5)}
+    for each in several:
+        broker.log(each)
+    disk, operations = broker.files, list[str]()
+    assert isinstance(disk, SimulatedDisk)
+    disk.refuse = lambda operation, path: operations.append(operation)
+    assert broker.directory.remove_all(several) == {}
+    assert operations.count("sync_directory") == 1
+    assert operations.count("rename") == 5
+
+
+def test_a_partition_that_cannot_be_removed_keeps_no_other() -> None:
+    broker = broker_with(0)
+    first, second = (TopicPartition("several", number) for number in range(2))
+    for each in (first, second):
+        broker.log(each)
+    disk = broker.files
+    assert isinstance(disk, SimulatedDisk)
+
+    disk.refuse = lambda operation, path: (
+        errno.EIO if operation == "rename" and "several-0" in path.name else None
+    )
+    errors = broker.directory.remove_all({first: TOPIC_ID, second: TOPIC_ID})
+    assert list(errors) == [first]
+    assert broker.directory.get(second) is None
+
+
 def test_a_log_of_another_topic_is_set_aside_whole_or_stays() -> None:
     def recreate(broker: Broker) -> None:
         broker.directory.ensure(TP, topic_id="f" * 32, config={})
