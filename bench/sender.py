@@ -52,10 +52,8 @@ class Target:
     flushed: bool
 
     def arguments(self) -> list[str]:
-        flags = [
-            *(["--flushed"] if self.flushed else []),
-            *(["--keyed"] if self.shape.keyed else []),
-        ]
+        chosen = {"--flushed": self.flushed, "--keyed": self.shape.keyed}
+        flags = [flag for flag, is_chosen in chosen.items() if is_chosen]
         return [*flags, "--partitions", str(self.partitions), "--value-bytes",
                 str(self.shape.value_bytes), "--compression", self.shape.compression.name,
                 self.system, self.address, self.topic]  # fmt: skip

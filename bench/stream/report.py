@@ -84,8 +84,10 @@ def charts_of(raw: Raw) -> list[Chart]:
     """Ratios of micro-batches, and of what is read at once; and times over partitions."""
     found = _over_partitions(raw.get("partitions", {}))
     for name, cases in (
-        ("micro-batches", MICRO_BATCHES), ("shapes", OF_SHAPES), ("backlog", BACKLOG),
-    ):  # fmt: skip
+        ("micro-batches", MICRO_BATCHES),
+        ("shapes", [case for case in OF_SHAPES if case.metric == WHOLE]),
+        ("backlog", BACKLOG),
+    ):
         drawn = []
         for other in (KAFKA, TUNED):
             shown = {

@@ -486,7 +486,7 @@ class ReplicaManager:
         if not self._to_remove:
             return True
         try:
-            errors = self._logs.remove_all(self._to_remove)
+            errors = self._logs.remove(self._to_remove)
         except LogbusError as error:
             errors = dict.fromkeys(self._to_remove, error)
         for topic_partition in list(self._to_remove):

@@ -439,16 +439,11 @@ class LogDirectory:
         if log is not None and log.topic_id == topic_id:
             log.hold()
 
-    def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
-        """Delete the log of a deleted topic; nothing if it is not there, or of another topic."""
-        for error in self.remove_all({topic_partition: topic_id}).values():
-            raise error
+    def remove(self, topic_ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, LogbusError]:
+        """Delete the logs of deleted topics, each unless it is not there, or of another topic.
 
-    def remove_all(
-        self, topic_ids: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, LogbusError]:
-        """``remove`` logs together, with one sync for all; the errors of those that stay, for
-        now."""
+        Together, as a sync is most of what one costs. Answers why some could not be deleted yet.
+        """
         errors: dict[TopicPartition, LogbusError] = {}
         moved: dict[TopicPartition, Path] = {}
         with self._changing:

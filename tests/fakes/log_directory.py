@@ -91,6 +91,11 @@ class Broker:
                 log.topic_partition, topic_id=log.topic_id, config=log.kept_config
             )
 
+    def remove(self, topic_partition: TopicPartition, *, topic_id: str) -> None:
+        """Of one partition; raises what the directory answers."""
+        for error in self.directory.remove({topic_partition: topic_id}).values():
+            raise error
+
     def restart(self) -> None:
         self.directory.close()
         self.start()

@@ -209,6 +209,7 @@ def play(steps: list[Any], *, losses: bool) -> tuple[Client, Log]:
             log.lose(*arguments)
         else:
             log.somebody_else()
+        assert client.queue.ready_bytes == sum(one.size_bytes for one in client.queue.ready)
     for _ in range(10_000):
         if client.accumulator.empty:
             return client, log

@@ -136,7 +136,7 @@ def stopped(broker: Broker) -> None:
 
 
 def removed(broker: Broker) -> None:
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     broker.log()  # the topic is created again
 
 

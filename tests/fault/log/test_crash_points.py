@@ -192,12 +192,12 @@ def test_creation_of_several_partitions_at_once() -> None:
 
 def test_removal_of_a_partition() -> None:
     for broker, _, flushed in every_crash(
-        lambda: broker_with(5), lambda broker: broker.directory.remove(TP, topic_id=TOPIC_ID)
+        lambda: broker_with(5), lambda broker: broker.remove(TP, topic_id=TOPIC_ID)
     ):
         log = broker.directory.get(TP)
         if log is not None:
             check_whole(broker, flushed=flushed)
-        broker.directory.remove(TP, topic_id=TOPIC_ID)
+        broker.remove(TP, topic_id=TOPIC_ID)
         assert broker.log().ends().log_end_offset == 0
         disk = broker.files
         assert isinstance(disk, SimulatedDisk)
@@ -215,7 +215,7 @@ def test_removal_of_partitions_together() -> None:
         return broker
 
     def remove(broker: Broker) -> None:
-        assert broker.directory.remove_all(several) == {}
+        assert broker.directory.remove(several) == {}
 
     for broker, _, _ in every_crash(broker_with_several, remove):
         for each in several:
@@ -235,7 +235,7 @@ def test_partitions_that_are_removed_together_take_one_sync() -> None:
     disk, operations = broker.files, list[str]()
     assert isinstance(disk, SimulatedDisk)
     disk.refuse = lambda operation, path: operations.append(operation)
-    assert broker.directory.remove_all(several) == {}
+    assert broker.directory.remove(several) == {}
     assert operations.count("sync_directory") == 1
     assert operations.count("rename") == 5
 
@@ -251,7 +251,7 @@ def test_a_partition_that_cannot_be_removed_keeps_no_other() -> None:
     disk.refuse = lambda operation, path: (
         errno.EIO if operation == "rename" and "several-0" in path.name else None
     )
-    errors = broker.directory.remove_all({first: TOPIC_ID, second: TOPIC_ID})
+    errors = broker.directory.remove({first: TOPIC_ID, second: TOPIC_ID})
     assert list(errors) == [first]
     assert broker.directory.get(second) is None
 
@@ -273,7 +273,7 @@ def test_a_log_of_another_topic_is_set_aside_whole_or_stays() -> None:
 def test_appends_to_a_removed_log_say_so() -> None:
     broker = broker_with(2)
     log = broker.log()
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     with pytest.raises(UnknownTopicError):
         log.append_as_leader(record_batch(1), leader_epoch=1)
 
@@ -293,7 +293,7 @@ def test_a_topic_made_anew_while_retention_deletes_loses_nothing() -> None:
     def make_anew(operation: str, path: Path) -> None:
         if operation == "remove" and path.parent == broker.log_path():
             disk.refuse = lambda *_: None
-            broker.directory.remove(name, topic_id=TOPIC_ID)
+            broker.remove(name, topic_id=TOPIC_ID)
             broker.directory.ensure(name, topic_id=other, config={}).append_as_leader(
                 record_batch(3), leader_epoch=1
             )

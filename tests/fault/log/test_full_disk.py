@@ -54,7 +54,7 @@ def close(broker: Broker) -> None:
 
 
 def removal(broker: Broker) -> None:
-    broker.directory.remove(OTHER, topic_id=TOPIC_ID)
+    broker.remove(OTHER, topic_id=TOPIC_ID)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_it_starts_and_serves_all_that_needs_no_space(count: int, act: Act) -> N
         check_whole(broker, flushed=flushed)
         before = disk_of(broker).used()
         if broker.directory.get(OTHER) is not None:
-            broker.directory.remove(OTHER, topic_id=TOPIC_ID)
+            broker.remove(OTHER, topic_id=TOPIC_ID)
             assert disk_of(broker).used() < before
         disk_of(broker).refuse = lambda _operation, _path: None
         assert broker.append(record_batch(2, payload=b"%03d" % (end // 2))) == end + 2

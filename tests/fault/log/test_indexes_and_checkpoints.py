@@ -269,7 +269,7 @@ def test_another_topics_checkpoint_is_not_believed() -> None:
     broker.clock.advance(60)
     broker.directory.maintain()
     content = bytes(disk.data(Path("/data/checkpoint")))
-    broker.directory.remove(TP, topic_id=broker.log().topic_id)
+    broker.remove(TP, topic_id=broker.log().topic_id)
     new = broker.directory.ensure(TP, topic_id="f" * 32, config={})
     disk.crash(AllSurvives())
     disk.overwrite(Path("/data/checkpoint"), content)

@@ -112,10 +112,10 @@ def test_a_missing_log_of_a_deleted_topic_is_forgotten(disk: SimulatedDisk, brok
     broker.directory.close()
     away(disk)
     broker.start()
-    broker.directory.remove(TP, topic_id=OTHER_ID)
+    broker.remove(TP, topic_id=OTHER_ID)
     with pytest.raises(LogMissingError):
         ensure(broker)
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     broker.restart()
     assert broker.directory.known_end(TP, topic_id=TOPIC_ID) == 0
 
@@ -130,9 +130,9 @@ def test_a_log_that_could_not_be_opened_goes_with_its_topic(
     disk.overwrite(HOME / names.segment(0), copy)  # an older one
     broker.start()
     assert list(broker.directory.failed()) == [TP]
-    broker.directory.remove(TP, topic_id=OTHER_ID)
+    broker.remove(TP, topic_id=OTHER_ID)
     assert list(broker.directory.failed()) == [TP]
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     assert broker.directory.failed() == {}
     assert [name for name in disk.names(DATA) if disk.is_directory(DATA / name)] == []
     broker.restart()

@@ -77,7 +77,7 @@ def test_the_longest_topic_name_works_throughout(broker: Broker) -> None:
     longest = TopicPartition("t" * 249, 0)
     broker.directory.ensure(longest, topic_id=TOPIC_ID, config={})
     broker.directory.ensure(longest, topic_id="b" * 32, config={})
-    broker.directory.remove(longest, topic_id="b" * 32)
+    broker.remove(longest, topic_id="b" * 32)
     assert broker.directory.get(longest) is None
 
 
@@ -92,10 +92,10 @@ def test_logs_of_two_earlier_topics_of_that_name_are_both_kept(broker: Broker) -
 
 def test_remove_is_for_the_named_topic_only(broker: Broker) -> None:
     broker.append(record_batch(1))
-    broker.directory.remove(TP, topic_id="b" * 32)
-    broker.directory.remove(TopicPartition("unknown", 0), topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id="b" * 32)
+    broker.remove(TopicPartition("unknown", 0), topic_id=TOPIC_ID)
     assert offsets_from(broker.log(), 0) == [0]
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     assert sorted(os.listdir(broker.path)) == [".lock", "checkpoint", "clock"]
 
 
@@ -118,7 +118,7 @@ def test_after_close_the_directory_is_left_alone(broker: Broker) -> None:
     with pytest.raises(BrokerShuttingDownError):
         broker.directory.ensure(TopicPartition("new", 0), topic_id=TOPIC_ID, config={})
     with pytest.raises(BrokerShuttingDownError):
-        broker.directory.remove(TP, topic_id=TOPIC_ID)
+        broker.remove(TP, topic_id=TOPIC_ID)
 
 
 def test_a_slice_outlives_the_segment_that_retention_deletes(broker: Broker) -> None:

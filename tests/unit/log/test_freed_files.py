@@ -64,7 +64,7 @@ def deleted_files(path: Path) -> list[str]:
 def test_of_a_removed_log_nothing_is_open(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data", config=CONFIG)
     log = filled(broker)
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     assert open_files(broker.path) == [str(broker.path / ".lock")]
     for use in (
         lambda: log.read(0, max_bytes=100),
@@ -103,7 +103,7 @@ def test_the_flusher_keeps_no_file_of_a_removed_log(tmp_path: Path, flush_ms: in
     answers: list[LogbusError | None] = []
     log.append_as_leader(record_batch(1), leader_epoch=1)
     log.when_flushed(99, answers.append)
-    directory.remove(TP, topic_id=TOPIC_ID)
+    assert directory.remove({TP: TOPIC_ID}) == {}
     assert [type(answer) for answer in answers] == [UnknownTopicError]
     assert deleted_files(tmp_path) == []
     directory.close()
@@ -116,7 +116,7 @@ def test_a_reader_under_way_ends_whole_and_then_lets_go(tmp_path: Path, offset: 
     piece: LogSlice | None = log.read(offset, max_bytes=100)
     assert piece is not None
     whole = piece.read()
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     assert len(deleted_files(broker.path)) == 1
     assert piece.read() == whole
     piece = None
@@ -173,7 +173,7 @@ def test_errors_that_are_kept_hold_no_file_open(
     for _ in range(3):
         with pytest.raises(PartitionOfflineError):
             log.append_as_leader(record_batch(1), leader_epoch=1)
-    broker.directory.remove(TP, topic_id=TOPIC_ID)
+    broker.remove(TP, topic_id=TOPIC_ID)
     assert deleted_files(broker.path) == []
     assert log.offline is not None
     assert log.offline.__traceback__ is None
