@@ -123,17 +123,16 @@ def beside_kafka(bench: Bench, name: str) -> None:
     if bench.kafka is None:
         console.print(f"{name}: left out, as Kafka is not at hand.")
         return
-    for form, does, decoded in (
-        (JSON, "from_json", _from_json),
-        (DATUMS, "from_avro", _from_avro if bench.has_from_avro else None),
-    ):
-        if decoded is None:
-            console.print(f"{name}: left out beside Avro, as Spark's from_avro is not at hand.")
-            continue
+    ways = [("JSON", JSON, "from_json", _from_json)]
+    if bench.has_from_avro:
+        ways.append(("Avro", DATUMS, "from_avro", _from_avro))
+    else:
+        console.print(f"{name}: left out beside Avro, as Spark's from_avro is not at hand.")
+    for values, form, does, decoded in ways:
         kafka = _in_kafka(bench, bench.kafka, form)
         bench.compare(
             name,
-            rows.beside_kafka(form),
+            rows.beside_kafka(values),
             {
                 f"Kafka, {does}": decoded(kafka.load(), FEW),
                 f"Kafka tuned, {does}": decoded(kafka.options(**TUNED_SOURCE).load(), FEW),

@@ -38,8 +38,8 @@ def beside_from_avro(what: str) -> str:
     return f"beside Spark's from_avro, {what}"
 
 
-def beside_kafka(form: str) -> str:
-    return f"beside Kafka's source with {form}, {FEW_OF_ALL}"
+def beside_kafka(values: str) -> str:
+    return f"beside Kafka's source with {values}, {FEW_OF_ALL}"
 
 
 #: By row, and whom logbus is beside.
@@ -52,5 +52,5 @@ GOALS: Final[Mapping[tuple[str, str], float]] = {
     (row_of("c", beside_json(MEANS)), FROM_JSON): 6,
     (row_of("d", beside_from_avro(ALL)), FROM_AVRO): 3,
     (row_of("d", beside_from_avro(FEW_OF_ALL)), FROM_AVRO): 3,
-    (row_of("k", beside_kafka("json")), "Kafka, from_json"): 12,
+    (row_of("k", beside_kafka("JSON")), "Kafka, from_json"): 12,
 }

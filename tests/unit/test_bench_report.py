@@ -258,7 +258,7 @@ def test_typed_reads_are_beside_what_spark_decodes_and_what_is_ready_made(tmp_pa
     def took(seconds: float) -> list[Metrics]:
         return [{"seconds": seconds}]
 
-    json, few = "beside Kafka's source with json, 3 of 19 columns", "3 of 19 columns"
+    json, few = "beside Kafka's source with JSON, 3 of 19 columns", "3 of 19 columns"
     in_turn = {"Kafka, from_json": took(6.0), "logbus, from_json": took(4.0),
                "logbus, columns": took(0.5)}  # fmt: skip
     disk = {"Parquet, ZSTD": [{"bytes": 1_000.0}], "columns, ZSTD": [{"bytes": 2_000.0}]}
