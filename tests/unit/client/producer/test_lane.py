@@ -182,8 +182,9 @@ def test_a_closed_producer_takes_nothing(fake: FakeCluster, cluster: Cluster) ->
 def test_what_is_reserved_and_not_used_is_there_for_others(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
-    fake.create("t")
-    fake.create("u")
+    for topic in ("t", "u"):
+        fake.create(topic)
+        cluster.topic(topic, cluster.retry_deadline())  # what must not block can wait for no answer
     for broker in fake.brokers:
         broker.fault(Api.APPEND, "hang")
     config = ProducerConfig(
