@@ -22,6 +22,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ CLICK_THROUGH = "click-through"
 _SHOWN_RECORDS = 50_000  # of each partition, read for the table at the end
 _SHOWN_PAGES = 20
 _POLL_S = 0.2
+_STARTING_POLL_S = 0.02
+_INITIALIZING = "Initializing"  # StreamExecution, then sources: what Spark's status says meanwhile
 _NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 _LAST_EVENTS_S = 30.0  # for the progress of the last micro-batch, which comes after its query ended
 
@@ -313,6 +316,17 @@ def start_query(config: ClickstreamConfig, name: str, results: DataFrame) -> Str
     return writer.trigger(processingTime=config.interval("trigger")).start()
 
 
+def await_sources(query: StreamingQuery) -> None:
+    """Until the query has made its sources, or ended; before that, start no other query.
+
+    Queries of one session share the environment variables of a Python source, a map that Spark
+    fills without a lock when it makes one. Two that fill it at once can leave it damaged, and then
+    all queries of the session fail with "Task not serializable: Illegal size of collection".
+    """
+    while query.isActive and query.status["message"].startswith(_INITIALIZING):
+        time.sleep(_STARTING_POLL_S)
+
+
 # -- what a person sees -------------------------------------------------------------------
 
 
@@ -455,6 +469,7 @@ def run(spark: SparkSession, config: ClickstreamConfig, console: Console) -> Non
     try:
         for name, frame in frames.items():
             queries.append(start_query(config, name, frame))
+            await_sources(queries[-1])
         await_end(queries, stopping)
     finally:
         for query in queries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.clickstream import generate
 from jobs import clickstream
@@ -24,7 +26,7 @@ from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 from tests.integration import clickstream_model as model
-from tests.integration.spark_processes import Driver
+from tests.integration.spark_processes import PLANNER, Driver, running
 from tests.servers.spark import PROJECT, Logbus
 
 RUN_S = 240
@@ -298,6 +300,27 @@ def test_a_topic_that_is_missing_or_untyped_is_told_with_the_remedy(
     logbus.topic(name=clicks)
     with pytest.raises(LogbusError, match=f"The topic {plain} has no schema"):
         clickstream.check_topics(config)
+
+
+@pytest.mark.spark
+def test_a_query_is_awaited_until_it_has_its_source_or_has_ended(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path
+) -> None:
+    reader = spark.readStream.format("logbus").option("zookeeper", logbus.zookeeper)
+    events = reader.load(logbus.topic()).select("value").writeStream.format("noop")
+    before = len(running(os.getpid(), PLANNER))
+    queries: list[StreamingQuery] = []
+    try:
+        for number in (1, 2):
+            checkpoint = str(tmp_path / str(number))
+            queries.append(events.option("checkpointLocation", checkpoint).start())
+            clickstream.await_sources(queries[-1])
+            assert len(running(os.getpid(), PLANNER)) == before + number
+    finally:
+        for query in queries:
+            query.stop()
+    assert not queries[0].isActive
+    clickstream.await_sources(queries[0])
 
 
 @pytest.mark.spark
