@@ -19,7 +19,7 @@ from spark_logbus.client.producer.acknowledgements import (
     RecordFuture,
 )
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.lane import LANES_ARE_SAFE, Lane
+from spark_logbus.client.producer.lane import LANES_ARE_SAFE, Lane, LanePlace
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
     BufferExhaustedError,
@@ -61,23 +61,27 @@ class Accumulator:
         self._sendable: dict[PartitionQueue, None] = {}
         self._closed = False
         self._reserved_bytes = 0  # with what lanes may still take
-        #: By topic; the owner of one puts values in without a call. Changed under the lock.
-        self.lanes: dict[str, Lane] = {}
+        #: The owner of one puts values in without a call. Changed under the lock.
+        self.lanes: dict[LanePlace, Lane] = {}
 
     # -- appending, from any thread -------------------------------------------------------
 
-    def append_value(self, queues: Sequence[PartitionQueue], value: bytes) -> RecordFuture | None:
-        """Append a record that is a value and nothing else, as most are, at half of the cost.
+    def append_value(
+        self, queues: Sequence[PartitionQueue], partition: int | None, value: bytes
+    ) -> RecordFuture | None:
+        """Append a record that is a value and nothing else, as most are, at half of the cost, to a
+        topic's ``partition`` or, with None, that whose turn it is.
 
-        None, and nothing is done, unless it fits into the record batch that is open for such
-        records and leaves room there: then ``append_record`` has more to do. Opens a lane for those
-        that follow, unless several threads send to this record batch.
+        None, and nothing is done, unless it fits into the record batch that is open there and
+        leaves room: then ``append_record`` has more to do. Opens a lane for those that follow,
+        unless several threads send to this record batch.
         """
         size = RECORD_OVERHEAD_BYTES + len(value)
-        if queues[queues[0].keyless.current].open is None:  # a look without the lock is worth it
+        # A look without the lock is worth it.
+        if queues[queues[0].keyless.current if partition is None else partition].open is None:
             return None
         with self.lock:
-            queue = queues[queues[0].keyless.current]
+            queue = queues[queues[0].keyless.current if partition is None else partition]
             batch = queue.open
             if batch is None or self._closed:
                 return None
@@ -91,8 +95,10 @@ class Accumulator:
             number = batch.builder.append_value(value, now_ns // 1000)  # type: ignore[union-attr]
             batch.reserved_bytes = reserved
             self._reserved_bytes = buffered
+            if partition is not None:
+                batch.keyed = True
             if not batch.shared:
-                self._open_lane(queue, batch, number + 1)
+                self._open_lane(queue, batch, number + 1, named=partition is not None)
             return RecordFuture(batch.acknowledgement, 2 * (number + 1), now_ns)
 
     def has_taken(self, lane: Lane, end: int) -> bool:
@@ -101,7 +107,9 @@ class Accumulator:
         with self.lock:
             return end <= lane.taken
 
-    def _open_lane(self, queue: PartitionQueue, batch: QueuedBatch, number: int) -> None:
+    def _open_lane(
+        self, queue: PartitionQueue, batch: QueuedBatch, number: int, *, named: bool
+    ) -> None:
         room = min(
             _LANE_BYTES,
             queue.batch_limit - batch.reserved_bytes - 1,  # a full one is sealed
@@ -109,10 +117,16 @@ class Accumulator:
         )
         if room < _LEAST_LANE_BYTES or not LANES_ARE_SAFE:
             return
+        if named and 2 * self._reserved_bytes > self._buffer_bytes:
+            return  # with many partitions lanes would take all of it, and who needs room close all
         batch.reserved_bytes += room
         self._reserved_bytes += room
-        lane = Lane(queue, batch.acknowledgement, owner=get_ident(), room=room, number=number)
-        batch.lane = self.lanes[queue.topic_partition.topic] = lane
+        target = queue.topic_partition
+        place = (target.topic, target.partition) if named else target.topic
+        lane = Lane(
+            queue, batch.acknowledgement, place, owner=get_ident(), room=room, number=number
+        )
+        batch.lane = self.lanes[place] = lane
 
     def _close_lanes(self) -> None:
         for lane in list(self.lanes.values()):
@@ -301,7 +315,7 @@ class Accumulator:
         assert batch.builder is not None
         batch.builder.extend_values(values, times_ns)
         batch.lane = None
-        del self.lanes[batch.topic_partition.topic]
+        del self.lanes[lane.place]
         room = lane.room
         batch.reserved_bytes -= room
         self._reserved_bytes -= room

@@ -19,7 +19,7 @@ it came too late. As a record is appended in one step, no signal comes between i
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from spark_logbus.client.producer.acknowledgements import Acknowledgement
@@ -28,19 +28,24 @@ if TYPE_CHECKING:
 #: Without a global lock steps of two threads need not be seen in their order.
 LANES_ARE_SAFE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
+#: What its owner finds a lane by: a topic, for records that name no partition, or both.
+LanePlace: TypeAlias = str | tuple[str, int]
+
 
 class Lane:
     """A lane into the record batch that is open in ``queue``. Used by its owner's thread, and
     under the accumulator's lock; see the module."""
 
     __slots__ = (
-        "acknowledgement", "is_open", "owner", "queue", "records", "room", "skipped", "taken"
+        "acknowledgement", "is_open", "owner", "place", "queue", "records", "room", "skipped",
+        "taken",
     )  # fmt: skip
 
     def __init__(
         self,
         queue: PartitionQueue,
         acknowledgement: Acknowledgement,
+        place: LanePlace,
         *,
         owner: int,
         room: int,
@@ -50,6 +55,7 @@ class Lane:
         record batch."""
         self.queue = queue
         self.acknowledgement = acknowledgement
+        self.place = place
         self.owner = owner
         #: Bytes that it may still take.
         self.room = room

@@ -154,11 +154,11 @@ class Producer:
             key is None
             and timestamp_us is None
             and headers is None
-            and partition is None
             and value.__class__ is bytes
             and topic.__class__ is str
+            and (partition is None or partition.__class__ is int)
         ):
-            lane = self._lane_of(topic)
+            lane = self._lane_of(topic if partition is None else (topic, partition))
             if lane is not None and lane.owner == get_ident():
                 room = lane.room - len(value) - RECORD_OVERHEAD_BYTES
                 if room >= 0:
@@ -169,10 +169,11 @@ class Producer:
                     end = len(records)
                     if lane.is_open or self._accumulator.has_taken(lane, end):
                         return RecordFuture(lane.acknowledgement, end, now_ns)
-            if self._partitioner is None:
-                known = self._known_topic(topic)
-                if known is not None and known.values is None:
-                    appended = self._append_value(known.queues, value)
+            known = self._known_topic(topic)
+            if known is not None and known.values is None:
+                queues = known.queues
+                if self._partitioner is None if partition is None else 0 <= partition < len(queues):
+                    appended = self._append_value(queues, partition, value)
                     if appended is not None:
                         return appended
         return self._send(topic, value, key, timestamp_us, headers, partition)

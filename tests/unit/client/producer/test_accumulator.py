@@ -194,16 +194,16 @@ def test_memory_is_counted_until_settled() -> None:
 def test_a_value_goes_where_a_record_would_or_is_left_to_it() -> None:
     bench = Bench(batch_limit=100)
     append = bench.accumulator.append_value
-    assert append(bench.queues, b"none is open") is None
+    assert append(bench.queues, None, b"none is open") is None
     bench.add(None)
     bench.clock.wall_us = 7
-    appended = append(bench.queues, b"second")
+    appended = append(bench.queues, None, b"second")
     assert appended is not None
     assert bench.accumulator.buffered_bytes == 10 + 20 + len(b"second")
-    assert append(bench.queues, b"x" * 44) is None  # it would be full, and ready
+    assert append(bench.queues, None, b"x" * 44) is None  # it would be full, and ready
     assert bench.accumulator.buffered_bytes == 36
     bench.accumulator.begin_flush()
-    assert append(bench.queues, b"sealed") is None
+    assert append(bench.queues, None, b"sealed") is None
     (batch,) = bench.take(0)
     assert not batch.keyed
     assert batch.record_count == 2
@@ -211,16 +211,28 @@ def test_a_value_goes_where_a_record_would_or_is_left_to_it() -> None:
     assert appended.result(0) == RecordMetadata("t", 0, 41, 7)
 
 
+def test_a_value_for_a_partition_that_is_named_stays_there() -> None:
+    bench = Bench(batch_limit=1_000)
+    append = bench.accumulator.append_value
+    bench.add(None)
+    assert append(bench.queues, 1, b"none is open there") is None
+    assert append(bench.queues, 0, b"named") is not None
+    bench.add(1)
+    assert append(bench.queues, 1, b"elsewhere") is not None
+    bench.accumulator.begin_flush()
+    assert [[batch.keyed for batch in bench.take(number)] for number in (0, 1)] == [[True], [True]]
+
+
 def test_a_value_needs_room_and_an_open_producer() -> None:
     bench = Bench(batch_limit=10_000)
     append = bench.accumulator.append_value
     bench.add(None)
-    assert append(bench.queues, b"x" * 971) is None  # of 1,000
-    assert append(bench.queues, b"x" * 970) is not None, "as much as there is"
+    assert append(bench.queues, None, b"x" * 971) is None  # of 1,000
+    assert append(bench.queues, None, b"x" * 970) is not None, "as much as there is"
     bench.settle(0, _sealed(bench))
     bench.add(None)
     bench.accumulator.close()
-    assert append(bench.queues, b"x") is None
+    assert append(bench.queues, None, b"x") is None
 
 
 def _sealed(bench: Bench) -> list[QueuedBatch]:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from spark_logbus.client import Cluster, Producer, ProducerConfig, RecordFuture
 from spark_logbus.clock import SystemClock
-from spark_logbus.errors import BufferExhaustedError, InvalidRequestError, ProducerClosedError
+from spark_logbus.errors import (
+    BufferExhaustedError,
+    InvalidRequestError,
+    ProducerClosedError,
+    UnknownTopicError,
+)
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api
 from spark_logbus.record.arrow import decode
@@ -66,6 +72,8 @@ def test_records_of_all_kinds_keep_their_order(fake: FakeCluster, cluster: Clust
         def send(number: int) -> RecordFuture:
             value = b"%d" % number
             match number % 10:
+                case 1 | 2 | 3:
+                    return producer.send("t", value, partition=0)
                 case 4:
                     return producer.send("t", value, key=b"k")
                 case 7:
@@ -103,8 +111,11 @@ def test_what_one_thread_sends_after_another_stands_behind_it(
     assert stored(fake, T0) == [b"%d" % number for number in range(60)]
 
 
+@pytest.mark.parametrize("partition", [None, 0])
 @pytest.mark.parametrize("at", [2, 3, 9])  # the first two take the lock
-def test_a_record_batch_that_is_sealed_in_the_middle_of_a_send(fake: FakeCluster, at: int) -> None:
+def test_a_record_batch_that_is_sealed_in_the_middle_of_a_send(
+    fake: FakeCluster, at: int, partition: int | None
+) -> None:
     """As the sending thread does when it has lingered; the record then goes into the next."""
     fake.create("t")
     clock = HookedClock()
@@ -114,7 +125,7 @@ def test_a_record_batch_that_is_sealed_in_the_middle_of_a_send(fake: FakeCluster
             for number in range(10):
                 if number == at:
                     clock.hook = producer.flush
-                futures.append(producer.send("t", b"%d" % number))
+                futures.append(producer.send("t", b"%d" % number, partition=partition))
         assert [future.result(0).offset for future in futures] == list(range(10))
     assert stored(fake, T0) == [b"%d" % number for number in range(10)]
     assert [header.record_count for header, _ in fake.partition(T0).batches] == [at, 10 - at]
@@ -203,9 +214,50 @@ def test_what_is_reserved_and_not_used_is_there_for_others(
     producer._abandon()
 
 
+def test_each_partition_that_is_named_has_a_lane(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, LONG, partitioner=lambda *_: 1) as producer:
+        for number in range(40):
+            producer.send("t", b"%d" % number, partition=number % 2)
+        assert set(producer._accumulator.lanes) == {("t", 0), ("t", 1)}
+        producer.send("t", b"40")  # where the partitioner says
+    assert stored(fake, T0) == [b"%d" % number for number in range(0, 40, 2)]
+    assert stored(fake, T1) == [b"%d" % number for number in range(1, 40, 2)] + [b"40"]
+
+
+@pytest.mark.parametrize("partition", [-1, 2, True, "0", [0]])
+def test_a_partition_that_is_none_is_refused_as_ever(
+    fake: FakeCluster, cluster: Cluster, partition: Any
+) -> None:
+    fake.create("t", partitions=2)
+    with Producer(cluster, LONG) as producer:
+        for number in (0, 0, 0, 1, 1, 1):
+            producer.send("t", b"v", partition=number)
+        with pytest.raises((UnknownTopicError, InvalidRequestError), match=r"partition"):
+            producer.send("t", b"v", partition=partition)
+    assert len(stored(fake, T0)) == len(stored(fake, T1)) == 3
+
+
+def test_lanes_of_many_partitions_leave_half_of_the_buffer(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create("t", partitions=50)
+    config = ProducerConfig(linger_ms=60_000, batch_bytes=20_000, buffer_bytes=200_000)
+    with Producer(cluster, config) as producer:
+        for number in range(100):
+            producer.send("t", b"v", partition=number // 2)
+        accumulator = producer._accumulator
+        assert len(accumulator.lanes) == 5
+        assert accumulator.buffered_bytes < 3_000
+        assert accumulator._reserved_bytes <= 120_000
+
+
 @pytest.mark.usefixtures("eager_switches")
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_threads_that_send_at_once(fake: FakeCluster, cluster: Cluster, threads: int) -> None:
+def test_threads_that_send_at_once(
+    fake: FakeCluster, cluster: Cluster, threads: int, named: bool
+) -> None:
     fake.create("t", partitions=2)
     futures: dict[bytes, RecordFuture] = {}
     with Producer(cluster, ProducerConfig(linger_ms=0, batch_bytes=8_000)) as producer:
@@ -213,7 +265,7 @@ def test_threads_that_send_at_once(fake: FakeCluster, cluster: Cluster, threads:
         def work(mine: int) -> None:
             for number in range(5_000):
                 value = b"%d:%d" % (mine, number)
-                futures[value] = producer.send("t", value)
+                futures[value] = producer.send("t", value, partition=number % 2 if named else None)
 
         running = [threading.Thread(target=work, args=(mine,)) for mine in range(threads)]
         for thread in running:
