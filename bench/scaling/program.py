@@ -110,9 +110,10 @@ def _table(title: str, cells: list[list[str]]) -> Table:
 
 def _conditions(args: argparse.Namespace) -> list[str]:
     """The machine, and who is measured."""
+    rounds = 1 if args.small else args.rounds
     return [
         *described("pyarrow", "confluent-kafka"),
-        f"{1 if args.small else args.rounds} rounds, {args.records:,} records of 200 bytes.",
+        f"{rounds} round{'s' * (rounds > 1)}, {args.records:,} records of 200 bytes.",
         "Clients, ZooKeeper and one broker of each share the machine, with their defaults; "
         f"{KAFKA} in KRaft mode. What is acknowledged is in the page cache.",
         "Producers: Producer.send and send_many, librdkafka's produce, from Python; record batches "
