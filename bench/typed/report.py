@@ -11,7 +11,7 @@ from bench.findings import finding_over
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
 from bench.result import LOGBUS, Metrics, Spread, figure, median, ratios, shown_ratios, spread
-from bench.typed.rows import GOALS, LOGBUS_AVRO, TYPED, of_letter
+from bench.typed.rows import FEW_OF_ALL, GOALS, LOGBUS_AVRO, READY_MADE, TYPED, of_letter
 
 _SECONDS, _BYTES = "seconds", "bytes"
 
@@ -50,16 +50,24 @@ def charts(path: Path, directory: Path) -> list[Path]:
 
 
 def charts_of(raw: Raw) -> list[Chart]:
-    """The encoding ``columns``, or what a measure has of logbus's, beside the others."""
-    found: dict[str, Spread] = {}
+    """The encoding ``columns``, or what a measure has of logbus's, beside Kafka's source and beside
+    what no log can be faster than."""
+    kafka: dict[str, Spread] = {}
+    ready_made: dict[str, Spread] = {}
     for line in _lines(raw):
         if line.own != LOGBUS_AVRO and not line.other.startswith(LOGBUS):
-            letter, what = of_letter(line.row)
-            found[f"{letter}: {what}; {line.other}"] = line.spread
-    if not found:
-        return []
-    title = finding_over(f"{LOGBUS} reads columns", "others", found)
-    return [Chart("typed-reads", RATIOS, [ratio_panel(title, found)], line_at=1.0)]
+            if line.other == READY_MADE:
+                ready_made[": ".join(of_letter(line.row))] = line.spread
+            else:
+                kafka[line.other] = line.spread
+    panels = [
+        ratio_panel(finding_over(f"{LOGBUS} reads {columns}", other, found), found)
+        for columns, other, found in (
+            (FEW_OF_ALL, "Kafka's source", kafka), ("columns", READY_MADE, ready_made),
+        )
+        if found
+    ]  # fmt: skip
+    return [Chart("typed-reads", RATIOS, panels, line_at=1.0)] if panels else []
 
 
 def _lines(raw: Raw) -> Iterator[Line]:

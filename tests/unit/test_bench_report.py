@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -278,9 +279,19 @@ def test_typed_reads_are_beside_what_spark_decodes_and_what_is_ready_made(tmp_pa
     assert found["bytes"].splitlines()[-1] == (
         "| `f` | bytes on disk of 1,000 flights | columns, ZSTD | 2,000 | 2.000 |"
     )
-    [panel] = charts_of_typed(read_raw(path))[0].panels
-    assert "0.50 times" in panel.title
-    assert "12 times" in panel.title
+    kafka, ready_made = charts_of_typed(read_raw(path))[0].panels
+    assert "reads 3 of 19 columns 12 times as fast as Kafka's source" in kafka.title
+    assert "0.50 times as fast as ready-made Arrow" in ready_made.title
+
+
+def test_a_long_title_fits_beside_its_labels(tmp_path: Path) -> None:
+    bars = [Bar("a label that leaves the bars no more than half of it", spread(1, 2))]
+    title = "A finding of many words is told in lines that end with the drawing " * 2
+    [path] = draw_all([Chart("bars", "ms", [Panel(title, bars)])], tmp_path)
+    lines = re.findall(r">([^<]* [^<]*)</", path.read_text())
+    told = [line for line in lines if line in title]
+    assert " ".join(told) == title.strip()
+    assert max(map(len, told)) < 70
 
 
 @pytest.mark.parametrize(("highest", "scale"), [(20.0, "100"), (20_000.0, "10,000")])
