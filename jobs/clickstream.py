@@ -22,7 +22,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -316,15 +315,17 @@ def start_query(config: ClickstreamConfig, name: str, results: DataFrame) -> Str
     return writer.trigger(processingTime=config.interval("trigger")).start()
 
 
-def await_sources(query: StreamingQuery) -> None:
-    """Until the query has made its sources, or ended; before that, start no other query.
+def await_sources(query: StreamingQuery, stopping: threading.Event) -> None:
+    """Until the query has made its sources or ended, or ``stopping`` is set; before that, start no
+    other query.
 
     Queries of one session share the environment variables of a Python source, a map that Spark
     fills without a lock when it makes one. Two that fill it at once can leave it damaged, and then
     all queries of the session fail with "Task not serializable: Illegal size of collection".
     """
     while query.isActive and query.status["message"].startswith(_INITIALIZING):
-        time.sleep(_STARTING_POLL_S)
+        if stopping.wait(_STARTING_POLL_S):
+            return
 
 
 # -- what a person sees -------------------------------------------------------------------
@@ -469,7 +470,7 @@ def run(spark: SparkSession, config: ClickstreamConfig, console: Console) -> Non
     try:
         for name, frame in frames.items():
             queries.append(start_query(config, name, frame))
-            await_sources(queries[-1])
+            await_sources(queries[-1], stopping)
         await_end(queries, stopping)
     finally:
         for query in queries:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -309,18 +310,19 @@ def test_a_query_is_awaited_until_it_has_its_source_or_has_ended(
     reader = spark.readStream.format("logbus").option("zookeeper", logbus.zookeeper)
     events = reader.load(logbus.topic()).select("value").writeStream.format("noop")
     before = len(running(os.getpid(), PLANNER))
+    going_on = threading.Event()
     queries: list[StreamingQuery] = []
     try:
         for number in (1, 2):
             checkpoint = str(tmp_path / str(number))
             queries.append(events.option("checkpointLocation", checkpoint).start())
-            clickstream.await_sources(queries[-1])
+            clickstream.await_sources(queries[-1], going_on)
             assert len(running(os.getpid(), PLANNER)) == before + number
     finally:
         for query in queries:
             query.stop()
     assert not queries[0].isActive
-    clickstream.await_sources(queries[0])
+    clickstream.await_sources(queries[0], going_on)
 
 
 @pytest.mark.spark

@@ -171,9 +171,12 @@ class Producer:
                         return RecordFuture(lane.acknowledgement, end, now_ns)
             known = self._known_topic(topic)
             if known is not None and known.values is None:
-                queues = known.queues
-                if self._partitioner is None if partition is None else 0 <= partition < len(queues):
-                    appended = self._append_value(queues, partition, value)
+                if partition is None:
+                    is_decided = self._partitioner is None
+                else:
+                    is_decided = 0 <= partition < len(known.queues)
+                if is_decided:
+                    appended = self._append_value(known.queues, partition, value)
                     if appended is not None:
                         return appended
         return self._send(topic, value, key, timestamp_us, headers, partition)

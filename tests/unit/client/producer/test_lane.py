@@ -226,7 +226,7 @@ def test_each_partition_that_is_named_has_a_lane(fake: FakeCluster, cluster: Clu
 
 
 @pytest.mark.parametrize("partition", [-1, 2, True, "0", [0]])
-def test_a_partition_that_is_none_is_refused_as_ever(
+def test_a_partition_that_does_not_exist_is_refused_as_ever(
     fake: FakeCluster, cluster: Cluster, partition: Any
 ) -> None:
     fake.create("t", partitions=2)
