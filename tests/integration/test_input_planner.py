@@ -24,7 +24,7 @@ from spark_logbus.datasource.task import read_partition
 from spark_logbus.errors import CorruptRecordBatchError, DataLossError
 from spark_logbus.model import OffsetRange
 from spark_logbus.spark.driver import DriverConnections
-from tests.helpers import wait_until
+from tests.helpers import process_is_stopped, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.spark import Logbus
 
@@ -161,6 +161,7 @@ def test_faults_are_left_to_the_tasks(
                 monkeypatch.setattr(input_planner, "_PATIENCE_S", 0.1)
                 os.kill(broker.pid, signal.SIGSTOP)
                 try:
+                    wait_until(lambda: process_is_stopped(broker.pid))  # or it still answers
                     planner.begin(ranges, topic_ids)
                     planning = pool.submit(planner.plan, ranges, topic_ids)
                     wait_until(was_left, message="the end of the patience")
