@@ -25,6 +25,7 @@ BENCHMARKS = {
     "avro": "Avro datums to columns and back, against a loop of fastavro's",
     "audit": "what counting costs a producer, and an audit",
     "record": "encode, verify and decode one record batch",
+    "runs": "a program with raw results, several times with fresh servers",
     "report": "tables and charts of raw results, written into the documents",
     "peers": "the Kafka paper's experiments, against Kafka, RabbitMQ and ActiveMQ",
 }

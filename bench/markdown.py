@@ -18,12 +18,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(headings)} |", "|---" * len(headings) + "|", *lines])
 
 
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def image(name: str, alt: str) -> str:
     """``alt`` says in words what the picture shows."""
     text = alt.replace("[", "(").replace("]", ")")
-    return textwrap.fill(
-        f"![{text}]({CHARTS}/{name}.svg)", WIDTH, break_long_words=False, break_on_hyphens=False
-    )
+    return paragraph(f"![{text}]({CHARTS}/{name}.svg)")
 
 
 def verbatim(lines: Iterable[str]) -> str:

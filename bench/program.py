@@ -11,6 +11,7 @@ from typing import TypeVar
 from bench.charts import Chart, draw_all, require_matplotlib
 from bench.harness import console
 from bench.peers import PeerUnavailableError
+from bench.raw import RawResults
 
 _Peer = TypeVar("_Peer")
 
@@ -24,8 +25,8 @@ def parser_of(
     flag: str = "--rows",
     charts: bool = False,
 ) -> argparse.ArgumentParser:
-    """With the flags that all have: ``--rows``, or what ``flag`` calls them, ``--rounds`` and
-    ``--csv``, and ``--charts`` for those that draw. A mapping of rows gives their titles."""
+    """With the flags that all have: ``--rows``, or what ``flag`` calls them, ``--rounds``, those of
+    raw results, and ``--charts`` for those that draw. A mapping of rows gives their titles."""
     parser = argparse.ArgumentParser(description=description)
     by_default = rows if by_default is None else by_default
     if isinstance(rows, Mapping):
@@ -36,14 +37,29 @@ def parser_of(
         text += f"; default: {', '.join(by_default)}"
     parser.add_argument(flag, default=",".join(by_default), help=text)
     parser.add_argument("--rounds", type=int, default=rounds, help="after one that does not count")
-    parser.add_argument(
-        "--csv", type=Path, help="a file for the result of each round; conditions go beside it"
-    )
+    add_raw_flags(parser)
     if charts:
         parser.add_argument(
             "--charts", type=Path, help="a directory for charts, which needs the package matplotlib"
         )
     return parser
+
+
+def add_raw_flags(parser: argparse.ArgumentParser) -> None:
+    """``--csv`` and ``--add``, which ``raw_results`` takes."""
+    parser.add_argument(
+        "--csv", type=Path, help="a file for the result of each round; conditions go beside it"
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep the runs that the file has of the same rows, and add this one to them",
+    )
+
+
+def raw_results(args: argparse.Namespace) -> RawResults:
+    """Where the arguments want them; raises SystemExit where they cannot be kept there."""
+    return RawResults(args.csv, add=args.add)
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:

@@ -3,6 +3,10 @@
 ``peers.csv`` has a line for each value; ``peers.txt`` says which rows were measured together, on
 which machine, with which versions and settings. ``scripts/bench report`` makes tables and charts of
 them.
+
+A row may have several runs, each with servers and processes of its own: what these have for their
+lifetime, and what the machine does in that hour, lies between runs and not between rounds of one.
+The n-th run of a row is of the n-th run in the conditions that names it.
 """
 
 from __future__ import annotations
@@ -11,18 +15,23 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from bench.harness import console
 from bench.result import Metrics, Result, Rounds
 
-COLUMNS: Final = ("row", "contender", "round", "metric", "value")
+COLUMNS: Final = ("row", "run", "contender", "round", "metric", "value")
 
 _ROWS: Final = "Rows: "
 _BETWEEN: Final = "; "
 
 Raw = Mapping[str, Rounds]
 """The rounds of each row."""
+
+_Item = TypeVar("_Item")
+
+_Read = dict[str, list[dict[str, list[Metrics]]]]
+"""For each row its runs, for each run its contenders' rounds."""
 
 
 class RawError(Exception):
@@ -33,20 +42,24 @@ class RawResults:
     """Raw results that are kept in a file as they come; without a path there is none.
 
     Rows that the file has of earlier runs stay, with the conditions of these runs, until they are
-    measured anew: a program can be run row by row.
+    measured anew: a program can be run row by row. With ``add`` rows that are measured anew get one
+    more run beside what they have.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """Raises SystemExit for a file that holds something else."""
+    def __init__(self, path: Path | None, *, add: bool = False) -> None:
+        """Raises SystemExit for a file that holds something else, and without one to add to."""
+        if add and path is None:
+            raise SystemExit("--add adds a run to a file of raw results; name it with --csv.")
         self._path = path
+        self._add = add
         self.rows: dict[str, Rounds] = {}
         """What was added, as ``read_raw`` would read it."""
         self._told: list[str] = []
-        self._before: Raw = {}
+        self._before: Mapping[str, Sequence[Rounds]] = {}
         self._runs_before: Sequence[Run] = ()
         if path is not None and path.exists():
             try:
-                self._before = read_raw(path)
+                self._before = _read(path)
             except RawError as error:
                 raise SystemExit(f"{error} Name another file, or remove it.") from error
             self._runs_before = runs_of(path)
@@ -71,11 +84,15 @@ class RawResults:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         runs = [
-            Run([row for row in run.rows if row not in self.rows], run.told)
+            Run([row for row in run.rows if self._add or row not in self.rows], run.told)
             for run in self._runs_before
         ]
         runs = [*(run for run in runs if run.rows), Run([*self.rows], self._told)]
-        _replace(self._path, _as_csv({**self._before, **self.rows}))
+        added = {
+            row: [*(self._before.get(row, ()) if self._add else ()), rounds]
+            for row, rounds in self.rows.items()
+        }
+        _replace(self._path, _as_csv({**self._before, **added}))
         _replace(conditions_path(self._path), "\n".join(map(str, runs)))
 
 
@@ -85,19 +102,25 @@ class Run(NamedTuple):
     rows: Sequence[str]
     told: Sequence[str]
 
+    @property
+    def named(self) -> str:
+        """A line with its rows."""
+        return f"{_ROWS}{_BETWEEN.join(self.rows)}"
+
     def __str__(self) -> str:
-        return "".join(f"{line}\n" for line in (f"{_ROWS}{_BETWEEN.join(self.rows)}", *self.told))
+        return "".join(f"{line}\n" for line in (self.named, *self.told))
 
 
-def _as_csv(raw: Raw) -> str:
+def _as_csv(raw: Mapping[str, Sequence[Rounds]]) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
-    for row, contenders in raw.items():
-        for contender, rounds in contenders.items():
-            for number, metrics in enumerate(rounds, 1):
-                for metric, value in metrics.items():
-                    lines.writerow((row, contender, number, metric, round(value, 6)))
+    for row, runs in raw.items():
+        for run, contenders in enumerate(runs, 1):
+            for contender, rounds in contenders.items():
+                for number, metrics in enumerate(rounds, 1):
+                    for metric, value in metrics.items():
+                        lines.writerow((row, run, contender, number, metric, round(value, 6)))
     return text.getvalue()
 
 
@@ -108,27 +131,55 @@ def _replace(path: Path, text: str) -> None:
 
 
 def read_raw(path: Path) -> Raw:
-    """All results of a file; raises RawError for one that is something else."""
-    raw: dict[str, dict[str, list[Metrics]]] = {}
+    """All results of a file, one after the other the rounds of a row's runs, of contenders that
+    each of them has; raises RawError for a file that holds something else."""
+    return {row: _pooled(runs) for row, runs in _read(path).items()}
+
+
+def read_runs(path: Path) -> list[Raw]:
+    """The results of a file run by run: the n-th has the n-th run of each row that has so many.
+    Raises RawError as ``read_raw`` does."""
+    found = _read(path)
+    most = max(map(len, found.values()), default=0)
+    return [
+        {row: runs[number] for row, runs in found.items() if number < len(runs)}
+        for number in range(most)
+    ]
+
+
+def _pooled(runs: Sequence[Rounds]) -> Rounds:
+    first, *others = runs
+    names = [name for name in first if all(name in other for other in others)]
+    return {name: [metrics for run in runs for metrics in run[name]] for name in names}
+
+
+def _read(path: Path) -> _Read:
+    raw: _Read = {}
     with path.open(newline="") as file:
         lines = csv.DictReader(file)
         if tuple(lines.fieldnames or ()) != COLUMNS:
             raise RawError(f"{path} has the columns {lines.fieldnames}, not {', '.join(COLUMNS)}.")
         for line in lines:
-            rounds = raw.setdefault(line["row"], {}).setdefault(line["contender"], [])
             try:
-                number, value = int(line["round"]), float(line["value"])
+                run, number = int(line["run"]), int(line["round"])
+                value = float(line["value"])
+                runs = raw.setdefault(line["row"], [])
+                contenders = _last(runs, run, {}, f"run {run} of {line['row']}")
+                rounds = contenders.setdefault(line["contender"], [])
+                metrics = _last(rounds, number, {}, f"round {number} of {line['contender']}")
             except (TypeError, ValueError) as error:
                 raise RawError(f"{path}, line {lines.line_num}: {error}.") from error
-            if number == len(rounds) + 1:
-                rounds.append({})
-            elif number != len(rounds):
-                raise RawError(
-                    f"{path}, line {lines.line_num}: round {number} of {line['contender']} comes "
-                    f"after {len(rounds)} rounds; rounds are in order, from 1."
-                )
-            rounds[-1][line["metric"]] = value
+            metrics[line["metric"]] = value
     return raw
+
+
+def _last(found: list[_Item], number: int, new: _Item, name: str) -> _Item:
+    """The last of ``found``, which a file numbers from 1 and has in order, or one more."""
+    if number == len(found) + 1:
+        found.append(new)
+    elif not found or number != len(found):
+        raise ValueError(f"{name} comes after {len(found)}; they are in order, from 1")
+    return found[-1]
 
 
 def conditions_path(path: Path) -> Path:

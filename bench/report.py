@@ -2,8 +2,9 @@
 
 A program's raw results lie in bench/results, as ``PROGRAM.csv`` with its conditions in
 ``PROGRAM.txt``. In a page, ``<!-- generated: bench PROGRAM NAME -->`` begins a table of them and
-``<!-- end -->`` ends it; ``bench PROGRAM run`` are the conditions. Parts without results stay as
-they are. Charts are SVGs in docs/charts, and are drawn anew each time.
+``<!-- end -->`` ends it; ``bench PROGRAM run`` tells whether runs agree that measured the same
+rows, and their conditions. Parts without results stay as they are. Charts are SVGs in docs/charts,
+and are drawn anew each time.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from bench.agreement import agreements, told
 from bench.charts import require_matplotlib
 from bench.harness import ROOT, console
 from bench.markdown import CHARTS, verbatim
-from bench.raw import RawError, conditions_of
+from bench.raw import Raw, RawError, Run, read_runs, runs_of
+from bench.result import Spread
 from scripts.generated import filled, parts_called
 
 RESULTS: Final = ROOT / "bench" / "results"
 DOCS: Final = ROOT / "docs"
 PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
+_ALL_ABOVE: Final = "Rows: all of the above"
 _RUN: Final = "run"
 
 
@@ -34,6 +38,9 @@ class Report(Protocol):
 
     def charts(self, path: Path, directory: Path) -> Sequence[Path]:
         """Draw the charts that ``tables`` refers to."""
+
+    def ratios_of(self, raw: Raw) -> Mapping[str, Spread]:
+        """What several runs are compared in, by name."""
 
 
 PROGRAMS: Final[Mapping[str, str]] = {
@@ -119,11 +126,30 @@ def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
 
 
 def _parts(program: str, path: Path) -> Mapping[str, str]:
-    """Tables by name, which may have the program's in front, and the conditions."""
-    tables = _report(program).tables(path)
-    told = conditions_of(path)
-    run = f"The run:\n\n{verbatim(told)}" if told else ""
+    """Tables by name, which may have the program's in front, and of the runs what they agree in and
+    their conditions."""
+    report = _report(program)
+    tables = report.tables(path)
+    agreement = told(agreements([report.ratios_of(raw) for raw in read_runs(path)]))
+    run = "\n\n".join(part for part in (agreement, _conditions(runs_of(path))) if part)
     return {**{name.removeprefix(f"{program}-"): tables[name] for name in tables}, _RUN: run}
+
+
+def _conditions(runs: Sequence[Run]) -> str:
+    """What several runs all told stands once."""
+    if not runs:
+        return ""
+    if len(runs) == 1:
+        return f"The run:\n\n{verbatim([runs[0].named, *runs[0].told])}"
+    common = [line for line in runs[0].told if all(line in run.told for run in runs)]
+    above: set[str] = set()
+    lines: list[str] = []
+    for run in runs:
+        again = above and above == set(run.rows)
+        own = [line for line in run.told if line not in common]
+        lines += [_ALL_ABOVE if again else run.named, *own, ""]
+        above |= set(run.rows)
+    return f"The runs:\n\n{verbatim([*lines, *common])}"
 
 
 def _report(program: str) -> Report:

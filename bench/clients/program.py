@@ -13,8 +13,7 @@ from bench.harness import cluster, console
 from bench.machine import described
 from bench.peers.kafka import kafka
 from bench.peers.kafka_tools import kafka_tools
-from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
-from bench.raw import RawResults
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of, raw_results
 from spark_logbus.client import Cluster
 
 
@@ -38,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     with ExitStack() as stack:
         peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
         tools = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.charts import RATIOS, Chart, draw_all, ratio_panel
@@ -38,13 +39,23 @@ def charts(path: Path, directory: Path) -> list[Path]:
 def charts_of(raw: Raw) -> list[Chart]:
     """Ratios of all rows, with a panel for each peer."""
     panels: dict[str, dict[str, Spread]] = {}
+    for name, peer, found in _ratios(raw):
+        panels.setdefault(peer, {})[name] = found
+    drawn = [
+        ratio_panel(finding_over(f"{LOGBUS} is", peer, ratios), ratios)
+        for peer, ratios in panels.items()
+    ]
+    return [Chart("clients", RATIOS, drawn, line_at=1.0)] if drawn else []
+
+
+def ratios_of(raw: Raw) -> dict[str, Spread]:
+    """Of logbus to each peer, by row."""
+    return {f"`{name}` beside {peer}": found for name, peer, found in _ratios(raw)}
+
+
+def _ratios(raw: Raw) -> Iterator[tuple[str, str, Spread]]:
+    """With the row and the peer."""
     for name, row in ROWS.items():
         for peer in row.targets:
             if peer in raw.get(name, {}):
-                found = spread(ratios(raw[name][peer], raw[name][LOGBUS], TIME))
-                panels.setdefault(peer, {})[name] = found
-    drawn = [
-        ratio_panel(finding_over(f"{LOGBUS} is", peer, found), found)
-        for peer, found in panels.items()
-    ]
-    return [Chart("clients", RATIOS, drawn, line_at=1.0)] if drawn else []
+                yield name, peer, spread(ratios(raw[name][peer], raw[name][LOGBUS], TIME))

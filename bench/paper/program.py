@@ -13,8 +13,7 @@ from bench.paper.measuring import READ, SENT, measured
 from bench.paper.report import charts_of
 from bench.paper.results import show
 from bench.paper.servers import SERVERS
-from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
-from bench.raw import RawResults
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of, raw_results
 from bench.result import Metrics, Result
 from bench.rounds import in_turn
 
@@ -47,7 +46,7 @@ def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
     names = chosen(args.peers, SERVERS, "server")
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     with ExitStack() as stack:
         raw.tell(
             *described("pyarrow", "confluent-kafka"),

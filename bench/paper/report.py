@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.charts import OTHERS, OWN, Bar, Chart, Panel, draw_all
-from bench.findings import finding
+from bench.findings import finding, plain
 from bench.markdown import image, table
 from bench.paper.contenders import KAFKA, ROWS, Contender
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
@@ -129,6 +129,19 @@ def charts_of(raw: Raw) -> list[Chart]:
             unit = f"{question.unit}: median of the rounds, lowest to highest"
             found.append(Chart(f"peers-{question.name}", unit, panels))
     return found
+
+
+def ratios_of(raw: Raw) -> dict[str, Spread]:
+    """Of both of logbus's ways to each peer, in rates."""
+    return {
+        f"`{row}`, {plain(own)} {question.does}, beside {plain(_shown(contender.name))}":
+            question.ratio(raw[row], own, contender.name)
+        for question in QUESTIONS
+        if question.best_is_largest
+        for row, contender, _ in _measured(raw, question)
+        for own in (LOGBUS, ARROW)
+        if not contender.is_own and own in raw[row]
+    }  # fmt: skip
 
 
 def _panel(raw: Raw, question: Question, row: str) -> Panel:

@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.charts import require_matplotlib
 from bench.harness import console
 from bench.machine import described
-from bench.program import chosen
+from bench.program import add_raw_flags, chosen, raw_results
 from bench.raw import RawError, RawResults
 from bench.scaling.measuring import Settings
 from bench.scaling.results import KAFKA, Curve, draw, read_curves
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory", type=Path, default=Path(tempfile.gettempdir()), help="of log-size's data"
     )
-    parser.add_argument("--csv", type=Path, help="a file for the result of each round")
+    add_raw_flags(parser)
     parser.add_argument(
         "--from",
         dest="kept",
@@ -57,7 +57,7 @@ def main() -> None:
             if curve.row in rows:
                 _show(curve, args.charts)
         return
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     raw.tell(*_conditions(args))
     for name in rows:
         _show(_measured(name, args, raw), args.charts)

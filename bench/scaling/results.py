@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from bench.charts import draw_lines
-from bench.raw import RawResults, read_raw
-from bench.result import Metrics, Rounds
+from bench.markdown import image
+from bench.raw import Raw, RawResults, read_raw
+from bench.result import LOGBUS, Metrics, Rounds, Spread, ratios, spread
 from bench.scaling.model import Line, fit
 
 KAFKA, ZOOKEEPER = "Kafka", "ZooKeeper"
-
-_WIDTH: Final = 100  # of lines in documents
 
 Sample = Metrics
 """What one round showed, by the metric's name, which begins with its unit."""
@@ -121,8 +118,11 @@ class Curve:
         return list(dict.fromkeys(metric for sample in samples for metric in sample))
 
     def values(self, size: float, system: str, metric: str) -> list[float]:
-        rounds = self.samples.get((size, system), [])
-        return [sample[metric] for sample in rounds if metric in sample]
+        return [sample[metric] for sample in self.with_metric(size, system, metric)]
+
+    def with_metric(self, size: float, system: str, metric: str) -> list[Sample]:
+        """The rounds that have the metric."""
+        return [sample for sample in self.samples.get((size, system), []) if metric in sample]
 
     def medians(self, metric: str) -> dict[str, list[tuple[float, float]]]:
         """For each system that has the metric its median at each size."""
@@ -173,7 +173,7 @@ class Curve:
         rows = [["", "", *map(self.question.sized, self.sizes)]]
         for metric in self.metrics:
             for system in self.systems:
-                found = [spread(self.values(size, system, metric)) for size in self.sizes]
+                found = [shown_spread(self.values(size, system, metric)) for size in self.sizes]
                 if any(found):
                     rows.append([metric, system, *found])
         return rows
@@ -194,7 +194,7 @@ class Curve:
         return rows
 
 
-def spread(values: Sequence[float]) -> str:
+def shown_spread(values: Sequence[float]) -> str:
     """The median, with the lowest and the highest if there are several."""
     if not values:
         return ""
@@ -210,9 +210,14 @@ def shown(value: float) -> str:
 
 
 def read_curves(path: Path) -> list[Curve]:
-    """Those of this program in a file of raw results, which may have others'; raises RawError."""
+    """Those of a file of raw results; raises RawError."""
+    return curves_of(read_raw(path))
+
+
+def curves_of(raw: Raw) -> list[Curve]:
+    """Those of this program in raw results, which may have others'."""
     curves: dict[str, Curve] = {}
-    for name, contenders in read_raw(path).items():
+    for name, contenders in raw.items():
         row, _, size = name.rpartition(" ")
         if row in QUESTIONS:
             curve = curves.setdefault(row, Curve(row))
@@ -227,24 +232,30 @@ def tables(path: Path) -> Mapping[str, str]:
     and its charts, and ``scaling-model-<row>`` with the lines through it."""
     made: dict[str, str] = {}
     for curve in read_curves(path):
-        images = [_image(name, curve.finding(metric)) for name, metric in curve.charts()]
+        images = [image(name, curve.finding(metric)) for name, metric in curve.charts()]
         made[f"scaling-{curve.row}"] = "\n\n".join([_markdown(curve.cells()), *images])
         if curve.lines():
             made[f"scaling-model-{curve.row}"] = _markdown(curve.model_cells())
     return made
 
 
+def ratios_of(raw: Raw) -> dict[str, Spread]:
+    """Of Kafka to logbus in what is drawn, at each size."""
+    found = {}
+    for curve in curves_of(raw):
+        for _, metric in curve.charts():
+            for size in curve.sizes:
+                theirs, own = (curve.with_metric(size, who, metric) for who in (KAFKA, LOGBUS))
+                if theirs and own:
+                    name = f"{metric} at {curve.question.sized(size)}"
+                    found[name] = spread(ratios(theirs, own, metric))
+    return found
+
+
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *body = [f"| {' | '.join(cells)} |" for cells in rows]
     rule = "|---|---|" + "---:|" * (len(rows[0]) - 2)
     return "\n".join([head, rule, *body])
-
-
-def _image(name: str, alt: str) -> str:
-    """Beside the pages are charts, in a directory of that name."""
-    return textwrap.fill(
-        f"![{alt}](charts/{name}.svg)", _WIDTH, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def charts(path: Path, directory: Path) -> list[Path]:

@@ -12,8 +12,7 @@ from bench.harness import cluster, console, spark_session
 from bench.machine import described
 from bench.peers.kafka import Kafka, kafka
 from bench.peers.tuning import TUNED_SINK, TUNED_SOURCE, shown
-from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
-from bench.raw import RawResults
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of, raw_results
 from bench.shapes import PARTITIONS
 from bench.spark.logs import KafkaLog, LogbusLog
 from bench.spark.report import charts_of
@@ -45,7 +44,7 @@ def main() -> None:
     rows = chosen(args.rows, ROWS)
     records = args.records // _SMALL if args.small else args.records
     lines: list[Line] = []
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     with ExitStack() as stack:
         peer = None if args.alone else at_hand(stack, "Kafka", lambda: kafka(flushed=False))
         running = stack.enter_context(cluster())

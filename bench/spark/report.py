@@ -41,6 +41,16 @@ def charts_of(raw: Raw) -> list[Chart]:
     return [chart for name in _ASKED for chart in _charts(raw, name)]
 
 
+def ratios_of(raw: Raw) -> dict[str, Spread]:
+    """Of each of logbus's ways to each of Kafka's, by what is read or written."""
+    return {
+        f"`{line.row}`, {line.what}, {plain(line.own)} beside {plain(line.beside)}": line.ratio
+        for asked in _ASKED.values()
+        for what in asked
+        for line in _lines(raw, what)
+    }
+
+
 def _charts(raw: Raw, name: str) -> list[Chart]:
     """One for each thing that is read or written, with a panel for each way of both logs."""
     found = []

@@ -10,8 +10,7 @@ from bench.harness import cluster, spark_session
 from bench.machine import described
 from bench.peers.kafka import kafka
 from bench.peers.tuning import TUNED_SOURCE, shown
-from bench.program import at_hand, chosen, draw_charts, parsed, parser_of
-from bench.raw import RawResults
+from bench.program import at_hand, chosen, draw_charts, parsed, parser_of, raw_results
 from bench.shapes import Shape
 from bench.stream.contenders import KafkaSource, LogbusSource
 from bench.stream.logbus_rows import ROWS as OF_LOGBUS
@@ -64,7 +63,7 @@ def _option(text: str) -> tuple[str, str]:
 def main() -> None:
     args = parsed(parser())
     rows = chosen(args.rows, ROWS)
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     with ExitStack() as stack:
         peer = at_hand(stack, "Kafka", lambda: kafka(flushed=args.flushed)) if args.kafka else None
         running = stack.enter_context(

@@ -13,8 +13,7 @@ from bench.machine import described
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
 from bench.peers.kafka import kafka
-from bench.program import at_hand, chosen, parser_of
-from bench.raw import RawResults
+from bench.program import at_hand, chosen, parser_of, raw_results
 from bench.typed.ceiling import ReadyMadeFlights, write_ready_made
 from bench.typed.comparing import Bench
 from bench.typed.flights import Flights
@@ -40,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     args = parser().parse_args()
     measures = chosen(args.measures, MEASURES, "measure")
-    raw = RawResults(args.csv)
+    raw = raw_results(args)
     with ExitStack() as stack:
         jars = _spark_avro() if {"d", "k"} & set(measures) else []
         has_from_avro = bool(jars)

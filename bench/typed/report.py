@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.charts import RATIOS, Chart, draw_all, ratio_panel
-from bench.findings import finding_over
+from bench.findings import finding_over, plain
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
 from bench.result import LOGBUS, Metrics, Spread, figure, median, ratios, shown_ratios, spread
@@ -47,6 +47,15 @@ def tables(path: Path) -> dict[str, str]:
 
 def charts(path: Path, directory: Path) -> list[Path]:
     return draw_all(charts_of(read_raw(path)), directory)
+
+
+def ratios_of(raw: Raw) -> dict[str, Spread]:
+    """Of each of logbus's ways to each other, by the measure."""
+    return {
+        f"`{letter}`, {what}, {plain(line.own)} beside {plain(line.other)}": line.spread
+        for line in _lines(raw)
+        for letter, what in [of_letter(line.row)]
+    }
 
 
 def charts_of(raw: Raw) -> list[Chart]:

@@ -137,7 +137,8 @@ def test_ratios_are_above_one_where_logbus_is_faster(tmp_path: Path) -> None:
     with (tmp_path / "raw.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert lines[1] == {
-        "row": "noop", "contender": "Kafka", "round": "2", "metric": "ms", "value": "2.0"
+        "row": "noop", "run": "1", "contender": "Kafka", "round": "2", "metric": "ms",
+        "value": "2.0",
     }  # fmt: skip
     assert len(lines) == 4
 

@@ -14,7 +14,7 @@ from bench.charts import Bar, Chart, Panel, draw_all
 from bench.clients.report import tables as tables_of_clients
 from bench.findings import finding, finding_over
 from bench.harness import ROOT
-from bench.raw import RawError, RawResults, conditions_of, read_raw
+from bench.raw import COLUMNS, RawError, RawResults, conditions_of, read_raw
 from bench.report import PARTS, UnknownPartError, pages, stale_pages
 from bench.result import Metrics, Result, Spread
 from bench.spark.report import charts_of, tables
@@ -23,6 +23,7 @@ from bench.stream.report import tables as tables_of_streams
 from bench.typed.report import charts_of as charts_of_typed
 from bench.typed.report import tables as tables_of_typed
 
+HEAD = ",".join(COLUMNS)
 SPARK: Mapping[str, Mapping[str, float]] = {  # seconds of two shapes
     "Kafka": {"read-200": 8.0, "read-zstd": 3.0},
     "Kafka, tuned": {"read-200": 4.0, "read-zstd": 1.0},
@@ -73,9 +74,11 @@ def test_raw_results_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("row,size\n", r"has the columns \['row', 'size'\], not row, contender, round"),
-        ("row,contender,round,metric,value\na,b,1,ms,fast\n", "line 2: .*'fast'"),
-        ("row,contender,round,metric,value\na,b,2,ms,1\n", "round 2 of b comes after 0 rounds"),
+        ("row,size\n", r"has the columns \['row', 'size'\], not row, run, contender, round"),
+        (f"{HEAD}\na,1,b,1,ms,fast\n", "line 2: .*'fast'"),
+        (f"{HEAD}\na,1,b,2,ms,1\n", "round 2 of b comes after 0; they are in order"),
+        (f"{HEAD}\na,1,b,0,ms,1\n", "round 0 of b comes after 0; they are in order"),
+        (f"{HEAD}\na,1,b,1,ms,1\na,3,b,1,ms,1\n", "line 3: run 3 of a comes after 1;"),
     ],
 )
 def test_what_is_no_raw_result_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench.raw import RawError, RawResults
 from bench.scaling.log_size import drop_pages, require_space
 from bench.scaling.model import fit
-from bench.scaling.results import Curve, charts, read_curves, spread, tables
+from bench.scaling.results import Curve, charts, read_curves, shown_spread, tables
 from bench.scaling.worker import Job, spread_over
 
 SAMPLES = (
@@ -83,7 +83,7 @@ def test_a_curve_shows_medians_and_their_spread(curve: Curve) -> None:
         "logbus": [(1, 0.5), (10, 0.59), (1_000, 10.49)],
         "Kafka": [(1_000, 20.98)],
     }
-    assert spread(curve.values(1, "logbus", "s until usable")) == "0.5 (0.1-0.7)"
+    assert shown_spread(curve.values(1, "logbus", "s until usable")) == "0.5 (0.1-0.7)"
     assert curve.cells()[1:] == [
         ["s until usable", "logbus", "0.5 (0.1-0.7)", "0.59", "10.5"],
         ["s until usable", "Kafka", "", "", "21"],
@@ -106,15 +106,15 @@ def test_results_are_kept_in_the_columns_of_all_benchmarks(kept: Path) -> None:
     with kept.open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert lines[2] == {
-        "row": "partitions 1", "contender": "logbus", "round": "3", "metric": "s until usable",
-        "value": "0.1",
+        "row": "partitions 1", "run": "1", "contender": "logbus", "round": "3",
+        "metric": "s until usable", "value": "0.1",
     }  # fmt: skip
     assert len(lines) == len(SAMPLES)
 
 
 def test_what_was_kept_is_read_as_it_was(curve: Curve, kept: Path) -> None:
     with kept.open("a") as file:
-        file.write("one-written,logbus,1,records/s,5\n")  # another program's
+        file.write("one-written,1,logbus,1,records/s,5\n")  # another program's
     assert [read.samples for read in read_curves(kept)] == [curve.samples]
 
 

@@ -1,0 +1,134 @@
+"""Several runs of a benchmark: how they are kept and pooled, and whether they agree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import runs
+from bench.agreement import agreements, told
+from bench.raw import RawResults, conditions_of, read_raw, read_runs
+from bench.report import stale_pages
+from bench.result import Rounds, Spread
+
+
+def run(path: Path, said: str, *, add: bool, **rows: Rounds) -> None:
+    raw = RawResults(path, add=add)
+    raw.tell("Two processors.", said)
+    for row, rounds in rows.items():
+        raw.add_rounds(row, rounds)
+
+
+def rounds(**seconds: Sequence[float]) -> Rounds:
+    return {name: [{"s": one} for one in took] for name, took in seconds.items()}
+
+
+def seconds(found: Mapping[str, Rounds], row: str) -> dict[str, list[float]]:
+    return {name: [one["s"] for one in took] for name, took in found[row].items()}
+
+
+def test_an_added_run_stands_beside_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    run(path, "First.", add=True, a=rounds(kafka=[4, 5], logbus=[1, 2]), b=rounds(logbus=[7]))
+    run(path, "Second.", add=True, a=rounds(kafka=[6], logbus=[3]), c=rounds(logbus=[8]))
+    assert seconds(read_raw(path), "a") == {"kafka": [4, 5, 6], "logbus": [1, 2, 3]}
+    first, second = read_runs(path)
+    assert (set(first), set(second)) == ({"a", "b", "c"}, {"a"})
+    assert seconds(second, "a") == {"kafka": [6], "logbus": [3]}
+    told_of_both = ["Rows: a; b", "Two processors.", "First.", "",
+                    "Rows: a; c", "Two processors.", "Second."]  # fmt: skip
+    assert conditions_of(path) == told_of_both
+
+
+def test_a_run_that_is_not_added_takes_the_place_of_all_before(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    run(path, "First.", add=False, a=rounds(logbus=[1]), b=rounds(logbus=[7]))
+    run(path, "Second.", add=True, a=rounds(logbus=[2]), b=rounds(logbus=[8]))
+    run(path, "Third.", add=False, a=rounds(logbus=[3]))
+    assert seconds(read_raw(path), "a") == {"logbus": [3]}
+    assert seconds(read_raw(path), "b") == {"logbus": [7, 8]}
+    assert [line for line in conditions_of(path) if line.startswith("Rows")] == [
+        "Rows: b", "Rows: b", "Rows: a"
+    ]  # fmt: skip
+
+
+def test_an_added_run_is_kept_round_by_round(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    run(path, "First.", add=False, a=rounds(logbus=[1]))
+    raw = RawResults(path, add=True)
+    raw.add_rounds("a", rounds(logbus=[2]))
+    raw.add_rounds("a", rounds(logbus=[2, 3]))
+    assert seconds(read_raw(path), "a") == {"logbus": [1, 2, 3]}
+
+
+def test_contenders_that_a_run_lacks_are_not_pooled(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    run(path, "First.", add=False, a=rounds(kafka=[4], logbus=[1]))
+    run(path, "Kafka was not at hand.", add=True, a=rounds(logbus=[2]))
+    assert seconds(read_raw(path), "a") == {"logbus": [1, 2]}
+
+
+def test_a_run_needs_a_file_to_be_added_to() -> None:
+    with pytest.raises(SystemExit, match="name it with --csv"):
+        RawResults(None, add=True)
+
+
+def test_ranges_that_do_not_touch_are_told() -> None:
+    first = {"send": Spread(1.0, 0.9, 1.1), "read": Spread(2.0, 1.8, 2.2), "once": Spread(3, 3, 3)}
+    second = {"send": Spread(1.3, 1.2, 1.4), "read": Spread(2.1, 2.1, 2.3), "new": Spread(1, 1, 1)}
+    found = agreements([first, second])
+    assert [(one.name, one.touches) for one in found] == [("send", False), ("read", True)]
+    assert found[0].apart == pytest.approx(0.3)
+    text = " ".join(told(found).split())
+    assert "2 ratios were measured in several runs. Their medians lie 18% apart" in text
+    assert "30% at most. Ranges touch in 1 of 2; they do not in:" in text
+    assert "| send | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
+    assert "| read |" not in text
+
+
+def test_single_rounds_have_no_ranges_that_could_touch() -> None:
+    found = agreements([{"start": Spread(2, 2, 2)}, {"start": Spread(3, 3, 3)}])
+    text = " ".join(told(found).split())
+    assert "50% at most." in text
+    assert "Ranges" not in text
+
+
+def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
+    chain = [Spread(1.2, 1, 2), Spread(2.5, 2, 3), Spread(2.8, 2.5, 4)]
+    [one] = agreements([{"send": each} for each in chain])
+    assert not one.touches  # the first and the third
+
+
+def test_without_a_second_run_nothing_is_told() -> None:
+    assert told(agreements([{"send": Spread(1, 1, 1)}])) == ""
+
+
+def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "clients.csv"
+    page = tmp_path / "page.md"
+    page.write_text("<!-- generated: bench clients run -->\n<!-- end -->\n")
+    for said, faster in (("Load 1.", 2.0), ("Load 2.", 3.0)):
+        took = [{"µs a record": 1.0}, {"µs a record": 1.1}]
+        theirs = [{"µs a record": faster}, {"µs a record": faster}]
+        run(path, said, add=True, send={"librdkafka": theirs, "logbus": took})
+    [text] = stale_pages([page], path.parent).values()
+    assert "Rows: send\nLoad 1.\n\nRows: all of the above\nLoad 2.\n\nTwo processors.\n```" in text
+    assert "| `send` beside librdkafka | 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["0", "clients", "--csv", "x"], "not 0 times"),
+        (["2", "clients", "--rows", "send"], "name it with --csv"),
+    ],
+)
+def test_runs_that_cannot_be_kept_are_refused(
+    given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scripts/bench runs", *given])
+    with pytest.raises(SystemExit, match=said):
+        runs.main()
