@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bench.markdown import paragraph, table
-from bench.result import Spread
+from bench.result import Compared, Ratios, Spread
 
 
 class Agreement(NamedTuple):
     """What the runs found for one ratio."""
 
-    name: str
+    of: Compared
     runs: Sequence[Spread]
 
     @property
@@ -33,13 +33,13 @@ class Agreement(NamedTuple):
         return max(medians) / min(medians) - 1
 
 
-def agreements(runs: Sequence[Mapping[str, Spread]]) -> list[Agreement]:
-    """Of the ratios that several runs have, in their order. Each run has ratios by name."""
-    found: dict[str, list[Spread]] = {}
+def agreements(runs: Sequence[Ratios]) -> list[Agreement]:
+    """Of the ratios that several runs have, in their order."""
+    found: dict[Compared, list[Spread]] = {}
     for run in runs:
-        for name, ratio in run.items():
-            found.setdefault(name, []).append(ratio)
-    return [Agreement(name, spreads) for name, spreads in found.items() if len(spreads) > 1]
+        for of, ratio in run.items():
+            found.setdefault(of, []).append(ratio)
+    return [Agreement(of, spreads) for of, spreads in found.items() if len(spreads) > 1]
 
 
 def told(found: Sequence[Agreement]) -> str:
@@ -61,7 +61,7 @@ def told(found: Sequence[Agreement]) -> str:
     most = max((len(one.runs) for one in parted), default=0)
     headings = ("ratio", *(_nth(number) for number in range(1, most + 1)))
     lines = [
-        (one.name, *map(str, one.runs), *[""] * (most - len(one.runs)))
+        (str(one.of), *map(str, one.runs), *[""] * (most - len(one.runs)))
         for one in sorted(parted, key=lambda one: -one.apart)
     ]
     return "\n\n".join(part for part in (paragraph(text), table(headings, lines)) if part)

@@ -3,8 +3,8 @@
 A program's raw results lie in bench/results, as ``PROGRAM.csv`` with its conditions in
 ``PROGRAM.txt``. In a page, ``<!-- generated: bench PROGRAM NAME -->`` begins a table of them and
 ``<!-- end -->`` ends it; ``bench PROGRAM run`` tells whether runs agree that measured the same
-rows, and their conditions. Parts without results stay as they are. Charts are SVGs in docs/charts,
-and are drawn anew each time.
+rows, and their conditions; ``bench all summary`` is a table of what all found. Parts without
+results stay as they are. Charts are SVGs in docs/charts, and are drawn anew each time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from bench.agreement import agreements, told
 from bench.charts import require_matplotlib
 from bench.harness import ROOT, console
 from bench.markdown import CHARTS, verbatim
-from bench.raw import Raw, RawError, Run, read_runs, runs_of
-from bench.result import Spread
+from bench.paper.report import sizes_of
+from bench.raw import Raw, RawError, Run, read_raw, read_runs, runs_of
+from bench.result import Ratios
+from bench.summary import SIZES, summary
 from scripts.generated import filled, parts_called
 
 RESULTS: Final = ROOT / "bench" / "results"
 DOCS: Final = ROOT / "docs"
+SUMMARY: Final = ("all", "summary")
 PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
 _ALL_ABOVE: Final = "Rows: all of the above"
 _RUN: Final = "run"
@@ -39,8 +42,8 @@ class Report(Protocol):
     def charts(self, path: Path, directory: Path) -> Sequence[Path]:
         """Draw the charts that ``tables`` refers to."""
 
-    def ratios_of(self, raw: Raw) -> Mapping[str, Spread]:
-        """What several runs are compared in, by name."""
+    def ratios_of(self, raw: Raw) -> Ratios:
+        """What several runs are compared in."""
 
 
 PROGRAMS: Final[Mapping[str, str]] = {
@@ -107,6 +110,8 @@ def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
 
     def content(part: str) -> str | None:
         _, program, name = part.split(" ")
+        if (program, name) == SUMMARY:
+            return summary(_ratios(results)) or None
         if program not in PROGRAMS:
             raise UnknownPartError(f"No results are called {program}; use {', '.join(PROGRAMS)}.")
         path = results / f"{program}.csv"
@@ -150,6 +155,13 @@ def _conditions(runs: Sequence[Run]) -> str:
         lines += [_ALL_ABOVE if again else run.named, *own, ""]
         above |= set(run.rows)
     return f"The runs:\n\n{verbatim([*lines, *common])}"
+
+
+def _ratios(results: Path) -> dict[str, Ratios]:
+    """Those of each program whose results are there."""
+    raw = {name: read_raw(path) for name in PROGRAMS if (path := results / f"{name}.csv").exists()}
+    found = {name: _report(name).ratios_of(of_program) for name, of_program in raw.items()}
+    return {**found, SIZES: sizes_of(raw.get("peers", {}))}
 
 
 def _report(program: str) -> Report:

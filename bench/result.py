@@ -33,6 +33,23 @@ class Spread(NamedTuple):
         return f"{figure(self.median)} ({figure(self.lowest)}-{figure(self.highest)})"
 
 
+class Compared(NamedTuple):
+    """What a ratio is of: above 1, ``own`` is ahead of ``beside``."""
+
+    row: str
+    what: str
+    own: str
+    beside: str
+
+    def __str__(self) -> str:
+        """As Markdown; names of contenders have commas, which would part them here."""
+        own, beside = (name.replace(", ", " ") for name in (self.own, self.beside))
+        return f"`{self.row}`, {self.what}, {own} beside {beside}"
+
+
+Ratios = Mapping[Compared, Spread]
+
+
 def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 

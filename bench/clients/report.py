@@ -11,7 +11,7 @@ from bench.clients.rows import ROWS, TIME, DiskRow
 from bench.findings import finding_over
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
-from bench.result import LOGBUS, Spread, ratios, spread
+from bench.result import LOGBUS, Compared, Spread, ratios, spread
 
 
 def tables(path: Path) -> dict[str, str]:
@@ -48,9 +48,11 @@ def charts_of(raw: Raw) -> list[Chart]:
     return [Chart("clients", RATIOS, drawn, line_at=1.0)] if drawn else []
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of logbus to each peer, by row."""
-    return {f"`{name}` beside {peer}": found for name, peer, found in _ratios(raw)}
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of all rows, beside each peer."""
+    return {
+        Compared(name, ROWS[name].title, LOGBUS, peer): found for name, peer, found in _ratios(raw)
+    }
 
 
 def _ratios(raw: Raw) -> Iterator[tuple[str, str, Spread]]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.charts import OTHERS, OWN, Bar, Chart, Panel, draw_all
-from bench.findings import finding, plain
+from bench.findings import finding
 from bench.markdown import image, table
 from bench.paper.contenders import KAFKA, ROWS, Contender
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
 from bench.paper.results import overhead, rate
 from bench.raw import Raw, read_raw
-from bench.result import LOGBUS, Metrics, Rounds, Spread, ratios, spread
+from bench.result import LOGBUS, Compared, Metrics, Rounds, Spread, ratios, spread
 
 ARROW: Final = f"{LOGBUS}, Arrow"
 
@@ -131,16 +131,24 @@ def charts_of(raw: Raw) -> list[Chart]:
     return found
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of both of logbus's ways to each peer, in rates."""
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of both of logbus's ways beside each peer, in rates."""
+    return _compared(raw, [question for question in QUESTIONS if question.best_is_largest])
+
+
+def sizes_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of both of logbus's ways beside each peer, in what records take: below 1, it is less."""
+    return _compared(raw, [question for question in QUESTIONS if not question.best_is_largest])
+
+
+def _compared(raw: Raw, questions: Sequence[Question]) -> dict[Compared, Spread]:
     return {
-        f"`{row}`, {plain(own)} {question.does}, beside {plain(_shown(contender.name))}":
+        Compared(row, question.name, own, contender.name):
             question.ratio(raw[row], own, contender.name)
-        for question in QUESTIONS
-        if question.best_is_largest
-        for row, contender, _ in _measured(raw, question)
+        for question in questions
+        for row, contender, value in _measured(raw, question)
         for own in (LOGBUS, ARROW)
-        if not contender.is_own and own in raw[row]
+        if value is not None and not contender.is_own and own in raw[row]
     }  # fmt: skip
 
 

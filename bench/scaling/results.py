@@ -10,10 +10,12 @@ from pathlib import Path
 from bench.charts import draw_lines
 from bench.markdown import image
 from bench.raw import Raw, RawResults, read_raw
-from bench.result import LOGBUS, Metrics, Rounds, Spread, ratios, spread
+from bench.result import LOGBUS, Compared, Metrics, Rounds, Spread, ratios, spread
 from bench.scaling.model import Line, fit
 
 KAFKA, ZOOKEEPER = "Kafka", "ZooKeeper"
+
+_RATE = "MB/s"
 
 Sample = Metrics
 """What one round showed, by the metric's name, which begins with its unit."""
@@ -239,16 +241,18 @@ def tables(path: Path) -> Mapping[str, str]:
     return made
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of Kafka to logbus in what is drawn, at each size."""
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """In what is drawn, at each size."""
     found = {}
     for curve in curves_of(raw):
         for _, metric in curve.charts():
             for size in curve.sizes:
                 theirs, own = (curve.with_metric(size, who, metric) for who in (KAFKA, LOGBUS))
                 if theirs and own:
-                    name = f"{metric} at {curve.question.sized(size)}"
-                    found[name] = spread(ratios(theirs, own, metric))
+                    of = Compared(f"{curve.row} {size:g}", metric, LOGBUS, KAFKA)
+                    more_is_better = metric.startswith(_RATE)
+                    pair = (own, theirs) if more_is_better else (theirs, own)
+                    found[of] = spread(ratios(*pair, metric))
     return found
 
 

@@ -11,7 +11,7 @@ from bench.charts import RATIOS, Chart, draw_all, ratio_panel
 from bench.findings import finding_over, plain
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
-from bench.result import Spread
+from bench.result import Compared, Spread
 from bench.spark.results import HEADINGS, Line, lines_of
 from bench.spark.rows import ALL_COLUMNS, FLUSHED, VALUE_ONLY, WRITTEN
 
@@ -41,10 +41,10 @@ def charts_of(raw: Raw) -> list[Chart]:
     return [chart for name in _ASKED for chart in _charts(raw, name)]
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of each of logbus's ways to each of Kafka's, by what is read or written."""
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of each of logbus's ways beside each of Kafka's."""
     return {
-        f"`{line.row}`, {line.what}, {plain(line.own)} beside {plain(line.beside)}": line.ratio
+        Compared(line.row, line.what, line.own, line.beside): line.ratio
         for asked in _ASKED.values()
         for what in asked
         for line in _lines(raw, what)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.charts import OWN, RATIOS, Bar, Chart, Panel, draw_all, ratio_panel
-from bench.findings import finding_over, plain, times
+from bench.findings import finding_over, times
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
-from bench.result import LOGBUS, Rounds, Spread, median, ratios, shown_ratios, spread
+from bench.result import LOGBUS, Compared, Rounds, Spread, median, ratios, shown_ratios, spread
 from bench.stream.contenders import KAFKA
 from bench.stream.measuring import FAST, P50, P99, SLOW
 from bench.stream.queries import WHOLE
@@ -102,11 +102,11 @@ def charts_of(raw: Raw) -> list[Chart]:
     return found
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of logbus to each contender, by the case."""
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of all cases, beside each of Kafka's ways."""
     cases = (*MICRO_BATCHES, *OF_SHAPES, *START, *BACKLOG)
     return {
-        f"{case.text}, beside {plain(other)}": spread(_ratios(rounds, other, case.metric))
+        Compared(case.row, case.text, LOGBUS, other): spread(_ratios(rounds, other, case.metric))
         for case, rounds in _measured(raw, cases)
         for other in (KAFKA, TUNED)
         if other in rounds

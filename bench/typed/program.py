@@ -57,7 +57,8 @@ def main() -> None:
         raw.tell(
             *described("pyspark", "pyarrow", "fastavro"),
             f"{args.rows:,} rows, of them {flights.distinct.num_rows:,} different ones; "
-            f"{flights.source}.",
+            f"{flights.source}; {args.rounds} rounds after one that does not count.",
+            *([] if peer is None else [f"Kafka {peer.version}."]),
         )
         bench = Bench(
             spark=spark,

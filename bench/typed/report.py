@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.charts import RATIOS, Chart, draw_all, ratio_panel
-from bench.findings import finding_over, plain
+from bench.findings import finding_over
 from bench.markdown import image, table
 from bench.raw import Raw, read_raw
-from bench.result import LOGBUS, Metrics, Spread, figure, median, ratios, shown_ratios, spread
+from bench.result import (
+    LOGBUS,
+    Compared,
+    Metrics,
+    Spread,
+    figure,
+    median,
+    ratios,
+    shown_ratios,
+    spread,
+)
 from bench.typed.rows import FEW_OF_ALL, GOALS, LOGBUS_AVRO, READY_MADE, TYPED, of_letter
 
 _SECONDS, _BYTES = "seconds", "bytes"
@@ -49,10 +59,10 @@ def charts(path: Path, directory: Path) -> list[Path]:
     return draw_all(charts_of(read_raw(path)), directory)
 
 
-def ratios_of(raw: Raw) -> dict[str, Spread]:
-    """Of each of logbus's ways to each other, by the measure."""
+def ratios_of(raw: Raw) -> dict[Compared, Spread]:
+    """Of each of logbus's ways beside each other."""
     return {
-        f"`{letter}`, {what}, {plain(line.own)} beside {plain(line.other)}": line.spread
+        Compared(letter, what, line.own, line.other): line.spread
         for line in _lines(raw)
         for letter, what in [of_letter(line.row)]
     }

@@ -12,7 +12,7 @@ from bench import runs
 from bench.agreement import agreements, told
 from bench.raw import RawResults, conditions_of, read_raw, read_runs
 from bench.report import stale_pages
-from bench.result import Rounds, Spread
+from bench.result import Compared, Ratios, Rounds, Spread
 
 
 def run(path: Path, said: str, *, add: bool, **rows: Rounds) -> None:
@@ -76,34 +76,38 @@ def test_a_run_needs_a_file_to_be_added_to() -> None:
         RawResults(None, add=True)
 
 
+def ratios(**found: tuple[float, float, float]) -> Ratios:
+    return {Compared(row, "", "logbus", "it"): Spread(*values) for row, values in found.items()}
+
+
 def test_ranges_that_do_not_touch_are_told() -> None:
-    first = {"send": Spread(1.0, 0.9, 1.1), "read": Spread(2.0, 1.8, 2.2), "once": Spread(3, 3, 3)}
-    second = {"send": Spread(1.3, 1.2, 1.4), "read": Spread(2.1, 2.1, 2.3), "new": Spread(1, 1, 1)}
+    first = ratios(send=(1.0, 0.9, 1.1), read=(2.0, 1.8, 2.2), once=(3, 3, 3))
+    second = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), new=(1, 1, 1))
     found = agreements([first, second])
-    assert [(one.name, one.touches) for one in found] == [("send", False), ("read", True)]
+    assert [(one.of.row, one.touches) for one in found] == [("send", False), ("read", True)]
     assert found[0].apart == pytest.approx(0.3)
     text = " ".join(told(found).split())
     assert "2 ratios were measured in several runs. Their medians lie 18% apart" in text
     assert "30% at most. Ranges touch in 1 of 2; they do not in:" in text
-    assert "| send | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
-    assert "| read |" not in text
+    assert "logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
+    assert "`read`" not in text
 
 
 def test_single_rounds_have_no_ranges_that_could_touch() -> None:
-    found = agreements([{"start": Spread(2, 2, 2)}, {"start": Spread(3, 3, 3)}])
+    found = agreements([ratios(start=(2, 2, 2)), ratios(start=(3, 3, 3))])
     text = " ".join(told(found).split())
     assert "50% at most." in text
     assert "Ranges" not in text
 
 
 def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
-    chain = [Spread(1.2, 1, 2), Spread(2.5, 2, 3), Spread(2.8, 2.5, 4)]
-    [one] = agreements([{"send": each} for each in chain])
+    chain = [(1.2, 1, 2), (2.5, 2, 3), (2.8, 2.5, 4)]
+    [one] = agreements([ratios(send=each) for each in chain])
     assert not one.touches  # the first and the third
 
 
 def test_without_a_second_run_nothing_is_told() -> None:
-    assert told(agreements([{"send": Spread(1, 1, 1)}])) == ""
+    assert told(agreements([ratios(send=(1, 1, 1))])) == ""
 
 
 def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
@@ -116,7 +120,9 @@ def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
         run(path, said, add=True, send={"librdkafka": theirs, "logbus": took})
     [text] = stale_pages([page], path.parent).values()
     assert "Rows: send\nLoad 1.\n\nRows: all of the above\nLoad 2.\n\nTwo processors.\n```" in text
-    assert "| `send` beside librdkafka | 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
+    assert (
+        "| `send`, send, logbus beside librdkafka | 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
+    )
 
 
 @pytest.mark.parametrize(
