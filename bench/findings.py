@@ -73,11 +73,14 @@ def finding_over(subject: str, other: str, ratios: Ratios, *, measure: str = "as
 
 
 def _range(ratios: Ratios, *, of: int) -> str:
-    """The lowest and the highest, each with its name; without if there is just one ``of`` all."""
+    """The lowest and the highest, each with its name; without if they are shown alike, or if there
+    is just one ``of`` all."""
     (first, lowest), *others = ratios.items()
     if not others:
         return f"{times(lowest.median)} times" + (f" ({first})" if of > 1 else "")
     last, highest = others[-1]
+    if times(lowest.median) == times(highest.median):
+        return f"{times(lowest.median)} times"
     return f"{times(lowest.median)} ({first}) to {times(highest.median)} times ({last})"
 
 

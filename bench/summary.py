@@ -151,7 +151,7 @@ def summary(known: Mapping[str, Ratios]) -> str:
 
 
 def _shown(medians: Sequence[float], *, less_is_better: bool) -> str:
-    ends = {}
+    ends: dict[str, None] = {}
     for ratio in (min(medians), max(medians)):
         behind = ratio > 1 if less_is_better else ratio < 1
         text = _figure(ratio)

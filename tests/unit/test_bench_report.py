@@ -200,6 +200,8 @@ def test_findings_over_cases_name_the_ends() -> None:
     assert finding_over("logbus is", "Kafka", same) == (
         "logbus is as fast as Kafka, as far as the rounds tell"
     )
+    alike = {"a": spread(1.21, 1.21), "b": spread(1.24, 1.24)}
+    assert finding_over("logbus is", "Kafka", alike) == "logbus is 1.2 times as fast as Kafka"
     more = {**same, "b": spread(1.2, 1.2), "c": spread(0.5, 0.5)}
     assert finding_over("logbus is", "Kafka", more) == (
         "logbus is 1.2 times (b) as fast as Kafka; 0.50 times (c) as fast as Kafka; as fast in 1 "
