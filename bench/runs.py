@@ -45,11 +45,14 @@ def main() -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Of one process; where this one is ended, it is asked to end, and stops its servers."""
+    """Of one process; where this one is ended, it ends first, and stops its servers."""
     with subprocess.Popen([sys.executable, "-m", "bench", *arguments]) as process:
         try:
             return process.wait()
-        except BaseException:
+        except KeyboardInterrupt:  # a terminal sends it to both
+            process.wait()
+            raise
+        except SystemExit:  # SIGTERM came to this one alone
             process.terminate()
             process.wait()
             raise

@@ -15,7 +15,15 @@ SOURCES = Path(__file__).resolve().parent / "java"
 _JVM_OPTIONS = ("-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 
 
+_SILENCE_CODE = 3  # of Client.java
+
+
+class SilentServerError(Exception):
+    """A server delivered no more, though it has more."""
+
+
 def run_java(program: JavaProgram, given: Mapping[str, object], *, deadline_s: float) -> Done:
+    """Raises SilentServerError, and SystemExit for all else that fails."""
     arguments = [f"{name}={value}" for name, value in given.items()]
     ended = subprocess.run(
         [*program.command(*_JVM_OPTIONS), *arguments],
@@ -23,6 +31,8 @@ def run_java(program: JavaProgram, given: Mapping[str, object], *, deadline_s: f
         text=True,
         timeout=deadline_s,
     )
+    if ended.returncode == _SILENCE_CODE:
+        raise SilentServerError(ended.stderr.strip())
     if ended.returncode != 0:
         raise SystemExit(f"{program.main} ended with code {ended.returncode}: {ended.stderr}")
     return done_of(ended.stdout)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
+from functools import partial
 
 from bench.harness import console
 from bench.machine import described
 from bench.paper.contenders import ROWS, Contender
+from bench.paper.java_clients import SilentServerError
 from bench.paper.measuring import READ, SENT, measured
 from bench.paper.report import charts_of
 from bench.paper.results import show
@@ -65,15 +67,21 @@ def main() -> None:
             for contender in contenders:
                 raw.tell(f"{name}, {contender.name}: {contender.client.described}")
 
-            def measure(contender: Contender, counts: bool) -> Metrics:
+            def measure(contender: Contender, counts: bool, row: str = name) -> Metrics:
                 records = args.records if counts else args.records // _OF_WARM_UP
                 began = time.monotonic()
-                metrics = measured(
+                measure_once = partial(
+                    measured,
                     contender,
                     servers[contender.server],
                     records=records,
                     value_bytes=args.value_bytes,
                 )
+                try:
+                    metrics = measure_once()
+                except SilentServerError as error:
+                    raw.tell(f"{row}, {contender.name}: {error} It was measured once more.")
+                    metrics = measure_once()
                 console.print(
                     f"  {contender.name}: {1e6 / metrics[SENT]:,.0f} records/s sent, "
                     f"{1e6 / metrics[READ]:,.0f} read, in {time.monotonic() - began:.0f} s"

@@ -17,6 +17,7 @@ abstract class Client implements AutoCloseable {
     private static final int VALUES = 1_000; // different ones, as in work.py
     private static final int SUMMED_BYTES = 8;
     private static final long SILENCE_MS = 30_000;
+    private static final int SILENCE_CODE = 3; // as java_clients.py knows it
 
     private byte[][] values;
     private int next;
@@ -64,12 +65,32 @@ abstract class Client implements AutoCloseable {
         }
     }
 
-    final IllegalStateException silence(long total) {
-        return new IllegalStateException(
+    final SilenceException silence(long total) {
+        return new SilenceException(
             "Expected " + total + " records, got no more after " + taken() + ".");
     }
 
-    static void run(String[] arguments, Factory factory) throws Exception {
+    /** The server delivers no more, though it has more. */
+    static final class SilenceException extends RuntimeException {
+        SilenceException(String message) {
+            super(message);
+        }
+    }
+
+    /** Ends the process in any case: a library's threads may outlive what failed. */
+    static void run(String[] arguments, Factory factory) {
+        try {
+            runWith(arguments, factory);
+        } catch (SilenceException silence) {
+            System.err.println(silence.getMessage());
+            Runtime.getRuntime().halt(SILENCE_CODE);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private static void runWith(String[] arguments, Factory factory) throws Exception {
         Map<String, String> settings = new HashMap<>();
         for (String argument : arguments) {
             int mark = argument.indexOf('=');
