@@ -111,7 +111,7 @@ def stale_pages(pages: Sequence[Path], results: Path) -> dict[Path, str]:
     def content(part: str) -> str | None:
         _, program, name = part.split(" ")
         if (program, name) == SUMMARY:
-            return summary(_ratios(results)) or None
+            return summary(ratios_of_all(results)) or None
         if program not in PROGRAMS:
             raise UnknownPartError(f"No results are called {program}; use {', '.join(PROGRAMS)}.")
         path = results / f"{program}.csv"
@@ -157,8 +157,8 @@ def _conditions(runs: Sequence[Run]) -> str:
     return f"The runs:\n\n{verbatim([*lines, *common])}"
 
 
-def _ratios(results: Path) -> dict[str, Ratios]:
-    """Those of each program whose results are there."""
+def ratios_of_all(results: Path) -> dict[str, Ratios]:
+    """Those of each program whose results are in a directory; raises RawError."""
     raw = {name: read_raw(path) for name in PROGRAMS if (path := results / f"{name}.csv").exists()}
     found = {name: _report(name).ratios_of(of_program) for name, of_program in raw.items()}
     return {**found, SIZES: sizes_of(raw.get("peers", {}))}

@@ -153,8 +153,9 @@ def summary(known: Mapping[str, Ratios]) -> str:
 def _shown(medians: Sequence[float], *, less_is_better: bool) -> str:
     ends: dict[str, None] = {}
     for ratio in (min(medians), max(medians)):
-        behind = ratio > 1 if less_is_better else ratio < 1
         text = _figure(ratio)
+        shown = float(text.replace(",", ""))
+        behind = shown > 1 if less_is_better else shown < 1
         ends[f"**{text}**" if behind else text] = None
     return " to ".join(ends)
 

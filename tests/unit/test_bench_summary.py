@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from bench.report import RESULTS, stale_pages
+from bench.harness import ROOT
+from bench.report import RESULTS, ratios_of_all, stale_pages
 from bench.result import Compared, Ratios, Spread
-from bench.summary import LINES, SIZES, summary
+from bench.spark.rows import ALL_COLUMNS, AT_LEAST_ONCE, EXACTLY_ONCE, FLUSHED, VALUE_ONLY, WRITTEN
+from bench.summary import LINES, SIZES, Rows, summary
+from bench.typed.rows import TYPED
 
 
 def ratios(*found: tuple[str, str, str, float]) -> Ratios:
@@ -39,7 +42,8 @@ def ratios(*found: tuple[str, str, str, float]) -> Ratios:
             "| Kafka's Java; librdkafka | 2.0; 2.0 | [2 experiments]",
         ),
         (
-            {SIZES: ratios(("batch-1", "disk", "Kafka", 4.3), ("defaults", "disk", "Kafka", 0.9))},
+            {SIZES: ratios(("batch-1", "disk", "Kafka", 4.3), ("defaults", "disk", "Kafka", 0.9),
+                           ("batch-50", "disk", "Kafka", 1.001))},
             "| Kafka's | 0.90 to **4.3** | [record batches]",
         ),
     ],
@@ -47,6 +51,46 @@ def ratios(*found: tuple[str, str, str, float]) -> Ratios:
 def test_rows_stand_from_the_lowest_to_the_highest(known: Mapping[str, Ratios], said: str) -> None:
     assert said in summary(known)
     assert len(summary(known).splitlines()) == 3
+
+
+OF_KAFKA = ("Kafka", "Kafka, tuned")
+READS = [
+    Rows("spark", "read-200", what, beside=other)
+    for what in (ALL_COLUMNS, VALUE_ONLY)
+    for other in OF_KAFKA
+]
+WRITES = [
+    *(Rows("spark", "write-200", WRITTEN, AT_LEAST_ONCE, other) for other in OF_KAFKA),
+    *(Rows("spark", "write-200", FLUSHED, own, OF_KAFKA[1])
+      for own in (AT_LEAST_ONCE, EXACTLY_ONCE)),
+]  # fmt: skip
+TYPED_READS = [
+    Rows("typed", "k", own=TYPED, beside=other)
+    for other in ("Kafka, from_json", "Kafka tuned, from_json",
+                  "Kafka, from_avro", "Kafka tuned, from_avro")
+]  # fmt: skip
+MICRO_BATCHES = [Rows("stream", "noop", "*`noop`"), Rows("stream", "foreach", "*`foreachBatch`")]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rows"),
+    [
+        ("Batch reads at {:.1f} times the speed of Spark's Kafka source**, and {:.1f} times its "
+         "speed when its consumer is tuned; {:.1f} and {:.1f} times where only", READS),
+        ("Batch writes at {:.1f} times the speed of Spark's Kafka sink**, and {:.1f} times its "
+         "speed when it is tuned; {:.1f} times where both flush to the disk, and {:.1f} times "
+         "exactly once", WRITES),
+        ("three of 19 fields come {:.0f} times as fast as through Spark's Kafka source and "
+         "`from_json`, {:.0f} times if its consumer is tuned, and {:.0f} and {:.0f} times as fast "
+         "as Avro through it", TYPED_READS),
+        ("at 5,000 records a second {:.2f} times as fast into a sink that discards, and {:.2f} "
+         "times with `foreachBatch`", MICRO_BATCHES),
+    ],
+)  # fmt: skip
+def test_the_readme_has_the_figures_of_the_results(sentence: str, rows: Sequence[Rows]) -> None:
+    known = ratios_of_all(RESULTS)
+    found = [median for each in rows for median in each.of(known).values()]
+    assert sentence.format(*found) in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_what_lacks_a_part_is_left_out() -> None:
