@@ -131,8 +131,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 def read_raw(path: Path) -> Raw:
-    """All results of a file, one after the other the rounds of a row's runs, of contenders that
-    each of them has; raises RawError for a file that holds something else."""
+    """All results of a file, one after the other the rounds of a row's runs, empty those that a
+    contender was not in. Raises RawError for a file that holds something else."""
     return {row: _pooled(runs) for row, runs in _read(path).items()}
 
 
@@ -148,9 +148,15 @@ def read_runs(path: Path) -> list[Raw]:
 
 
 def _pooled(runs: Sequence[Rounds]) -> Rounds:
-    first, *others = runs
-    names = [name for name in first if all(name in other for other in others)]
-    return {name: [metrics for run in runs for metrics in run[name]] for name in names}
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {
+        name: [metrics for run in runs for metrics in run.get(name, [{}] * _most_rounds(run))]
+        for name in names
+    }
+
+
+def _most_rounds(run: Rounds) -> int:
+    return max(map(len, run.values()))
 
 
 def _read(path: Path) -> _Read:
@@ -170,6 +176,10 @@ def _read(path: Path) -> _Read:
             except (TypeError, ValueError) as error:
                 raise RawError(f"{path}, line {lines.line_num}: {error}.") from error
             metrics[line["metric"]] = value
+    for contenders in (contenders for runs in raw.values() for contenders in runs):
+        most = _most_rounds(contenders)
+        for rounds in contenders.values():
+            rounds += [{} for _ in range(most - len(rounds))]
     return raw
 
 

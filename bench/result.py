@@ -19,7 +19,7 @@ Metrics = dict[str, float]
 """What one contender showed in one round, by the metric's name."""
 
 Rounds = Mapping[str, Sequence[Metrics]]
-"""For each contender its metrics of each round."""
+"""For each contender its metrics of each round, empty where it was not in it."""
 
 
 class Spread(NamedTuple):
@@ -67,10 +67,19 @@ def median(rounds: Sequence[Metrics], metric: str) -> float | None:
     return statistics.median(found) if found else None
 
 
+def has(rounds: Rounds, metric: str) -> bool:
+    """Whether any contender has the metric in any round."""
+    return any(metric in one for found in rounds.values() for one in found)
+
+
 def ratios(theirs: Sequence[Metrics], own: Sequence[Metrics], metric: str) -> list[float]:
-    """For each round what the one took divided by what the other took: above 1, ``own`` is
-    faster."""
-    return [one[metric] / other[metric] for one, other in zip(theirs, own, strict=True)]
+    """For each round that both were in what the one took divided by what the other took: above 1,
+    ``own`` is faster."""
+    return [
+        one[metric] / other[metric]
+        for one, other in zip(theirs, own, strict=True)
+        if metric in one and metric in other
+    ]
 
 
 @dataclass(frozen=True)

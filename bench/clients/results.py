@@ -43,7 +43,7 @@ def lines_of(row: str, title: str, rounds: Rounds, targets: Mapping[str, float])
 
 def sizes_of(rounds: Rounds) -> list[Cells]:
     """What ``SIZE_HEADINGS`` name, for each kind of record batch."""
-    theirs = rounds.get(LIBRDKAFKA, [{}])[0]
+    theirs = next(filter(None, rounds.get(LIBRDKAFKA, ())), {})
     lines: list[Cells] = []
     for metric, size in rounds[LOGBUS][0].items():
         peer = theirs.get(metric)
@@ -99,7 +99,7 @@ def line(result: Result) -> str:
 
 
 def _rate(rounds: Sequence[Metrics]) -> str:
-    return f"{1e6 / statistics.median(one[TIME] for one in rounds):,.0f}"
+    return f"{1e6 / statistics.median(one[TIME] for one in rounds if one):,.0f}"
 
 
 def _cpu(rounds: Sequence[Metrics]) -> str:

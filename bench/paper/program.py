@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import ExitStack
-from functools import partial
 
 from bench.harness import console
 from bench.machine import described
@@ -61,6 +60,7 @@ def main() -> None:
             if (server := at_hand(stack, name, SERVERS[name])) is not None
         }
         raw.tell(", ".join(f"{name} {server.version}" for name, server in servers.items()) + ".")
+        silent: set[str] = set()  # servers that hold records which nobody gets
         for name in rows:
             row = ROWS[name]
             contenders = [each for each in row.contenders if each.server in servers]
@@ -68,20 +68,21 @@ def main() -> None:
                 raw.tell(f"{name}, {contender.name}: {contender.client.described}")
 
             def measure(contender: Contender, counts: bool, row: str = name) -> Metrics:
+                if contender.server in silent:
+                    return {}
                 records = args.records if counts else args.records // _OF_WARM_UP
                 began = time.monotonic()
-                measure_once = partial(
-                    measured,
-                    contender,
-                    servers[contender.server],
-                    records=records,
-                    value_bytes=args.value_bytes,
-                )
                 try:
-                    metrics = measure_once()
+                    metrics = measured(
+                        contender,
+                        servers[contender.server],
+                        records=records,
+                        value_bytes=args.value_bytes,
+                    )
                 except SilentServerError as error:
-                    raw.tell(f"{row}, {contender.name}: {error} It was measured once more.")
-                    metrics = measure_once()
+                    raw.tell(f"{row}, {contender.name}: {error} Further rounds are without it.")
+                    silent.add(contender.server)
+                    return {}
                 console.print(
                     f"  {contender.name}: {1e6 / metrics[SENT]:,.0f} records/s sent, "
                     f"{1e6 / metrics[READ]:,.0f} read, in {time.monotonic() - began:.0f} s"
@@ -91,6 +92,7 @@ def main() -> None:
                 return metrics
 
             took = in_turn(contenders, measure, rounds=args.rounds)
+            took = {who: rounds for who, rounds in took.items() if any(rounds)}
             result = Result(name, row.title, SENT, took, (SENT, READ))
             raw.add(result)
             show(row, result)

@@ -12,8 +12,8 @@ from bench.charts import OTHERS, OWN, Bar, Chart, Panel, draw_all
 from bench.findings import finding
 from bench.markdown import image, table
 from bench.paper.contenders import KAFKA, ROWS, Contender
-from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
-from bench.paper.results import overhead, rate
+from bench.paper.measuring import ON_DISK, READ, SENT, VALUE_BYTES
+from bench.paper.results import overhead, rate, records_of
 from bench.raw import Raw, read_raw
 from bench.result import LOGBUS, Compared, Metrics, Rounds, Spread, ratios, spread
 
@@ -50,6 +50,7 @@ def _times_as_much(rounds: Rounds, own: str, other: str) -> Spread:
     return spread([
         (one[ON_DISK] - one[VALUE_BYTES]) / (peer[ON_DISK] - peer[VALUE_BYTES])
         for one, peer in pairs
+        if one and peer
     ])  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def _table(raw: Raw, question: Question) -> str:
         ]
         name = f"**{contender.name}**" if contender.is_own else _shown(contender.name)
         shown = "in memory" if value is None else str(value)
-        records = f"{rounds[contender.name][0][RECORDS]:,.0f}"
+        records = f"{records_of(rounds[contender.name]):,.0f}"
         lines.append((f"`{row}`", name, contender.acknowledged, records, shown, *of))
     return table(headings, lines)
 

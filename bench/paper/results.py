@@ -14,13 +14,18 @@ from bench.result import LOGBUS, Metrics, Result, Spread, spread
 
 def rate(rounds: Sequence[Metrics], time: str) -> Spread:
     """Records a second, from the microseconds that ``time`` is for one."""
-    return spread([1e6 / one[time] for one in rounds])
+    return spread([1e6 / one[time] for one in rounds if one])
 
 
 def overhead(rounds: Sequence[Metrics]) -> Spread | None:
     """Bytes on disk of a record beside its value; none where the disk does not have all."""
-    found = spread([one[ON_DISK] - one[VALUE_BYTES] for one in rounds])
+    found = spread([one[ON_DISK] - one[VALUE_BYTES] for one in rounds if one])
     return None if found.lowest <= 0 else found
+
+
+def records_of(rounds: Sequence[Metrics]) -> float:
+    """How many a round has."""
+    return next(one[RECORDS] for one in rounds if one)
 
 
 def show(row: Row, result: Result) -> None:
@@ -40,7 +45,7 @@ def show(row: Row, result: Result) -> None:
         table.add_row(
             contender.name,
             contender.acknowledged,
-            f"{rounds[0][RECORDS]:,.0f}",
+            f"{records_of(rounds):,.0f}",
             *_rates(result, contender.name, SENT),
             *_rates(result, contender.name, READ),
             "in memory" if beside is None else f"{beside.median:,.1f}",

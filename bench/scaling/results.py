@@ -120,11 +120,8 @@ class Curve:
         return list(dict.fromkeys(metric for sample in samples for metric in sample))
 
     def values(self, size: float, system: str, metric: str) -> list[float]:
-        return [sample[metric] for sample in self.with_metric(size, system, metric)]
-
-    def with_metric(self, size: float, system: str, metric: str) -> list[Sample]:
-        """The rounds that have the metric."""
-        return [sample for sample in self.samples.get((size, system), []) if metric in sample]
+        rounds = self.samples.get((size, system), [])
+        return [sample[metric] for sample in rounds if metric in sample]
 
     def medians(self, metric: str) -> dict[str, list[tuple[float, float]]]:
         """For each system that has the metric its median at each size."""
@@ -247,12 +244,11 @@ def ratios_of(raw: Raw) -> dict[Compared, Spread]:
     for curve in curves_of(raw):
         for _, metric in curve.charts():
             for size in curve.sizes:
-                theirs, own = (curve.with_metric(size, who, metric) for who in (KAFKA, LOGBUS))
-                if theirs and own:
+                theirs, own = (curve.samples.get((size, who), []) for who in (KAFKA, LOGBUS))
+                pair = (own, theirs) if metric.startswith(_RATE) else (theirs, own)
+                if theirs and own and (each := ratios(*pair, metric)):
                     of = Compared(f"{curve.row} {size:g}", metric, LOGBUS, KAFKA)
-                    more_is_better = metric.startswith(_RATE)
-                    pair = (own, theirs) if more_is_better else (theirs, own)
-                    found[of] = spread(ratios(*pair, metric))
+                    found[of] = spread(each)
     return found
 
 

@@ -93,7 +93,7 @@ def what_of(result: Result) -> str:
 
 def rate(rounds: Sequence[Metrics]) -> float:
     """Records a second, median of the rounds."""
-    return statistics.median(one[RECORDS] / one[SECONDS] for one in rounds)
+    return statistics.median(one[RECORDS] / one[SECONDS] for one in rounds if one)
 
 
 def told(result: Result) -> str:

@@ -16,6 +16,7 @@ from bench.result import (
     Metrics,
     Spread,
     figure,
+    has,
     median,
     ratios,
     shown_ratios,
@@ -91,7 +92,7 @@ def charts_of(raw: Raw) -> list[Chart]:
 
 def _lines(raw: Raw) -> Iterator[Line]:
     for row, rounds in raw.items():
-        if _SECONDS not in next(iter(rounds.values()))[0]:
+        if not has(rounds, _SECONDS):
             continue
         for own in (LOGBUS, TYPED, LOGBUS_AVRO):
             for other in rounds:
@@ -110,7 +111,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 def _counted(raw: Raw) -> Iterator[tuple[str, ...]]:
     for row, rounds in raw.items():
-        if _BYTES not in next(iter(rounds.values()))[0]:
+        if not has(rounds, _BYTES):
             continue
         letter, what = of_letter(row)
         first = median(next(iter(rounds.values())), _BYTES) or 1.0

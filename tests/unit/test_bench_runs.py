@@ -13,6 +13,7 @@ from bench.agreement import agreements, told
 from bench.raw import RawResults, conditions_of, read_raw, read_runs
 from bench.report import stale_pages
 from bench.result import Compared, Ratios, Rounds, Spread
+from bench.result import ratios as ratios_of_rounds
 
 
 def run(path: Path, said: str, *, add: bool, **rows: Rounds) -> None:
@@ -64,11 +65,14 @@ def test_an_added_run_is_kept_round_by_round(tmp_path: Path) -> None:
     assert seconds(read_raw(path), "a") == {"logbus": [1, 2, 3]}
 
 
-def test_contenders_that_a_run_lacks_are_not_pooled(tmp_path: Path) -> None:
+def test_rounds_that_a_contender_was_not_in_are_empty(tmp_path: Path) -> None:
     path = tmp_path / "raw.csv"
-    run(path, "First.", add=False, a=rounds(kafka=[4], logbus=[1]))
+    run(path, "First.", add=False, a=rounds(kafka=[4, 6], logbus=[1, 2]))
     run(path, "Kafka was not at hand.", add=True, a=rounds(logbus=[2]))
-    assert seconds(read_raw(path), "a") == {"logbus": [1, 2]}
+    run(path, "Kafka ended early.", add=True, a=rounds(kafka=[9], logbus=[3, 3]))
+    found = read_raw(path)["a"]
+    assert found["kafka"] == [{"s": 4}, {"s": 6}, {}, {"s": 9}, {}]
+    assert ratios_of_rounds(found["kafka"], found["logbus"], "s") == [4, 3, 3]
 
 
 def test_a_run_needs_a_file_to_be_added_to() -> None:
