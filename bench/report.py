@@ -141,20 +141,28 @@ def _parts(program: str, path: Path) -> Mapping[str, str]:
 
 
 def _conditions(runs: Sequence[Run]) -> str:
-    """What several runs all told stands once."""
+    """What several runs all told stands once, and what they told of single rows."""
     if not runs:
         return ""
     if len(runs) == 1:
         return f"The run:\n\n{verbatim([runs[0].named, *runs[0].told])}"
     common = [line for line in runs[0].told if all(line in run.told for run in runs)]
+    rows = {row for run in runs for row in run.rows}
+    of_rows: dict[str, None] = {}
     above: set[str] = set()
     lines: list[str] = []
     for run in runs:
         again = above and above == set(run.rows)
-        own = [line for line in run.told if line not in common]
+        own = []
+        for line in run.told:
+            row = line.partition(", ")[0]
+            if row in run.rows:
+                of_rows[line] = None
+            elif row not in rows and line not in common:
+                own.append(line)
         lines += [_ALL_ABOVE if again else run.named, *own, ""]
         above |= set(run.rows)
-    return f"The runs:\n\n{verbatim([*lines, *common])}"
+    return f"The runs:\n\n{verbatim([*lines, *common, *of_rows])}"
 
 
 def ratios_of_all(results: Path) -> dict[str, Ratios]:

@@ -114,6 +114,21 @@ def test_without_a_second_run_nothing_is_told() -> None:
     assert told(agreements([ratios(send=(1, 1, 1))])) == ""
 
 
+def test_a_page_tells_settings_of_a_row_once(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "clients.csv"
+    page = tmp_path / "page.md"
+    page.write_text("<!-- generated: bench clients run -->\n<!-- end -->\n")
+    took = {"logbus": [{"µs a record": 1.0}]}
+    run(path, "send, logbus: linger 5 ms", add=True, send=took)
+    run(path, "iterate, logbus: defaults", add=True, iterate=took)
+    run(path, "send, logbus: linger 5 ms", add=True, send=took)
+    [text] = stale_pages([page], path.parent).values()
+    assert (
+        "Rows: send\n\nRows: iterate\n\nRows: send\n\nTwo processors.\n"
+        "send, logbus: linger 5 ms\niterate, logbus: defaults\n```" in text
+    )
+
+
 def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
     path = tmp_path / "results" / "clients.csv"
     page = tmp_path / "page.md"
