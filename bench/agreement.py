@@ -51,7 +51,7 @@ def told(found: Sequence[Agreement]) -> str:
     text = (
         f"**Do runs agree?** {len(found)} ratios were measured in several runs. Their medians lie "
         f"{statistics.median(apart):.0%} apart in the middle, {_nine_tenths(apart):.0%} or less in "
-        f"nine of ten, {apart[-1]:.0%} at most."
+        f"nine of ten, {apart[-1]:.0%} at most ({max(found, key=lambda one: one.apart).of})."
     )
     ranged = [one for one in found if one.has_ranges]
     parted = [one for one in ranged if not one.touches]

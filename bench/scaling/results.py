@@ -194,11 +194,11 @@ class Curve:
 
 
 def shown_spread(values: Sequence[float]) -> str:
-    """The median, with the lowest and the highest if there are several."""
+    """The median, with the lowest and the highest if they differ."""
     if not values:
         return ""
-    median = shown(statistics.median(values))
-    return median if len(values) == 1 else f"{median} ({shown(min(values))}-{shown(max(values))})"
+    median, lowest, highest = (shown(of(values)) for of in (statistics.median, min, max))
+    return median if lowest == highest else f"{median} ({lowest}-{highest})"
 
 
 def shown(value: float) -> str:

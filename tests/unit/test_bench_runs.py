@@ -92,7 +92,9 @@ def test_ranges_that_do_not_touch_are_told() -> None:
     assert found[0].apart == pytest.approx(0.3)
     text = " ".join(told(found).split())
     assert "2 ratios were measured in several runs. Their medians lie 18% apart" in text
-    assert "30% at most. Ranges touch in 1 of 2; they do not in:" in text
+    assert (
+        "30% at most (`send`, , logbus beside it). Ranges touch in 1 of 2; they do not in:" in text
+    )
     assert "logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
     assert "`read`" not in text
 
@@ -100,7 +102,7 @@ def test_ranges_that_do_not_touch_are_told() -> None:
 def test_single_rounds_have_no_ranges_that_could_touch() -> None:
     found = agreements([ratios(start=(2, 2, 2)), ratios(start=(3, 3, 3))])
     text = " ".join(told(found).split())
-    assert "50% at most." in text
+    assert "50% at most (`start`, , logbus beside it)." in text
     assert "Ranges" not in text
 
 
