@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 from bench.markdown import table
 from bench.paper.report import ARROW
 from bench.result import LOGBUS, Compared, Ratios
-from bench.spark.rows import ALL_COLUMNS, AT_LEAST_ONCE, EXACTLY_ONCE, FLUSHED, VALUE_ONLY, WRITTEN
+from bench.spark.rows import (
+    ALL_COLUMNS,
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    FLUSHED,
+    KAFKA_TUNED,
+    VALUE_ONLY,
+    WRITTEN,
+)
 from bench.typed.rows import ALL, FEW_OF_ALL, FROM_AVRO, LOGBUS_AVRO, TYPED
 
 SIZES: Final = "sizes"
@@ -53,16 +61,15 @@ _CLIENTS: Final = "(#clients-beside-librdkafka-and-kafkas-java)"
 _TYPED: Final = "[flights](#topics-with-a-schema)"
 _SCALING: Final = "[scaling.md](scaling.md)"
 _SAME: Final = "the same"
-_TUNED: Final = "Kafka, tuned"
 _BOTH: Final = "Kafka's source; tuned"
 
 LINES: Final = (
     Line("Spark reads all columns", _BOTH, [
         Rows("spark", what=ALL_COLUMNS, beside="Kafka"),
-        Rows("spark", what=ALL_COLUMNS, beside=_TUNED)], _BATCHES),
+        Rows("spark", what=ALL_COLUMNS, beside=KAFKA_TUNED)], _BATCHES),
     Line("Spark reads the values", _SAME, [
         Rows("spark", what=VALUE_ONLY, beside="Kafka"),
-        Rows("spark", what=VALUE_ONLY, beside=_TUNED)], _SAME),
+        Rows("spark", what=VALUE_ONLY, beside=KAFKA_TUNED)], _SAME),
     Line("Spark reads 3 of 19 typed columns", "Kafka's source and `from_json`; tuned", [
         Rows("typed", "k", own=TYPED, beside="Kafka, from_json"),
         Rows("typed", "k", own=TYPED, beside="Kafka tuned, from_json")], _TYPED),
@@ -77,10 +84,10 @@ LINES: Final = (
         Rows("typed", "d", f"{_ANY}, {FEW_OF_ALL}", LOGBUS_AVRO, FROM_AVRO)], _SAME),
     Line("Spark writes to the page cache", "Kafka's sink; tuned", [
         Rows("spark", what=WRITTEN, own=AT_LEAST_ONCE, beside="Kafka"),
-        Rows("spark", what=WRITTEN, own=AT_LEAST_ONCE, beside=_TUNED)], _BATCHES),
+        Rows("spark", what=WRITTEN, own=AT_LEAST_ONCE, beside=KAFKA_TUNED)], _BATCHES),
     Line("Spark writes to the disk; exactly once", "Kafka's sink, tuned, at least once", [
-        Rows("spark", what=FLUSHED, own=AT_LEAST_ONCE, beside=_TUNED),
-        Rows("spark", what=FLUSHED, own=EXACTLY_ONCE, beside=_TUNED)], _SAME),
+        Rows("spark", what=FLUSHED, own=AT_LEAST_ONCE, beside=KAFKA_TUNED),
+        Rows("spark", what=FLUSHED, own=EXACTLY_ONCE, beside=KAFKA_TUNED)], _SAME),
     Line("micro-batches of 5,000 and 50,000 records/s; age of their records", "Kafka's source", [
         Rows("stream", what="*`noop`"), Rows("stream", what="*`foreachBatch`"),
         Rows("stream", what="age*")],
@@ -93,7 +100,7 @@ LINES: Final = (
          "[1,000 records](#how-long-does-a-stream-take-to-start)"),
     Line("one `availableNow` query", _BOTH, [
         Rows("stream", "available-now", beside="Kafka"),
-        Rows("stream", "available-now", beside=_TUNED)],
+        Rows("stream", "available-now", beside=KAFKA_TUNED)],
         "[4,000,000 records](#how-fast-is-a-backlog-read)"),
     Line("`send`; 50 records a record batch", "librdkafka", [
         Rows("clients", "send"), Rows("clients", "send-50")], f"[producers]{_CLIENTS}"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -12,9 +14,9 @@ from rich.console import Console
 from bench.charts import draw_all
 from bench.clients.logbus_client import tails
 from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
-from bench.paper import results
+from bench.paper import program, results
 from bench.paper.contenders import ROWS, Contender, Row, Task
-from bench.paper.java_clients import done_of
+from bench.paper.java_clients import SilentServerError, done_of
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES, require_same
 from bench.paper.report import charts_of, tables
 from bench.paper.servers import SERVERS, bytes_in
@@ -22,7 +24,7 @@ from bench.peers import PeerUnavailableError
 from bench.peers.activemq import ActiveMq
 from bench.peers.debian import unpacked
 from bench.program import chosen
-from bench.raw import RawResults
+from bench.raw import RawResults, conditions_path, read_raw
 from bench.result import LOGBUS, Metrics, Result
 
 PEER = ROWS["batch-1"].contenders[0]
@@ -135,6 +137,37 @@ def test_tables_of_peers_are_by_question_and_the_best_comes_first(tmp_path: Path
     ]
     assert "(charts/peers-producer.svg)" in found["producer"]
     assert "| 70.0 (70.0-70.0) | 1.00 (1.00-1.00) |" in found["disk"]
+
+
+@pytest.mark.parametrize(
+    ("silent_in", "counted"), [(0, None), (1, None), (2, 1)], ids=["warm-up", "first", "second"]
+)
+def test_a_server_that_stalls_is_left_out_of_further_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_in: int, counted: int | None
+) -> None:
+    path, asked = tmp_path / "peers.csv", 0
+
+    def measured(contender: Contender, *_: object, **__: object) -> Metrics:
+        nonlocal asked
+        if contender is PEER:
+            asked += 1
+            if asked > silent_in:
+                raise SilentServerError("Expected 9 records, got no more after 5.")
+        return metrics(sent=10.0)
+
+    at_hand = {name: lambda: nullcontext(Mock(version="1")) for name in (PEER.server, LOGBUS)}
+    monkeypatch.setattr(program, "SERVERS", at_hand)
+    monkeypatch.setattr(program, "ROWS", ROW)
+    monkeypatch.setattr(program, "measured", measured)
+    monkeypatch.setattr(sys, "argv", ["bench peers", "--rounds", "2", "--peers", ",".join(at_hand),
+                                      "--rows", "batch-1", "--csv", str(path)])  # fmt: skip
+    program.main()
+    assert asked == silent_in + 1
+    found = read_raw(path)["batch-1"]
+    assert found[OWN.name] == [metrics(sent=10.0)] * 2
+    assert sum(map(bool, found.get(PEER.name, ()))) == (counted or 0)
+    assert f"{PEER.name}: Expected 9 records" in conditions_path(path).read_text()
+    assert (f"| {PEER.name}, Java |" in tables(path)["producer"]) == bool(counted)
 
 
 def test_unknown_rows_are_refused_with_those_that_are_known() -> None:
