@@ -121,10 +121,11 @@ class TestConnectionLoss:
             proxy.forget_next()
             proxy.cut()
             wait_until(
-                lambda: SUSPENDED in states.seen and opened.state is CONNECTED,
+                lambda: CONNECTED in states.seen,  # told after the state has changed
                 deadline_s=7,
                 message="the session to connect again before it would expire",
             )
+            assert opened.state is CONNECTED
             assert len(proxy.forgotten) == 1
             assert opened.session_id == before
             assert states.seen == [SUSPENDED, CONNECTED]
