@@ -42,34 +42,37 @@ def agreements(runs: Sequence[Ratios]) -> list[Agreement]:
     return [Agreement(of, spreads) for of, spreads in found.items() if len(spreads) > 1]
 
 
-def told(found: Sequence[Agreement]) -> str:
-    """Markdown: how many agree, how far medians lie apart, and a table of those whose ranges do
-    not touch; empty without any."""
+def told_of_runs(words: str, runs: Sequence[Ratios]) -> str:
+    """A paragraph of Markdown that begins with ``words``: in how many ratios the runs of a table
+    agree; empty without several."""
+    found = agreements(runs)
+    return paragraph(f"{words} {_counted(found)}.") if found else ""
+
+
+def told_of_further(words: str, tables: Ratios, further: Ratios) -> str:
+    """Markdown that begins with ``words``: in how many ratios a further run agrees with the rounds
+    that tables are of, and a table of those where it does not; empty without ratios of both."""
+    found = agreements([tables, further])
     if not found:
         return ""
+    parted = [one for one in found if one.has_ranges and not one.touches]
+    text = paragraph(f"{words} {_counted(found)}{'; they do not in:' if parted else '.'}")
+    rows = sorted(parted, key=lambda one: -one.apart)
+    lines = [(str(one.of), *map(str, one.runs)) for one in rows]
+    return "\n\n".join(filter(None, (text, table(("ratio", "tables", "further run"), lines))))
+
+
+def _counted(found: Sequence[Agreement]) -> str:
     apart = sorted(one.apart for one in found)
+    most = max(found, key=lambda one: one.apart)
     text = (
-        f"**Do runs agree?** {len(found)} ratios were measured in several runs. Their medians lie "
-        f"{statistics.median(apart):.0%} apart in the middle, {_nine_tenths(apart):.0%} or less in "
-        f"nine of ten, {apart[-1]:.0%} at most ({max(found, key=lambda one: one.apart).of})."
+        f"medians of {len(found)} ratios lie {statistics.median(apart):.0%} apart in the middle, "
+        f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of})"
     )
     ranged = [one for one in found if one.has_ranges]
-    parted = [one for one in ranged if not one.touches]
     if ranged:
-        text += f" Ranges touch in {len(ranged) - len(parted)} of {len(ranged)}"
-        text += "; they do not in:" if parted else "."
-    most = max((len(one.runs) for one in parted), default=0)
-    headings = ("ratio", *(_nth(number) for number in range(1, most + 1)))
-    lines = [
-        (str(one.of), *map(str, one.runs), *[""] * (most - len(one.runs)))
-        for one in sorted(parted, key=lambda one: -one.apart)
-    ]
-    return "\n\n".join(part for part in (paragraph(text), table(headings, lines)) if part)
-
-
-def _nth(number: int) -> str:
-    few = {1: "first", 2: "second", 3: "third"}
-    return f"{few.get(number, f'{number}th')} run"
+        text += f"; ranges touch in {sum(one.touches for one in ranged)} of {len(ranged)}"
+    return text
 
 
 def _nine_tenths(ordered: Sequence[float]) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import runs
-from bench.agreement import agreements, told
+from bench import compare, runs
+from bench.agreement import agreements, told_of_further, told_of_runs
 from bench.raw import RawResults, conditions_of, read_raw, read_runs
 from bench.report import stale_pages
 from bench.result import Compared, Ratios, Rounds, Spread
@@ -84,26 +84,33 @@ def ratios(**found: tuple[float, float, float]) -> Ratios:
     return {Compared(row, "", "logbus", "it"): Spread(*values) for row, values in found.items()}
 
 
-def test_ranges_that_do_not_touch_are_told() -> None:
-    first = ratios(send=(1.0, 0.9, 1.1), read=(2.0, 1.8, 2.2), once=(3, 3, 3))
-    second = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), new=(1, 1, 1))
-    found = agreements([first, second])
+FIRST = ratios(send=(1.0, 0.9, 1.1), read=(2.0, 1.8, 2.2), once=(3, 3, 3))
+SECOND = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), new=(1, 1, 1))
+
+
+def test_runs_tell_how_many_of_their_ranges_touch() -> None:
+    found = agreements([FIRST, SECOND])
     assert [(one.of.row, one.touches) for one in found] == [("send", False), ("read", True)]
     assert found[0].apart == pytest.approx(0.3)
-    text = " ".join(told(found).split())
-    assert "2 ratios were measured in several runs. Their medians lie 18% apart" in text
-    assert (
-        "30% at most (`send`, , logbus beside it). Ranges touch in 1 of 2; they do not in:" in text
+    assert " ".join(told_of_runs("Of both,", [FIRST, SECOND]).split()) == (
+        "Of both, medians of 2 ratios lie 18% apart in the middle, 30% or less in nine of ten, "
+        "30% at most (`send`, , logbus beside it); ranges touch in 1 of 2."
     )
+
+
+def test_a_further_run_tells_where_it_does_not_touch_the_tables() -> None:
+    text = told_of_further("Beside it,", FIRST, SECOND)
+    assert text.startswith("Beside it, medians of 2 ratios")
+    assert "ranges touch in 1 of 2; they do not in:" in " ".join(text.split())
     assert "logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
     assert "`read`" not in text
+    assert told_of_further("Beside it,", FIRST, FIRST).endswith("ranges touch in 2 of 2.")
 
 
 def test_single_rounds_have_no_ranges_that_could_touch() -> None:
-    found = agreements([ratios(start=(2, 2, 2)), ratios(start=(3, 3, 3))])
-    text = " ".join(told(found).split())
-    assert "50% at most (`start`, , logbus beside it)." in text
-    assert "Ranges" not in text
+    single = [ratios(start=(2, 2, 2)), ratios(start=(3, 3, 3))]
+    for text in (told_of_runs("All", single), told_of_further("All", *single)):
+        assert " ".join(text.split()).endswith("50% at most (`start`, , logbus beside it).")
 
 
 def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
@@ -113,7 +120,8 @@ def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
 
 
 def test_without_a_second_run_nothing_is_told() -> None:
-    assert told(agreements([ratios(send=(1, 1, 1))])) == ""
+    assert told_of_runs("All", [FIRST]) == ""
+    assert told_of_further("All", FIRST, ratios(new=(1, 1, 1))) == ""
 
 
 def test_a_page_tells_settings_of_a_row_once(tmp_path: Path) -> None:
@@ -131,19 +139,82 @@ def test_a_page_tells_settings_of_a_row_once(tmp_path: Path) -> None:
     )
 
 
+def sends(path: Path, said: str, *, faster: float) -> None:
+    took = [{"µs a record": 1.0}, {"µs a record": 1.1}]
+    theirs = [{"µs a record": faster}, {"µs a record": faster}]
+    run(path, said, add=True, send={"librdkafka": theirs, "logbus": took})
+
+
 def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
     path = tmp_path / "results" / "clients.csv"
     page = tmp_path / "page.md"
     page.write_text("<!-- generated: bench clients run -->\n<!-- end -->\n")
-    for said, faster in (("Load 1.", 2.0), ("Load 2.", 3.0)):
-        took = [{"µs a record": 1.0}, {"µs a record": 1.1}]
-        theirs = [{"µs a record": faster}, {"µs a record": faster}]
-        run(path, said, add=True, send={"librdkafka": theirs, "logbus": took})
+    sends(path, "Load 1.", faster=2.0)
+    sends(path, "Load 2.", faster=3.0)
     [text] = stale_pages([page], path.parent).values()
     assert "Rows: send\nLoad 1.\n\nRows: all of the above\nLoad 2.\n\nTwo processors.\n```" in text
-    assert (
-        "| `send`, send, logbus beside librdkafka | 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
+    assert "ranges touch in 0 of 1." in " ".join(text.split())
+
+
+def test_a_page_has_a_further_run_beside_the_tables(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "clients.csv"
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- generated: bench clients rates -->\n<!-- end -->\n"
+        "<!-- generated: bench clients run -->\n<!-- end -->\n"
     )
+    sends(path, "Load 1.", faster=2.0)
+    sends(path.parent / "further" / "clients.csv", "Another machine.", faster=3.0)
+    [text] = stale_pages([page], path.parent).values()
+    assert "| 1.91 (1.82-2.00) | 1.0 |" in text  # the tables are of the first alone
+    assert "| 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
+    assert "The run:\n\n```\nRows: send\nTwo processors.\nLoad 1.\n```" in text
+    assert "The further run:\n\n```\nRows: send\nTwo processors.\nAnother machine.\n```" in text
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], results: Path, file: Path
+) -> str:
+    monkeypatch.setattr(
+        sys, "argv", ["scripts/bench compare", str(file), "--results", str(results)]
+    )
+    assert compare.main() == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_own_results_are_compared_with_those_of_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own" / "clients.csv"
+    sends(tmp_path / "clients.csv", "Theirs.", faster=2.0)
+    sends(own, "Own.", faster=1.9)
+    text = compared(monkeypatch, capsys, tmp_path, own)
+    assert f"Between the tables and {own}, medians of 1 ratios lie 5% apart in the middle" in text
+    assert text.endswith("ranges touch in 1 of 1.")
+    run(own, "A row that is not there.", add=False, send={"logbus": [{"µs a record": 1.0}]})
+    assert "have no ratio in common" in compared(monkeypatch, capsys, tmp_path, own)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("mine.csv", "", "no results are called mine; name it by its program, of peers, spark"),
+        ("clients.csv", None, "clients.csv'"),
+        ("clients.csv", "a,b\n", r"has the columns \['a', 'b'\]"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    name: str, text: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends(tmp_path / "results" / "clients.csv", "Theirs.", faster=2.0)
+    own = tmp_path / name
+    if text is not None:
+        own.write_text(text)
+    monkeypatch.setattr(
+        sys, "argv", ["scripts/bench compare", str(own), "--results", str(tmp_path / "results")]
+    )
+    with pytest.raises(SystemExit, match=said):
+        compare.main()
 
 
 @pytest.mark.parametrize(
