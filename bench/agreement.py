@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bench.markdown import paragraph, table
 from bench.result import Compared, Ratios, Spread
+
+NEAR: Final = 0.1
+"""How far medians may lie apart, as a share, to be told as near where ranges do not touch."""
 
 
 class Agreement(NamedTuple):
@@ -51,14 +54,13 @@ def told_of_runs(words: str, runs: Sequence[Ratios]) -> str:
 
 def told_of_further(words: str, tables: Ratios, further: Ratios) -> str:
     """Markdown that begins with ``words``: in how many ratios a further run agrees with the rounds
-    that tables are of, and a table of those where it does not; empty without ratios of both."""
+    that tables are of, and a table of those where it is not near; empty without ratios of both."""
     found = agreements([tables, further])
     if not found:
         return ""
-    parted = [one for one in found if one.has_ranges and not one.touches]
-    text = paragraph(f"{words} {_counted(found)}{'; they do not in:' if parted else '.'}")
-    rows = sorted(parted, key=lambda one: -one.apart)
-    lines = [(str(one.of), *map(str, one.runs)) for one in rows]
+    far = sorted(_far(found), key=lambda one: -one.apart)
+    text = paragraph(f"{words} {_counted(found)}{':' if far else '.'}")
+    lines = [(str(one.of), *map(str, one.runs)) for one in far]
     return "\n\n".join(filter(None, (text, table(("ratio", "tables", "further run"), lines))))
 
 
@@ -70,9 +72,20 @@ def _counted(found: Sequence[Agreement]) -> str:
         f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of})"
     )
     ranged = [one for one in found if one.has_ranges]
-    if ranged:
-        text += f"; ranges touch in {sum(one.touches for one in ranged)} of {len(ranged)}"
-    return text
+    if not ranged:
+        return text
+    parted = [one for one in ranged if not one.touches]
+    text += f"; ranges touch in {len(ranged) - len(parted)} of {len(ranged)}"
+    if not parted:
+        return text
+    return (
+        f"{text}; where they do not, medians lie up to {NEAR:.0%} apart in "
+        f"{len(parted) - len(_far(parted))} and farther in {len(_far(parted))}"
+    )
+
+
+def _far(found: Sequence[Agreement]) -> list[Agreement]:
+    return [one for one in found if one.has_ranges and not one.touches and one.apart > NEAR]
 
 
 def _nine_tenths(ordered: Sequence[float]) -> float:

@@ -84,27 +84,29 @@ def ratios(**found: tuple[float, float, float]) -> Ratios:
     return {Compared(row, "", "logbus", "it"): Spread(*values) for row, values in found.items()}
 
 
-FIRST = ratios(send=(1.0, 0.9, 1.1), read=(2.0, 1.8, 2.2), once=(3, 3, 3))
-SECOND = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), new=(1, 1, 1))
+FIRST = ratios(send=(1, 0.9, 1.1), read=(2, 1.8, 2.2), each=(1, 0.9, 1.0), once=(3, 3, 3))
+SECOND = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), each=(1.08, 1.03, 1.2), new=(1, 1, 1))
 
 
 def test_runs_tell_how_many_of_their_ranges_touch() -> None:
     found = agreements([FIRST, SECOND])
-    assert [(one.of.row, one.touches) for one in found] == [("send", False), ("read", True)]
+    assert [one.of.row for one in found] == ["send", "read", "each"]
+    assert [one.touches for one in found] == [False, True, False]
     assert found[0].apart == pytest.approx(0.3)
     assert " ".join(told_of_runs("Of both,", [FIRST, SECOND]).split()) == (
-        "Of both, medians of 2 ratios lie 18% apart in the middle, 30% or less in nine of ten, "
-        "30% at most (`send`, , logbus beside it); ranges touch in 1 of 2."
+        "Of both, medians of 3 ratios lie 8% apart in the middle, 30% or less in nine of ten, "
+        "30% at most (`send`, , logbus beside it); ranges touch in 1 of 3; where they do not, "
+        "medians lie up to 10% apart in 1 and farther in 1."
     )
 
 
-def test_a_further_run_tells_where_it_does_not_touch_the_tables() -> None:
+def test_a_further_run_tells_where_it_is_not_near_the_tables() -> None:
     text = told_of_further("Beside it,", FIRST, SECOND)
-    assert text.startswith("Beside it, medians of 2 ratios")
-    assert "ranges touch in 1 of 2; they do not in:" in " ".join(text.split())
+    assert text.startswith("Beside it, medians of 3 ratios")
+    assert "medians lie up to 10% apart in 1 and farther in 1:" in " ".join(text.split())
     assert "logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
-    assert "`read`" not in text
-    assert told_of_further("Beside it,", FIRST, FIRST).endswith("ranges touch in 2 of 2.")
+    assert len(text.partition("\n\n")[2].splitlines()) == 3  # with its head
+    assert told_of_further("Beside it,", FIRST, FIRST).endswith("ranges touch in 3 of 3.")
 
 
 def test_single_rounds_have_no_ranges_that_could_touch() -> None:
@@ -153,7 +155,9 @@ def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
     sends(path, "Load 2.", faster=3.0)
     [text] = stale_pages([page], path.parent).values()
     assert "Rows: send\nLoad 1.\n\nRows: all of the above\nLoad 2.\n\nTwo processors.\n```" in text
-    assert "ranges touch in 0 of 1." in " ".join(text.split())
+    assert "where they do not, medians lie up to 10% apart in 0 and farther in 1." in " ".join(
+        text.split()
+    )
 
 
 def test_a_page_has_a_further_run_beside_the_tables(tmp_path: Path) -> None:
