@@ -1,9 +1,10 @@
-"""Whether runs agree: the ratios of each, as far as their rounds lie apart. Pure."""
+"""Whether results agree that were measured more than once: their ratios, as far as the rounds of
+each lie apart. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from bench.markdown import paragraph, table
@@ -14,54 +15,59 @@ NEAR: Final = 0.1
 
 
 class Agreement(NamedTuple):
-    """What the runs found for one ratio."""
+    """What was found for one ratio, by who found it."""
 
     of: Compared
-    runs: Sequence[Spread]
+    found: Mapping[str, Spread]
 
     @property
     def has_ranges(self) -> bool:
-        """Whether each run has rounds that lie apart; of a single round nothing can be said."""
-        return all(one.lowest < one.highest for one in self.runs)
+        """Whether each has rounds that lie apart; of a single round nothing can be said."""
+        return all(one.lowest < one.highest for one in self.found.values())
 
     @property
     def touches(self) -> bool:
-        """Whether the ranges of all runs have a ratio in common."""
-        return max(one.lowest for one in self.runs) <= min(one.highest for one in self.runs)
+        """Whether all ranges have a ratio in common."""
+        found = self.found.values()
+        return max(one.lowest for one in found) <= min(one.highest for one in found)
 
     @property
     def apart(self) -> float:
         """How much larger the largest of the medians is than the smallest, as a share of it."""
-        medians = [one.median for one in self.runs]
+        medians = [one.median for one in self.found.values()]
         return max(medians) / min(medians) - 1
 
 
-def agreements(runs: Sequence[Ratios]) -> list[Agreement]:
-    """Of the ratios that several runs have, in their order."""
-    found: dict[Compared, list[Spread]] = {}
-    for run in runs:
-        for of, ratio in run.items():
-            found.setdefault(of, []).append(ratio)
+def agreements(by_name: Mapping[str, Ratios]) -> list[Agreement]:
+    """Of the ratios that more than one found, in their order."""
+    found: dict[Compared, dict[str, Spread]] = {}
+    for name, ratios in by_name.items():
+        for of, ratio in ratios.items():
+            found.setdefault(of, {})[name] = ratio
     return [Agreement(of, spreads) for of, spreads in found.items() if len(spreads) > 1]
 
 
-def told_of_runs(words: str, runs: Sequence[Ratios]) -> str:
-    """A paragraph of Markdown that begins with ``words``: in how many ratios the runs of a table
-    agree; empty without several."""
-    found = agreements(runs)
+def told_within(words: str, groups: Iterable[Sequence[Ratios]]) -> str:
+    """A paragraph of Markdown that begins with ``words``: in how many ratios the runs of a group
+    agree, for all groups together; empty where none has several."""
+    found = [
+        agreement
+        for runs in groups
+        for agreement in agreements({str(number): run for number, run in enumerate(runs)})
+    ]
     return paragraph(f"{words} {_counted(found)}.") if found else ""
 
 
-def told_of_further(words: str, tables: Ratios, further: Ratios) -> str:
-    """Markdown that begins with ``words``: in how many ratios a further run agrees with the rounds
-    that tables are of, and a table of those where it is not near; empty without ratios of both."""
-    found = agreements([tables, further])
+def told_between(words: str, by_name: Mapping[str, Ratios]) -> str:
+    """Markdown that begins with ``words``: in how many ratios all agree, and a table of those where
+    they are not near each other; empty without ratios that more than one found."""
+    found = agreements(by_name)
     if not found:
         return ""
     far = sorted(_far(found), key=lambda one: -one.apart)
     text = paragraph(f"{words} {_counted(found)}{':' if far else '.'}")
-    lines = [(str(one.of), *map(str, one.runs)) for one in far]
-    return "\n\n".join(filter(None, (text, table(("ratio", "tables", "further run"), lines))))
+    lines = [(str(one.of), *(str(one.found.get(name, "")) for name in by_name)) for one in far]
+    return "\n\n".join(filter(None, (text, table(("ratio", *by_name), lines))))
 
 
 def _counted(found: Sequence[Agreement]) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
+
+_PROCESSORS: Final = re.compile(r"\d+ processors \((.+)\), \d+ GiB")
 
 
 def described(*packages: str) -> list[str]:
@@ -26,6 +31,12 @@ def described(*packages: str) -> list[str]:
         f"{os.getloadavg()[0]:.1f} at the start.",
         f"{', '.join(versions)}.",
     ]
+
+
+def processor_of(lines: Iterable[str]) -> str:
+    """The processor's short name of what ``described`` has returned; empty without."""
+    found = next(filter(None, map(_PROCESSORS.search, lines)), None)
+    return re.sub(r"\(R\)|\(TM\)| Processor", "", found[1]) if found else ""
 
 
 def _processor() -> str:

@@ -14,10 +14,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from bench.harness import console
+from bench.machine import processor_of
 from bench.result import Metrics, Result, Rounds
 
 COLUMNS: Final = ("row", "run", "contender", "round", "metric", "value")
@@ -27,6 +29,9 @@ _BETWEEN: Final = "; "
 
 Raw = Mapping[str, Rounds]
 """The rounds of each row."""
+
+RunsOfRows = Mapping[str, Sequence[Rounds]]
+"""The runs of each row."""
 
 _Item = TypeVar("_Item")
 
@@ -133,18 +138,33 @@ def _replace(path: Path, text: str) -> None:
 def read_raw(path: Path) -> Raw:
     """All results of a file, one after the other the rounds of a row's runs, empty those that a
     contender was not in. Raises RawError for a file that holds something else."""
-    return {row: _pooled(runs) for row, runs in _read(path).items()}
+    return pooled(_read(path))
 
 
-def read_runs(path: Path) -> list[Raw]:
-    """The results of a file run by run: the n-th has the n-th run of each row that has so many.
+def read_runs(path: Path) -> dict[str, RunsOfRows]:
+    """The runs of a file by the processor that they ran on, as far as the conditions tell it.
     Raises RawError as ``read_raw`` does."""
-    found = _read(path)
-    most = max(map(len, found.values()), default=0)
+    runs = runs_of(path)
+    found: dict[str, dict[str, list[Rounds]]] = {}
+    for row, of_row in _read(path).items():
+        processors = (processor_of(run.told) for run in runs if row in run.rows)
+        for rounds, processor in zip(of_row, chain(processors, repeat("")), strict=False):
+            found.setdefault(processor, {}).setdefault(row, []).append(rounds)
+    return dict(found)
+
+
+def one_by_one(runs: RunsOfRows) -> list[Raw]:
+    """The n-th has the n-th run of each row that has so many."""
+    most = max(map(len, runs.values()), default=0)
     return [
-        {row: runs[number] for row, runs in found.items() if number < len(runs)}
+        {row: of_row[number] for row, of_row in runs.items() if number < len(of_row)}
         for number in range(most)
     ]
+
+
+def pooled(runs: RunsOfRows) -> Raw:
+    """All rounds of each row as if of one run."""
+    return {row: _pooled(of_row) for row, of_row in runs.items()}
 
 
 def _pooled(runs: Sequence[Rounds]) -> Rounds:

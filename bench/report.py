@@ -5,9 +5,6 @@ A program's raw results lie in bench/results, as ``PROGRAM.csv`` with its condit
 ``<!-- end -->`` ends it; ``bench PROGRAM run`` tells whether runs agree that measured the same
 rows, and their conditions; ``bench all summary`` is a table of what all found. Parts without
 results stay as they are. Charts are SVGs in docs/charts, and are drawn anew each time.
-
-Runs in bench/results/further are in no table: what they found stands beside the tables' ranges, as
-what somebody else finds would, see ``scripts/bench compare``.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from bench.agreement import told_of_further, told_of_runs
+from bench.agreement import told_between, told_within
 from bench.charts import require_matplotlib
 from bench.harness import ROOT, console
 from bench.markdown import CHARTS, verbatim
 from bench.paper.report import sizes_of
-from bench.raw import Raw, RawError, Run, read_raw, read_runs, runs_of
+from bench.raw import Raw, RawError, Run, one_by_one, pooled, read_raw, read_runs, runs_of
 from bench.result import Ratios
 from bench.summary import SIZES, summary
 from scripts.generated import filled, parts_called
@@ -33,10 +30,9 @@ DOCS: Final = ROOT / "docs"
 SUMMARY: Final = ("all", "summary")
 PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
 _ALL_ABOVE: Final = "Rows: all of the above"
-FURTHER: Final = "further"
 _RUN: Final = "run"
-_RUNS: Final = "**Do runs agree?** Of the runs that the tables are of,"
-_FURTHER_RUN: Final = "**Does a further run agree?** Beside a run that is in no table,"
+_WITHIN: Final = "**Do runs agree?** Between runs on the same processor,"
+_BETWEEN: Final = "**Do processors agree?** Between runs on one and on the other,"
 
 
 class Report(Protocol):
@@ -141,32 +137,37 @@ def _parts(program: str, path: Path) -> Mapping[str, str]:
     their conditions."""
     report = _report(program)
     tables = report.tables(path)
-    further = path.parent / FURTHER / path.name
-    runs = [
-        told_of_runs(_RUNS, [report.ratios_of(raw) for raw in read_runs(path)]),
-        compared(_FURTHER_RUN, program, path, further) if further.exists() else "",
-        _conditions("The run", runs_of(path)),
-        _conditions("The further run", runs_of(further)),
-    ]
     parts = {name.removeprefix(f"{program}-"): tables[name] for name in tables}
-    return {**parts, _RUN: "\n\n".join(filter(None, runs))}
+    return {**parts, _RUN: _runs(report, path)}
 
 
-def compared(words: str, program: str, tables: Path, further: Path) -> str:
-    """Markdown that begins with ``words``: in which ratios raw results of a further run agree with
-    those that tables are of; empty without ratios of both. Raises RawError for a file that holds
+def _runs(report: Report, path: Path) -> str:
+    found = read_runs(path)
+    each = [[report.ratios_of(raw) for raw in one_by_one(runs)] for runs in found.values()]
+    of_processors = {name: report.ratios_of(pooled(runs)) for name, runs in found.items()}
+    parts = (
+        told_within(_WITHIN, each),
+        told_between(_BETWEEN, of_processors),
+        _conditions(runs_of(path)),
+    )
+    return "\n\n".join(filter(None, parts))
+
+
+def compared(words: str, program: str, tables: Path, own: Path) -> str:
+    """Markdown that begins with ``words``: in which ratios one's own raw results agree with those
+    that tables are of; empty without ratios of both. Raises RawError for a file that holds
     something else."""
     ratios_of = _report(program).ratios_of
-    return told_of_further(words, ratios_of(read_raw(tables)), ratios_of(read_raw(further)))
+    both = {"the tables": read_raw(tables), "your own": read_raw(own)}
+    return told_between(words, {name: ratios_of(raw) for name, raw in both.items()})
 
 
-def _conditions(name: str, runs: Sequence[Run]) -> str:
-    """Below a name in the singular; what several runs all told stands once, and what they told of
-    single rows."""
+def _conditions(runs: Sequence[Run]) -> str:
+    """What several runs all told stands once, and what they told of single rows."""
     if not runs:
         return ""
     if len(runs) == 1:
-        return f"{name}:\n\n{verbatim([runs[0].named, *runs[0].told])}"
+        return f"The run:\n\n{verbatim([runs[0].named, *runs[0].told])}"
     common = [line for line in runs[0].told if all(line in run.told for run in runs)]
     rows = {row for run in runs for row in run.rows}
     of_rows: dict[str, None] = {}
@@ -183,7 +184,7 @@ def _conditions(name: str, runs: Sequence[Run]) -> str:
                 own.append(line)
         lines += [_ALL_ABOVE if again else run.named, *own, ""]
         above |= set(run.rows)
-    return f"{name}s:\n\n{verbatim([*lines, *common, *of_rows])}"
+    return f"The runs:\n\n{verbatim([*lines, *common, *of_rows])}"
 
 
 def ratios_of_all(results: Path) -> dict[str, Ratios]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench import compare, runs
-from bench.agreement import agreements, told_of_further, told_of_runs
-from bench.raw import RawResults, conditions_of, read_raw, read_runs
+from bench.agreement import agreements, told_between, told_within
+from bench.machine import described, processor_of
+from bench.raw import RawResults, conditions_of, one_by_one, pooled, read_raw, read_runs
 from bench.report import stale_pages
 from bench.result import Compared, Ratios, Rounds, Spread
 from bench.result import ratios as ratios_of_rounds
@@ -36,7 +37,7 @@ def test_an_added_run_stands_beside_those_before(tmp_path: Path) -> None:
     run(path, "First.", add=True, a=rounds(kafka=[4, 5], logbus=[1, 2]), b=rounds(logbus=[7]))
     run(path, "Second.", add=True, a=rounds(kafka=[6], logbus=[3]), c=rounds(logbus=[8]))
     assert seconds(read_raw(path), "a") == {"kafka": [4, 5, 6], "logbus": [1, 2, 3]}
-    first, second = read_runs(path)
+    first, second = one_by_one(read_runs(path)[""])
     assert (set(first), set(second)) == ({"a", "b", "c"}, {"a"})
     assert seconds(second, "a") == {"kafka": [6], "logbus": [3]}
     told_of_both = ["Rows: a; b", "Two processors.", "First.", "",
@@ -88,42 +89,57 @@ FIRST = ratios(send=(1, 0.9, 1.1), read=(2, 1.8, 2.2), each=(1, 0.9, 1.0), once=
 SECOND = ratios(send=(1.3, 1.2, 1.4), read=(2.1, 2.1, 2.3), each=(1.08, 1.03, 1.2), new=(1, 1, 1))
 
 
-def test_runs_tell_how_many_of_their_ranges_touch() -> None:
-    found = agreements([FIRST, SECOND])
+def test_ranges_touch_and_medians_lie_apart() -> None:
+    found = agreements({"first": FIRST, "second": SECOND})
     assert [one.of.row for one in found] == ["send", "read", "each"]
     assert [one.touches for one in found] == [False, True, False]
     assert found[0].apart == pytest.approx(0.3)
-    assert " ".join(told_of_runs("Of both,", [FIRST, SECOND]).split()) == (
+
+
+def test_runs_tell_how_many_of_their_ranges_touch() -> None:
+    text = told_within("Of both,", [[FIRST, SECOND], [FIRST]])
+    assert " ".join(text.split()) == (
         "Of both, medians of 3 ratios lie 8% apart in the middle, 30% or less in nine of ten, "
         "30% at most (`send`, , logbus beside it); ranges touch in 1 of 3; where they do not, "
         "medians lie up to 10% apart in 1 and farther in 1."
     )
+    text = " ".join(told_within("In groups,", [[FIRST, SECOND], [FIRST, FIRST]]).split())
+    assert "medians of 7 ratios" in text  # one of them of single rounds
+    assert "ranges touch in 4 of 6;" in text
 
 
-def test_a_further_run_tells_where_it_is_not_near_the_tables() -> None:
-    text = told_of_further("Beside it,", FIRST, SECOND)
+def test_a_table_tells_who_is_far_from_the_others() -> None:
+    text = told_between("Beside it,", {"A": FIRST, "B": SECOND})
     assert text.startswith("Beside it, medians of 3 ratios")
     assert "medians lie up to 10% apart in 1 and farther in 1:" in " ".join(text.split())
-    assert "logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |" in text
-    assert len(text.partition("\n\n")[2].splitlines()) == 3  # with its head
-    assert told_of_further("Beside it,", FIRST, FIRST).endswith("ranges touch in 3 of 3.")
+    assert text.partition("\n\n")[2].splitlines() == [
+        "| ratio | A | B |",
+        "|---|---|---|",
+        "| `send`, , logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |",
+    ]
+    third = told_between("All,", {"A": FIRST, "B": SECOND, "C": ratios(read=(4, 4, 5))})
+    assert "| `send`, , logbus beside it | 1.00 (0.90-1.10) | 1.30 (1.20-1.40) |  |" in third
+    same = told_between("Both,", {"A": FIRST, "B": FIRST})
+    assert same.endswith("ranges touch in 3 of 3.")
 
 
 def test_single_rounds_have_no_ranges_that_could_touch() -> None:
     single = [ratios(start=(2, 2, 2)), ratios(start=(3, 3, 3))]
-    for text in (told_of_runs("All", single), told_of_further("All", *single)):
+    for text in (
+        told_within("All", [single]), told_between("All", dict(zip("AB", single, strict=True)))
+    ):  # fmt: skip
         assert " ".join(text.split()).endswith("50% at most (`start`, , logbus beside it).")
 
 
 def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
-    chain = [(1.2, 1, 2), (2.5, 2, 3), (2.8, 2.5, 4)]
-    [one] = agreements([ratios(send=each) for each in chain])
+    chain = {"A": (1.2, 1, 2), "B": (2.5, 2, 3), "C": (2.8, 2.5, 4)}
+    [one] = agreements({name: ratios(send=each) for name, each in chain.items()})
     assert not one.touches  # the first and the third
 
 
-def test_without_a_second_run_nothing_is_told() -> None:
-    assert told_of_runs("All", [FIRST]) == ""
-    assert told_of_further("All", FIRST, ratios(new=(1, 1, 1))) == ""
+def test_of_what_was_measured_once_nothing_is_told() -> None:
+    assert told_within("All", [[FIRST], [SECOND]]) == ""
+    assert told_between("All", {"A": FIRST, "B": ratios(new=(1, 1, 1))}) == ""
 
 
 def test_a_page_tells_settings_of_a_row_once(tmp_path: Path) -> None:
@@ -160,20 +176,43 @@ def test_a_page_tells_what_all_runs_share_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_page_has_a_further_run_beside_the_tables(tmp_path: Path) -> None:
+XEON = "2026-11-25; 2 processors (Intel(R) Xeon(R) Processor), 24 GiB, Linux 6.18; load 1."
+EPYC = "2026-11-25; 2 processors (AMD EPYC), 24 GiB, Linux 6.18; load 1."
+
+
+def test_runs_are_told_apart_by_the_processor(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    run(path, XEON, add=True, a=rounds(logbus=[1]), b=rounds(logbus=[2]))
+    run(path, EPYC, add=True, b=rounds(logbus=[3]))
+    run(path, XEON, add=True, b=rounds(logbus=[4]))
+    run(path, "Of an unknown one.", add=True, a=rounds(logbus=[5]))
+    found = {name: pooled(runs) for name, runs in read_runs(path).items()}
+    assert set(found) == {"Intel Xeon", "AMD EPYC", ""}
+    assert seconds(found["Intel Xeon"], "b") == {"logbus": [2, 4]}
+    assert seconds(found["Intel Xeon"], "a") == {"logbus": [1]}
+    assert seconds(found["AMD EPYC"], "b") == {"logbus": [3]}
+    assert seconds(found[""], "a") == {"logbus": [5]}
+
+
+def test_the_processor_is_found_in_what_the_machine_says_of_itself() -> None:
+    assert processor_of(["Rows: a", *described()])
+    assert processor_of(["Two processors."]) == ""
+
+
+def test_a_page_has_processors_beside_each_other(tmp_path: Path) -> None:
     path = tmp_path / "results" / "clients.csv"
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- generated: bench clients rates -->\n<!-- end -->\n"
         "<!-- generated: bench clients run -->\n<!-- end -->\n"
     )
-    sends(path, "Load 1.", faster=2.0)
-    sends(path.parent / "further" / "clients.csv", "Another machine.", faster=3.0)
+    sends(path, XEON, faster=2.0)
+    sends(path, EPYC, faster=3.0)
     [text] = stale_pages([page], path.parent).values()
-    assert "| 1.91 (1.82-2.00) | 1.0 |" in text  # the tables are of the first alone
+    assert "| 2.36 (1.82-3.00) | 1.0 |" in text  # the tables are of both
+    assert "| ratio | Intel Xeon | AMD EPYC |" in text
     assert "| 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
-    assert "The run:\n\n```\nRows: send\nTwo processors.\nLoad 1.\n```" in text
-    assert "The further run:\n\n```\nRows: send\nTwo processors.\nAnother machine.\n```" in text
+    assert "Do runs agree?" not in text
 
 
 def compared(
