@@ -1,5 +1,5 @@
 """``scripts/bench compare``: raw results of one's own beside those that the documents' tables are
-of. Ratios are what can be compared between machines."""
+of. Ratios are what can be compared between machines; what else was different is told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from bench.harness import console
-from bench.raw import RawError
+from bench.raw import RawError, runs_of
 from bench.report import PROGRAMS, RESULTS, compared
 
 
@@ -49,4 +49,8 @@ def _beside(file: Path, results: Path) -> str:
         text = compared(f"Between the tables and {file},", program, tables, file)
     except (OSError, RawError) as error:
         raise SystemExit(str(error)) from error
-    return text or f"{file} and {tables} have no ratio in common."
+    if not text:
+        return f"{file} and {tables} have no ratio in common."
+    theirs = {line for run in runs_of(tables) for line in run.told}
+    own = dict.fromkeys(line for run in runs_of(file) for line in run.told if line not in theirs)
+    return "\n\n".join([text, *(["Conditions of your own alone:", "\n".join(own)] if own else [])])

@@ -141,7 +141,7 @@ def read_raw(path: Path) -> Raw:
     return pooled(_read(path))
 
 
-def read_runs(path: Path) -> dict[str, RunsOfRows]:
+def read_runs(path: Path) -> Mapping[str, RunsOfRows]:
     """The runs of a file by the processor that they ran on, as far as the conditions tell it.
     Raises RawError as ``read_raw`` does."""
     runs = runs_of(path)
@@ -150,7 +150,7 @@ def read_runs(path: Path) -> dict[str, RunsOfRows]:
         processors = (processor_of(run.told) for run in runs if row in run.rows)
         for rounds, processor in zip(of_row, chain(processors, repeat("")), strict=False):
             found.setdefault(processor, {}).setdefault(row, []).append(rounds)
-    return dict(found)
+    return found
 
 
 def one_by_one(runs: RunsOfRows) -> list[Raw]:

@@ -233,7 +233,7 @@ def test_own_results_are_compared_with_those_of_the_documents(
     sends(own, "Own.", faster=1.9)
     text = compared(monkeypatch, capsys, tmp_path, own)
     assert f"Between the tables and {own}, medians of 1 ratios lie 5% apart in the middle" in text
-    assert text.endswith("ranges touch in 1 of 1.")
+    assert text.endswith("ranges touch in 1 of 1. Conditions of your own alone: Own.")
     run(own, "A row that is not there.", add=False, send={"logbus": [{"µs a record": 1.0}]})
     assert "have no ratio in common" in compared(monkeypatch, capsys, tmp_path, own)
 
