@@ -32,6 +32,12 @@ class Agreement(NamedTuple):
         return max(one.lowest for one in found) <= min(one.highest for one in found)
 
     @property
+    def same_ahead(self) -> bool:
+        """Whether all medians tell the same one to be ahead."""
+        medians = [one.median for one in self.found.values()]
+        return min(medians) >= 1 or max(medians) <= 1
+
+    @property
     def apart(self) -> float:
         """How much larger the largest of the medians is than the smallest, as a share of it."""
         medians = [one.median for one in self.found.values()]
@@ -75,7 +81,8 @@ def _counted(found: Sequence[Agreement]) -> str:
     most = max(found, key=lambda one: one.apart)
     text = (
         f"medians of {len(found)} ratios lie {statistics.median(apart):.0%} apart in the middle, "
-        f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of})"
+        f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of}); "
+        f"the same is ahead in {sum(one.same_ahead for one in found)}"
     )
     ranged = [one for one in found if one.has_ranges]
     if not ranged:

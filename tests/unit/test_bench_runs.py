@@ -96,12 +96,19 @@ def test_ranges_touch_and_medians_lie_apart() -> None:
     assert found[0].apart == pytest.approx(0.3)
 
 
+def test_who_is_ahead_may_be_another() -> None:
+    first = ratios(a=(0.9, 0.8, 1.2), b=(1, 1, 2), c=(0.5, 0.5, 0.6))
+    second = ratios(a=(1.1, 1.0, 1.2), b=(3, 3, 4), c=(0.9, 0.6, 2.0))
+    found = agreements({"A": first, "B": second})
+    assert [one.same_ahead for one in found] == [False, True, True]
+
+
 def test_runs_tell_how_many_of_their_ranges_touch() -> None:
     text = told_within("Of both,", [[FIRST, SECOND], [FIRST]])
     assert " ".join(text.split()) == (
         "Of both, medians of 3 ratios lie 8% apart in the middle, 30% or less in nine of ten, "
-        "30% at most (`send`, , logbus beside it); ranges touch in 1 of 3; where they do not, "
-        "medians lie up to 10% apart in 1 and farther in 1."
+        "30% at most (`send`, , logbus beside it); the same is ahead in 3; ranges touch in 1 of 3; "
+        "where they do not, medians lie up to 10% apart in 1 and farther in 1."
     )
     text = " ".join(told_within("In groups,", [[FIRST, SECOND], [FIRST, FIRST]]).split())
     assert "medians of 7 ratios" in text  # one of them of single rounds
@@ -128,7 +135,9 @@ def test_single_rounds_have_no_ranges_that_could_touch() -> None:
     for text in (
         told_within("All", [single]), told_between("All", dict(zip("AB", single, strict=True)))
     ):  # fmt: skip
-        assert " ".join(text.split()).endswith("50% at most (`start`, , logbus beside it).")
+        assert " ".join(text.split()).endswith(
+            "(`start`, , logbus beside it); the same is ahead in 1."
+        )
 
 
 def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
