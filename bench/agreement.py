@@ -82,7 +82,7 @@ def _counted(found: Sequence[Agreement]) -> str:
     text = (
         f"medians of {len(found)} ratios lie {statistics.median(apart):.0%} apart in the middle, "
         f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of}); "
-        f"the same is ahead in {sum(one.same_ahead for one in found)}"
+        f"the same one is ahead in {sum(one.same_ahead for one in found)} of them"
     )
     ranged = [one for one in found if one.has_ranges]
     if not ranged:

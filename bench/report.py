@@ -32,7 +32,7 @@ PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
 _ALL_ABOVE: Final = "Rows: all of the above"
 _RUN: Final = "run"
 _WITHIN: Final = "**Do runs agree?** Between runs on the same processor,"
-_BETWEEN: Final = "**Do processors agree?** Between runs on one and on the other,"
+_BETWEEN: Final = "**Do processors agree?** Between them,"
 
 
 class Report(Protocol):

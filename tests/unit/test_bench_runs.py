@@ -107,8 +107,8 @@ def test_runs_tell_how_many_of_their_ranges_touch() -> None:
     text = told_within("Of both,", [[FIRST, SECOND], [FIRST]])
     assert " ".join(text.split()) == (
         "Of both, medians of 3 ratios lie 8% apart in the middle, 30% or less in nine of ten, "
-        "30% at most (`send`, , logbus beside it); the same is ahead in 3; ranges touch in 1 of 3; "
-        "where they do not, medians lie up to 10% apart in 1 and farther in 1."
+        "30% at most (`send`, , logbus beside it); the same one is ahead in 3 of them; ranges "
+        "touch in 1 of 3; where they do not, medians lie up to 10% apart in 1 and farther in 1."
     )
     text = " ".join(told_within("In groups,", [[FIRST, SECOND], [FIRST, FIRST]]).split())
     assert "medians of 7 ratios" in text  # one of them of single rounds
@@ -136,7 +136,7 @@ def test_single_rounds_have_no_ranges_that_could_touch() -> None:
         told_within("All", [single]), told_between("All", dict(zip("AB", single, strict=True)))
     ):  # fmt: skip
         assert " ".join(text.split()).endswith(
-            "(`start`, , logbus beside it); the same is ahead in 1."
+            "(`start`, , logbus beside it); the same one is ahead in 1 of them."
         )
 
 
