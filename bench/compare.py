@@ -44,11 +44,16 @@ def _beside(file: Path, results: Path) -> str:
             f"{file}: no results are called {program}; name it by its program, of "
             f"{', '.join(PROGRAMS)}."
         )
-    tables = results / file.with_suffix(".csv").name
+    tables = results / f"{program}.csv"
+    for path in (tables, file):
+        if not path.exists():
+            raise SystemExit(
+                f"{path} is not there; scripts/bench {program} --csv {path} writes such a file."
+            )
     try:
         text = compared(f"Between the tables and {file},", program, tables, file)
-    except (OSError, RawError) as error:
-        raise SystemExit(str(error)) from error
+    except RawError as error:
+        raise SystemExit(f"{error} Name a file that scripts/bench {program} wrote.") from error
     if not text:
         return f"{file} and {tables} have no ratio in common."
     theirs = {line for run in runs_of(tables) for line in run.told}
