@@ -47,8 +47,12 @@ def process_is_gone(pid: int) -> bool:
 
 
 def process_is_stopped(pid: int) -> bool:
-    """Whether it stands still after a SIGSTOP."""
-    return _state(pid) == "T"
+    """Whether it stands still after a SIGSTOP, which its threads heed one after the other."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):  # one has ended
+        return False
+    return bool(threads) and all(_state_in(stat) == "T" for stat in threads)
 
 
 def _state(pid: int) -> str:
@@ -57,4 +61,8 @@ def _state(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return "X"
+    return _state_in(stat)
+
+
+def _state_in(stat: str) -> str:
     return stat.rpartition(")")[2].split()[0]

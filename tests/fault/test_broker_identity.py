@@ -19,7 +19,7 @@ from spark_logbus.protocol import Api, AppendResponse
 from spark_logbus.record import split
 from spark_logbus.zookeeper import Session
 from tests.builders.record_batches import record_batch
-from tests.helpers import wait_until
+from tests.helpers import process_is_stopped, wait_until
 from tests.servers.broker import SESSION_MS, broker_process, connect, create_topic
 from tests.servers.wire import EndedError, Wire, append_request
 from tests.servers.zookeeper import put
@@ -32,8 +32,7 @@ WIRES = 4
 
 def stopped(broker: BrokerProcess) -> None:
     os.kill(broker.pid, signal.SIGSTOP)
-    stat = Path(f"/proc/{broker.pid}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    wait_until(lambda: process_is_stopped(broker.pid))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from spark_logbus.client import Bootstrap
 from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
-from tests.helpers import wait_until
+from tests.helpers import process_is_stopped, wait_until
 from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
 
@@ -153,6 +153,7 @@ def test_a_client_waits_for_a_server_that_stands_still(tmp_path: Path) -> None:
             pass
         os.kill(server.pid, signal.SIGSTOP)
         try:
+            wait_until(lambda: process_is_stopped(server.pid))  # or it still answers
             session = Session(
                 server.address, client_name="test", connect_timeout_ms=ROOM_MS,
                 expects_cluster=True,
