@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 
 #: Of the examples that Hypothesis tries in a run of all tests, those of a shorter run.
 SHORT_RUN_PERCENT = 30
+#: Of this process, where a machine may allow it 1,024 and a test may want half of them.
+MANY_DESCRIPTORS = 256
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -37,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("short run", max_examples=SHORT_RUN_PERCENT)
     if "not long" in config.option.markexpr:
         settings.load_profile("short run")
+
+
+def pytest_runtest_logfinish() -> None:
+    """Tests abandon logs, as a crash does: their files are open until they are collected."""
+    if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
