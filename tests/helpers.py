@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,6 +55,22 @@ def process_is_stopped(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):  # one has ended
         return False
     return bool(threads) and all(_state_in(stat) == "T" for stat in threads)
+
+
+def freeze(pid: int) -> None:
+    """Have it stand still. It keeps its connections, and no longer answers when this returns."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: process_is_stopped(pid), message=f"process {pid} to stand still")
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """``freeze`` it, and have it go on at the end."""
+    try:
+        freeze(pid)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def _state(pid: int) -> str:

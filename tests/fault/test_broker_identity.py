@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +10,12 @@ import pytest
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.local import zookeeper_command as zookeeper_launch
-from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.protocol import Api, AppendResponse
 from spark_logbus.record import split
 from spark_logbus.zookeeper import Session
 from tests.builders.record_batches import record_batch
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import SESSION_MS, broker_process, connect, create_topic
 from tests.servers.wire import EndedError, Wire, append_request
 from tests.servers.zookeeper import put
@@ -28,21 +24,6 @@ DATA = record_batch(payload=bytes(20_000))
 SETTINGS = {"broker": {"zookeeper_session_ms": SESSION_MS}}
 QUEUED = 30
 WIRES = 4
-
-
-def stopped(broker: BrokerProcess) -> None:
-    os.kill(broker.pid, signal.SIGSTOP)
-    wait_until(lambda: process_is_stopped(broker.pid))
-
-
-@contextlib.contextmanager
-def asleep(broker: BrokerProcess) -> Iterator[None]:
-    """The broker is stopped, and goes on at the end."""
-    stopped(broker)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
 
 
 def queue(wires: list[Wire], *, acks: str = "flushed") -> None:
@@ -111,7 +92,7 @@ def test_a_stopped_broker_that_lost_its_id_acknowledges_nothing(
         wires = [stack.enter_context(connect(broker)) for _ in range(WIRES)]
         create_topic(wires[0], "t")
         assert [taken(wire) for wire in wires] == list(range(WIRES))
-        with asleep(broker):
+        with frozen(broker.pid):
             rival = stack.enter_context(
                 broker_process(tmp_path / "rival", chroot, settings=SETTINGS)
             )
@@ -150,7 +131,7 @@ def test_a_shorter_granted_session_bounds_the_lease(
         broker = stack.enter_context(one)
         wires = [stack.enter_context(connect(broker)) for _ in range(WIRES)]
         create_topic(wires[0], "t")
-        with asleep(broker):
+        with frozen(broker.pid):
             wait_until(lambda: registered(address) == [], message="the session to expire")
             stack.enter_context(rival)
             queue(wires)
@@ -165,7 +146,7 @@ def test_a_broker_that_slept_takes_waiting_appends(tmp_path: Path, chroot: str) 
     ):
         wires = [stack.enter_context(connect(broker)) for _ in range(WIRES)]
         create_topic(wires[0], "t")
-        with asleep(broker):
+        with frozen(broker.pid):
             queue(wires)
             wait_until(lambda: registered(chroot) == [], message="the session to expire")
             state = b'{"leader":1,"leader_epoch":7,"in_sync":[1]}'
@@ -186,7 +167,7 @@ def test_after_a_sleep_a_broker_goes_on_without_zookeeper(tmp_path: Path) -> Non
         connect(broker) as wire,
     ):
         create_topic(wire, "t")
-        with asleep(broker):
+        with frozen(broker.pid):
             wait_until(lambda: registered(f"{zookeeper.address}/logbus") == [])
             zookeeper.stop()
             queue([wire])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -24,7 +23,7 @@ from spark_logbus.protocol import (
     MetadataResponse,
 )
 from tests.builders.record_batches import record_batch
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process, connect, create_topic, is_led, offsets_in
 from tests.servers.wire import EndedError, Wire, append_request, fetch_request
 
@@ -212,9 +211,8 @@ def test_a_broker_that_goes_on_after_a_stop_hears_sigterm(
     the main thread, which still stands."""
     with broker_process(tmp_path, chroot) as broker:
         for _ in range(rounds):
-            os.kill(broker.pid, signal.SIGSTOP)
-            wait_until(lambda: process_is_stopped(broker.pid))
-            os.kill(broker.pid, signal.SIGCONT)
+            with frozen(broker.pid):
+                pass
             broker.ask_to_stop()
             wait_until(lambda: not broker.running, deadline_s=20, message="the broker's end")
             broker.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import urllib.error
@@ -17,7 +16,7 @@ import pytest
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.builders.record_batches import record_batch
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import connect, create_topic, is_led
 
 
@@ -101,9 +100,8 @@ def test_a_waiting_broker_stops_right_after_a_pause(
 ) -> None:
     for _ in range(4):
         wait_until(lambda: says_that_it_waits(broker))
-        os.kill(broker.pid, signal.SIGSTOP)
-        wait_until(lambda: process_is_stopped(broker.pid))
-        os.kill(broker.pid, signal.SIGCONT)
+        with frozen(broker.pid):
+            pass
         broker.ask_to_stop()
         wait_until(lambda: not broker.running, deadline_s=20, message="the broker's end")
         broker.log_file.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from tests.builders.record_batches import record_batch
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process, connect, create_topic, is_led
 from tests.servers.metrics import scrape, value, wait_for
 
@@ -63,15 +62,10 @@ def test_a_topic_that_is_kept_for_ever_outlives_every_start(tmp_path: Path) -> N
 
             broker.kill()
             broker.start()
-            server = zookeeper._process
-            assert server is not None
-            server.send_signal(signal.SIGSTOP)
-            try:
+            with frozen(zookeeper.pid):
                 end = time.monotonic() + 3
                 while time.monotonic() < end:  # several rounds of upkeep
                     assert starts(broker) == kept
-            finally:
-                server.send_signal(signal.SIGCONT)
             with connect(broker) as wire:
                 wait_until(lambda: is_led(wire, "kept"))
             wait_for_upkeep(broker, "after-a-slow-zookeeper")

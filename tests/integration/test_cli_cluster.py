@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from spark_logbus import __version__
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
 from spark_logbus.local.cluster import BrokerProcess
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
@@ -60,16 +59,6 @@ def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str
 LASTING: dict[str, dict[str, Any]] = {"broker": {"zookeeper_session_ms": 60_000}}
 
 
-@contextmanager
-def hanging(broker: BrokerProcess) -> Iterator[None]:
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: process_is_stopped(broker.pid))
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
-
-
 @pytest.fixture
 def two_brokers(tmp_path: Path, chroot: str) -> Iterator[list[BrokerProcess]]:
     """That lead two partitions of a topic each."""
@@ -90,7 +79,7 @@ def test_a_broker_that_hangs_is_described_as_silent(
     with Cluster.from_zookeeper(chroot, patience) as cluster:
         admin = Admin(cluster)
         wait_until(lambda: admin.describe_cluster().healthy)
-        with hanging(two_brokers[1]):
+        with frozen(two_brokers[1].pid):
             first, second = admin.describe_cluster().brokers
             assert (second.offline, second.partitions) == (2, 2)
             silent = f"does not answer: broker 2 at {two_brokers[1].address} did not answer a "
@@ -104,7 +93,7 @@ def test_a_broker_that_hangs_is_described_as_silent(
 def test_a_broker_that_hangs_is_told_and_the_rest_is_shown(
     two_brokers: list[BrokerProcess], chroot: str
 ) -> None:
-    with hanging(two_brokers[1]):
+    with frozen(two_brokers[1].pid):
         ill = run("cluster", "-z", chroot)
     assert (ill.returncode, ill.stderr) == (1, "")
     assert re.search(r"1 +\S+ +\S+ +\S+Z +2 +0 +0 +ok\n", ill.stdout)
@@ -116,7 +105,7 @@ def test_a_broker_that_hangs_is_told_and_the_rest_is_shown(
 @pytest.mark.long
 def test_brokers_that_all_hang_are_told(tmp_path: Path, chroot: str) -> None:
     with broker_process(tmp_path, chroot, settings=LASTING) as broker:
-        with hanging(broker):
+        with frozen(broker.pid):
             told = run("cluster", "-z", chroot)
         assert (told.returncode, told.stdout) == (1, "")
         assert "Error: No broker answers." in told.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process, connect, create_topic
 
 PATIENCE_S = 1.0  # shorter than what is waited for after the first Ctrl-C
@@ -34,8 +33,7 @@ def test_a_second_ctrl_c_ends_it_and_tells_what_was_acknowledged(
             process.stdin.write(b"a\n")
             process.stdin.flush()
             wait_until(lambda: wire.fetch("t", 0, 0).results[0].length > 0, message="a record")
-            os.kill(broker.pid, signal.SIGSTOP)
-            try:
+            with frozen(broker.pid):
                 pipe = process.stdin.fileno()
                 for line in (b"b\n", b"c\n"):  # the second is read when the first was sent
                     process.stdin.write(line)
@@ -46,8 +44,6 @@ def test_a_second_ctrl_c_ends_it_and_tells_what_was_acknowledged(
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(PATIENCE_S)
                 assert process.wait(60) == 130
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
             assert process.stderr is not None
             told = process.stderr.read().decode()
     assert re.fullmatch(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from spark_logbus.client import Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.errors import BufferExhaustedError, ProducerClosedError
 from spark_logbus.model import OffsetRange
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process, connect, create_topic
 from tests.servers.spark import Logbus
 
@@ -212,14 +211,11 @@ def test_what_was_published_is_known_when_a_broker_stands_still(
         publisher = Publisher(producer, "t", OwnPartitions())
         publisher.publish(chunk)
         wait_until(lambda: publisher.acknowledged == 1_000, message="acknowledgements")
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
+        with frozen(broker.pid):
             publisher.publish(chunk)  # there is room
             with pytest.raises(BufferExhaustedError):
                 publisher.publish(chunk)
             publisher.finish(0.1)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
     assert publisher.told == "1,000 of 3,000 records were acknowledged by t"
     with pytest.raises(
         ProducerClosedError, match=r"1,000 of 3,000 .* Of the others it is not known"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
-from tests.helpers import process_is_gone, process_is_stopped, wait_until
+from tests.helpers import freeze, process_is_gone, wait_until
 from tests.servers.zookeeper import MULTI, Proxy, expire, session
 
 A0 = TopicPartition("a", 0)
@@ -123,8 +122,7 @@ def test_a_killed_owner_is_followed_at_once(
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
-            holder.send_signal(signal.SIGSTOP)
-            wait_until(lambda: process_is_stopped(holder.pid))
+            freeze(holder.pid)
             with pytest.raises(GroupHeldError, match="nightly, process 7"):
                 mine.acquire(["a"])
         finally:

@@ -20,9 +20,9 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import Nodes
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.ports import refusing_address
-from tests.servers.zookeeper import READ, Proxy, States, expire, session, silent
+from tests.servers.zookeeper import READ, Proxy, States, expire, session
 
 CONNECTED = SessionState.CONNECTED
 SUSPENDED = SessionState.SUSPENDED
@@ -238,7 +238,7 @@ class TestOutage:
     def test_a_server_that_hangs_does_not_hang_us(self, own_zookeeper: EmbeddedZooKeeper) -> None:
         with session(f"{own_zookeeper.address}/bus", operation_timeout_ms=300) as opened:
             with (
-                silent(own_zookeeper),
+                frozen(own_zookeeper.pid),
                 pytest.raises(CoordinationError, match="did not answer within 300 ms"),
             ):
                 TopicRegistry(opened).all()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ from spark_logbus.datasource.task import read_partition
 from spark_logbus.errors import CorruptRecordBatchError, DataLossError
 from spark_logbus.model import OffsetRange
 from spark_logbus.spark.driver import DriverConnections
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.spark import Logbus
 
@@ -159,14 +157,10 @@ def test_faults_are_left_to_the_tasks(
             assert planner.plan(ranges, topic_ids).rows
             if at == "a broker that stands still":
                 monkeypatch.setattr(input_planner, "_PATIENCE_S", 0.1)
-                os.kill(broker.pid, signal.SIGSTOP)
-                try:
-                    wait_until(lambda: process_is_stopped(broker.pid))  # or it still answers
+                with frozen(broker.pid):
                     planner.begin(ranges, topic_ids)
                     planning = pool.submit(planner.plan, ranges, topic_ids)
                     wait_until(was_left, message="the end of the patience")
-                finally:
-                    os.kill(broker.pid, signal.SIGCONT)
                 planned = planning.result(30)
                 assert by_task(planned).num_rows == 2
                 monkeypatch.undo()

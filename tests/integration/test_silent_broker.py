@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +20,9 @@ from spark_logbus.client import (
 )
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError
-from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
+from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import broker_process
 from tests.servers.relay import Relay
 
@@ -50,17 +46,6 @@ def created(zookeeper: str, name: str, *, partitions: int) -> dict[TopicPartitio
     }
 
 
-@contextmanager
-def stopped(broker: BrokerProcess) -> Iterator[None]:
-    """The process stands still: it keeps its connections, and says nothing."""
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: process_is_stopped(broker.pid))
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
-
-
 @pytest.mark.long
 def test_offsets_are_known_despite_a_silent_first_leader(
     tmp_path: Path,
@@ -76,7 +61,7 @@ def test_offsets_are_known_despite_a_silent_first_leader(
             with Cluster.from_zookeeper(brokers.zookeeper, config) as cluster:
                 admin = Admin(cluster)
                 admin.describe(["first-silent"], ends=False)
-                with stopped(brokers.brokers[silent - 1]):
+                with frozen(brokers.brokers[silent - 1].pid):
                     found = admin.find_offsets(dict.fromkeys(leaders, Latest()), patience_ms=1_000)
                 assert found.found == dict.fromkeys(others, 3)
                 assert all(f"broker {silent} " in str(error) for error in found.away.values())
@@ -99,7 +84,7 @@ def test_a_silent_broker_costs_a_poll_one_timeout(chroot: str, tmp_path: Path) -
                     consumer.poll_arrow(0.1)
                     assert clock.monotonic() - began < 10, "60 timeouts, one after the other"
 
-            with stopped(broker), pytest.raises(LogbusError, match="did not succeed within"):
+            with frozen(broker.pid), pytest.raises(LogbusError, match="did not succeed within"):
                 poll_until_given_up()
             broker.kill()
 
@@ -145,7 +130,7 @@ def test_a_send_waits_for_no_metadata(tmp_path: Path, chroot: str) -> None:
                 futures.extend(producer.send("t", b"%d" % number) for number in range(1, 20))
 
             sending = threading.Thread(target=send)
-            with stopped(broker):
+            with frozen(broker.pid):
                 sending.start()
                 sending.join(20)
                 assert not sending.is_alive()

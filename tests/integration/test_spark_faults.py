@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.zookeeper import Session, SessionState
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.broker import restart_elsewhere
 from tests.servers.spark import MODES
 from tests.servers.zookeeper import Proxy
@@ -110,14 +108,13 @@ def test_a_query_outlives_a_zookeeper_that_hangs(endured: Endured) -> None:
     endured.produce()
     endured.start(group="g")
     endured.catch_up("its start")
-    with Session(endured.embedded.zookeeper, client_name="test") as session:
-        os.kill(endured.embedded.zookeeper_server.pid, signal.SIGSTOP)
-        try:
-            wait_until(
-                lambda: session.state is not SessionState.CONNECTED, message="a suspended session"
-            )
-        finally:
-            os.kill(endured.embedded.zookeeper_server.pid, signal.SIGCONT)
+    with (
+        Session(endured.embedded.zookeeper, client_name="test") as session,
+        frozen(endured.embedded.zookeeper_server.pid),
+    ):
+        wait_until(
+            lambda: session.state is not SessionState.CONNECTED, message="a suspended session"
+        )
     endured.produce()
     endured.catch_up("ZooKeeper hung")
 
@@ -131,11 +128,8 @@ def test_a_query_outlives_a_broker_that_stands_still(endured: Endured) -> None:
         brokers = BrokerRegistry(session)
         for broker in endured.embedded.brokers:
             endured.produce()  # a micro-batch is under way when the broker stops
-            os.kill(broker.pid, signal.SIGSTOP)
-            try:
+            with frozen(broker.pid):
                 wait_until(lambda: len(brokers.live()) == 1, message="the broker's registration")
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
             wait_until(lambda: len(brokers.live()) == 2, message="the broker to be back")
             endured.produce()
             endured.catch_up("a broker stood still")
@@ -145,13 +139,10 @@ def test_a_running_query_without_a_group_needs_no_zookeeper(endured: Endured) ->
     endured.produce()
     endured.start()
     endured.catch_up("its start")
-    os.kill(endured.embedded.zookeeper_server.pid, signal.SIGSTOP)
-    try:
+    with frozen(endured.embedded.zookeeper_server.pid):
         for _ in range(3):
             endured.produce()
             endured.catch_up("ZooKeeper hung")
-    finally:
-        os.kill(endured.embedded.zookeeper_server.pid, signal.SIGCONT)
 
 
 def test_a_query_finds_a_broker_that_comes_back_elsewhere(endured: Endured) -> None:

@@ -18,7 +18,7 @@ from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
-from tests.helpers import wait_until
+from tests.helpers import process_is_stopped, wait_until
 from tests.servers.spark import PROJECT, Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
@@ -137,6 +137,7 @@ def test_a_driver_that_stood_still_while_another_took_over(
         message="the first driver's commit",
     )
     os.killpg(zombie.pid, signal.SIGSTOP)
+    wait_until(lambda: process_is_stopped(zombie.pid))
     logbus.produce(topic, ["b"] * 100)
     assert len(streams.run(subscribe=topic, group=group, startingOffsets="committed")) == 100
     taken_over = logbus.committed(group)

@@ -21,7 +21,7 @@ from spark_logbus.client import Bootstrap
 from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
-from tests.helpers import process_is_stopped, wait_until
+from tests.helpers import frozen, wait_until
 from tests.servers.ports import refusing_address
 from tests.servers.spark import Logbus
 
@@ -151,9 +151,7 @@ def test_a_client_waits_for_a_server_that_stands_still(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as server:
         with Session(server.address, client_name="a broker"):
             pass
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            wait_until(lambda: process_is_stopped(server.pid))  # or it still answers
+        with frozen(server.pid):
             session = Session(
                 server.address, client_name="test", connect_timeout_ms=ROOM_MS,
                 expects_cluster=True,
@@ -166,8 +164,6 @@ def test_a_client_waits_for_a_server_that_stands_still(tmp_path: Path) -> None:
                 os.kill(server.pid, signal.SIGCONT)
                 started.result(60)
             session.close()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_client_of_python_learns_it(refusing: str) -> None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
-from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import Nodes
-from tests.helpers import wait_until
 
 MULTI = 14  # ZooKeeper's number for a transaction
 CREATE = 1
@@ -30,26 +25,6 @@ _OWNER = ("owner", "secret")
 def session(connect: str, *, name: str = "test", **options: Any) -> Iterator[Session]:
     with Session(connect, client_name=name, **options) as opened:
         yield opened
-
-
-@contextlib.contextmanager
-def silent(server: EmbeddedZooKeeper) -> Iterator[None]:
-    """It holds its connections, and answers nothing."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: _all_threads_stand_still(server.pid))
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
-def _all_threads_stand_still(pid: int) -> bool:
-    states = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may have ended meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return states == {"T"}
 
 
 def expire(victim: Session, *, through: str | None = None) -> None:

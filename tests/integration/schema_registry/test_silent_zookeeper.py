@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.integration.schema_registry.texts import INT
 from tests.servers.registry import Answer, Rest, serving
-from tests.servers.zookeeper import silent
 
 CROWD = 100
 
@@ -40,7 +39,7 @@ def test_every_client_is_answered(tmp_path: Path, slow: int) -> None:
             except (OSError, http.client.HTTPException) as error:
                 return error
 
-        with silent(zookeeper):
+        with frozen(zookeeper.pid):
             drips = [socket.create_connection(rest.address) for _ in range(slow)]
             for drip in drips:
                 drip.sendall(b"GET /subjects HTT")
