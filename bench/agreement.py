@@ -56,12 +56,27 @@ def agreements(by_name: Mapping[str, Ratios]) -> list[Agreement]:
 def told_within(words: str, groups: Iterable[Sequence[Ratios]]) -> str:
     """A paragraph of Markdown that begins with ``words``: in how many ratios the runs of a group
     agree, for all groups together; empty where none has several."""
-    found = [
+    found = _within(groups)
+    return paragraph(f"{words} {_counted(found)}.") if found else ""
+
+
+def told_touching(words: str, groups: Iterable[Sequence[Ratios]]) -> str:
+    """A paragraph of Markdown that begins with ``words``: in how many ratios the ranges of a group
+    touch, for all groups together; empty where none has several that have ranges."""
+    ranged = [one for one in _within(groups) if one.has_ranges]
+    return paragraph(f"{words} {_touching(ranged)}.") if ranged else ""
+
+
+def _within(groups: Iterable[Sequence[Ratios]]) -> list[Agreement]:
+    return [
         agreement
         for runs in groups
         for agreement in agreements({str(number): run for number, run in enumerate(runs)})
     ]
-    return paragraph(f"{words} {_counted(found)}.") if found else ""
+
+
+def _touching(ranged: Sequence[Agreement]) -> str:
+    return f"ranges touch in {sum(one.touches for one in ranged)} of {len(ranged)}"
 
 
 def told_between(words: str, by_name: Mapping[str, Ratios]) -> str:
@@ -77,23 +92,30 @@ def told_between(words: str, by_name: Mapping[str, Ratios]) -> str:
 
 
 def _counted(found: Sequence[Agreement]) -> str:
-    apart = sorted(one.apart for one in found)
-    most = max(found, key=lambda one: one.apart)
-    text = (
-        f"medians of {len(found)} ratios lie {statistics.median(apart):.0%} apart in the middle, "
-        f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of}); "
-        f"the same one is ahead in {sum(one.same_ahead for one in found)} of them"
-    )
+    text = _medians(found)
     ranged = [one for one in found if one.has_ranges]
     if not ranged:
         return text
     parted = [one for one in ranged if not one.touches]
-    text += f"; ranges touch in {len(ranged) - len(parted)} of {len(ranged)}"
+    text += f"; {_touching(ranged)}"
     if not parted:
         return text
     return (
         f"{text}; where they do not, medians lie up to {NEAR:.0%} apart in "
         f"{len(parted) - len(_far(parted))} and farther in {len(_far(parted))}"
+    )
+
+
+def _medians(found: Sequence[Agreement]) -> str:
+    apart = sorted(one.apart for one in found)
+    most = max(found, key=lambda one: one.apart)
+    if len(found) == 1:
+        ahead = "the same one" if most.same_ahead else "another one"
+        return f"medians of one ratio lie {most.apart:.0%} apart ({most.of}); {ahead} is ahead"
+    return (
+        f"medians of {len(found)} ratios lie {statistics.median(apart):.0%} apart in the middle, "
+        f"{_nine_tenths(apart):.0%} or less in nine of ten, {most.apart:.0%} at most ({most.of}); "
+        f"the same one is ahead in {sum(one.same_ahead for one in found)} of them"
     )
 
 

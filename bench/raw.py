@@ -162,6 +162,19 @@ def one_by_one(runs: RunsOfRows) -> list[Raw]:
     ]
 
 
+def beside_others(runs: RunsOfRows) -> list[tuple[Raw, Raw]]:
+    """For each run of rows that have several: the run, and all others of these rows pooled."""
+    return [
+        (
+            {row: runs[row][number] for row in run},
+            pooled({row: [*runs[row][:number], *runs[row][number + 1 :]] for row in run}),
+        )
+        for number, run in enumerate(
+            one_by_one({row: of_row for row, of_row in runs.items() if len(of_row) > 1})
+        )
+    ]
+
+
 def pooled(runs: RunsOfRows) -> Raw:
     """All rounds of each row as if of one run."""
     return {row: _pooled(of_row) for row, of_row in runs.items()}

@@ -15,13 +15,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from bench.agreement import told_between, told_within
+from bench.agreement import told_between, told_touching, told_within
 from bench.charts import require_matplotlib
 from bench.harness import ROOT, console
 from bench.markdown import CHARTS, verbatim
 from bench.paper.report import sizes_of
-from bench.raw import Raw, RawError, Run, one_by_one, pooled, read_raw, read_runs, runs_of
-from bench.result import Ratios
+from bench.raw import (
+    Raw,
+    RawError,
+    Run,
+    beside_others,
+    one_by_one,
+    pooled,
+    read_raw,
+    read_runs,
+    runs_of,
+)
+from bench.result import Ratios, Rounds
 from bench.summary import SIZES, summary
 from scripts.generated import filled, parts_called
 
@@ -32,6 +42,8 @@ PARTS: Final = parts_called(r"bench [\w-]+ [\w-]+")
 _ALL_ABOVE: Final = "Rows: all of the above"
 _RUN: Final = "run"
 _WITHIN: Final = "**Do runs agree?** Between runs on the same processor,"
+_BESIDE: Final = "**Do tables hold?** Of each run beside all others of its rows, pooled as here,"
+_UNKNOWN: Final = "of an unknown processor"
 _BETWEEN: Final = "**Do processors agree?** Between them,"
 
 
@@ -144,9 +156,16 @@ def _parts(program: str, path: Path) -> Mapping[str, str]:
 def _runs(report: Report, path: Path) -> str:
     found = read_runs(path)
     each = [[report.ratios_of(raw) for raw in one_by_one(runs)] for runs in found.values()]
-    of_processors = {name: report.ratios_of(pooled(runs)) for name, runs in found.items()}
+    of_rows: dict[str, list[Rounds]] = {}
+    for row, runs in (item for runs_of_rows in found.values() for item in runs_of_rows.items()):
+        of_rows.setdefault(row, []).extend(runs)
+    others = [[report.ratios_of(raw) for raw in both] for both in beside_others(of_rows)]
+    of_processors = {
+        name or _UNKNOWN: report.ratios_of(pooled(runs)) for name, runs in found.items()
+    }
     parts = (
         told_within(_WITHIN, each),
+        told_touching(_BESIDE, others),
         told_between(_BETWEEN, of_processors),
         _conditions(runs_of(path)),
     )

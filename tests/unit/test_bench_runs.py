@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from bench import compare, runs
-from bench.agreement import agreements, told_between, told_within
+from bench.agreement import agreements, told_between, told_touching, told_within
 from bench.machine import described, processor_of
-from bench.raw import RawResults, conditions_of, one_by_one, pooled, read_raw, read_runs
+from bench.raw import (
+    RawResults,
+    beside_others,
+    conditions_of,
+    one_by_one,
+    pooled,
+    read_raw,
+    read_runs,
+)
 from bench.report import stale_pages
 from bench.result import Compared, Ratios, Rounds, Spread
 from bench.result import ratios as ratios_of_rounds
@@ -115,6 +123,26 @@ def test_runs_tell_how_many_of_their_ranges_touch() -> None:
     assert "ranges touch in 4 of 6;" in text
 
 
+def test_each_run_is_laid_beside_all_others_of_its_rows() -> None:
+    numbered = [rounds(logbus=[number, number + 0.5]) for number in (1, 2, 3)]
+    found = beside_others({"a": numbered, "b": numbered[:2], "alone": numbered[:1]})
+    assert [
+        {row: (seconds(own, row)["logbus"], seconds(others, row)["logbus"]) for row in own}
+        for own, others in found
+    ] == [
+        {"a": ([1, 1.5], [2, 2.5, 3, 3.5]), "b": ([1, 1.5], [2, 2.5])},
+        {"a": ([2, 2.5], [1, 1.5, 3, 3.5]), "b": ([2, 2.5], [1, 1.5])},
+        {"a": ([3, 3.5], [1, 1.5, 2, 2.5])},
+    ]
+    assert all(set(own) == set(others) for own, others in found)
+
+
+def test_touching_ranges_are_counted_over_groups() -> None:
+    text = told_touching("Of both,", [[FIRST, SECOND], [FIRST, FIRST], [FIRST]])
+    assert text == "Of both, ranges touch in 4 of 6."
+    assert told_touching("Of single rounds,", [[ratios(start=(2, 2, 2))] * 2]) == ""
+
+
 def test_a_table_tells_who_is_far_from_the_others() -> None:
     text = told_between("Beside it,", {"A": FIRST, "B": SECOND})
     assert text.startswith("Beside it, medians of 3 ratios")
@@ -136,8 +164,10 @@ def test_single_rounds_have_no_ranges_that_could_touch() -> None:
         told_within("All", [single]), told_between("All", dict(zip("AB", single, strict=True)))
     ):  # fmt: skip
         assert " ".join(text.split()).endswith(
-            "(`start`, , logbus beside it); the same one is ahead in 1 of them."
+            "one ratio lie 50% apart (`start`, , logbus beside it); the same one is ahead."
         )
+    other = ratios(start=(0.8, 0.8, 0.8))
+    assert told_within("All", [[single[0], other]]).endswith("another one is ahead.")
 
 
 def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
@@ -222,6 +252,9 @@ def test_a_page_has_processors_beside_each_other(tmp_path: Path) -> None:
     assert "| ratio | Intel Xeon | AMD EPYC |" in text
     assert "| 1.91 (1.82-2.00) | 2.86 (2.73-3.00) |" in text
     assert "Do runs agree?" not in text
+    sends(path, "Of an unknown one.", faster=4.0)
+    [text] = stale_pages([page], path.parent).values()
+    assert "| ratio | Intel Xeon | AMD EPYC | of an unknown processor |" in text
 
 
 def compared(
@@ -241,7 +274,7 @@ def test_own_results_are_compared_with_those_of_the_documents(
     sends(tmp_path / "clients.csv", "Theirs.", faster=2.0)
     sends(own, "Own.", faster=1.9)
     text = compared(monkeypatch, capsys, tmp_path, own)
-    assert text.startswith(f"Between the tables and {own}, medians of 1 ratios lie 5% apart")
+    assert text.startswith(f"Between the tables and {own}, medians of one ratio lie 5% apart")
     assert text.endswith("ranges touch in 1 of 1. Conditions of your own alone: Own.")
     assert compared(monkeypatch, capsys, tmp_path, own, own) == f"{text} {text}"
     run(own, "A row that is not there.", add=False, send={"logbus": [{"µs a record": 1.0}]})
