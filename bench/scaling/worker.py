@@ -197,12 +197,14 @@ def _logbus_consumer(job: Job, stack: ExitStack) -> Client:
 def _librdkafka_consumer(job: Job, stack: ExitStack) -> Client:
     from confluent_kafka import Consumer, TopicPartition
 
+    from bench.clients.librdkafka import CONSUMER_TUNED
+
     consumer = Consumer(
         {
             "bootstrap.servers": job.address,
             "group.id": "bench",
             "enable.auto.commit": False,
-            "check.crcs": True,
+            **CONSUMER_TUNED,
         }
     )
     stack.callback(consumer.close)
