@@ -17,8 +17,8 @@ CONSUMED = 10_000  # messages that one call of consume may return
 
 CONSUMER_TUNED: Mapping[str, Any] = {"check.crcs": True, "fetch.queue.backoff.ms": 10}
 """Checksums are checked as the others do. By default it asks for nothing for a second once 64 MiB
-or 100,000 messages of a partition are there, which are read in less. With queues of 1 GiB, which are
-never full, it is slower."""
+or 100,000 messages of a partition are there, which are read in less. With queues of 1 GiB, which
+are never full, it is slower."""
 
 
 def versions() -> str:
