@@ -8,17 +8,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition, libversion, version
 
-from bench.clients.work import Done, Work, checked, tail
+from bench.clients.work import LIBRDKAFKA_READS, Done, Work, checked, tail
 from bench.clients.worker import timed
 
 _FLUSH_S = 120.0
 SILENCE_S = 30.0
 CONSUMED = 10_000  # messages that one call of consume may return
-
-CONSUMER_TUNED: Mapping[str, Any] = {"check.crcs": True, "fetch.queue.backoff.ms": 10}
-"""Checksums are checked as the others do. By default it asks for nothing for a second once 64 MiB
-or 100,000 messages of a partition are there, which are read in less. With queues of 1 GiB, which
-are never full, it is slower."""
 
 
 def versions() -> str:
@@ -94,18 +89,9 @@ def send_each(work: Work) -> Done:
 
 
 def consume(work: Work) -> Done:
-    """Tuned."""
-    return _consume(work, CONSUMER_TUNED)
-
-
-def consume_by_default(work: Work) -> Done:
-    return _consume(work, {})
-
-
-def _consume(work: Work, settings: Mapping[str, Any]) -> Done:
     measure = tail if work.checksummed else len
     consumer = Consumer(
-        {**settings, "bootstrap.servers": work.address, "group.id": "bench",
+        {**LIBRDKAFKA_READS, "bootstrap.servers": work.address, "group.id": "bench",
          "enable.auto.commit": False}
     )  # fmt: skip
     try:

@@ -9,6 +9,7 @@ from bench.clients.report import charts_of
 from bench.clients.results import Lines, line
 from bench.clients.rows import JAVA_TUNED, ROWS, Bench
 from bench.clients.systems import KafkaSystem, LogbusSystem
+from bench.clients.work import LIBRDKAFKA_READS
 from bench.harness import cluster, console
 from bench.machine import described
 from bench.peers.kafka import kafka
@@ -80,11 +81,11 @@ def conditions(bench: Bench) -> list[str]:
     ]
     if bench.kafka is not None:
         # Imported here: an extra, which is there when Kafka runs.
-        from bench.clients.librdkafka import CONSUMER_TUNED, versions
+        from bench.clients.librdkafka import versions
 
         lines += [
             f"Kafka {bench.kafka.server.version}, its broker with its defaults.",
-            f"{versions()}: its consumer with {dict(CONSUMER_TUNED)}.",
+            f"{versions()}: its consumer with {dict(LIBRDKAFKA_READS)}.",
         ]
     if bench.tools is not None:
         lines.append(f"ConsumerPerformance, of Kafka's tools in Java, with {dict(JAVA_TUNED)}.")

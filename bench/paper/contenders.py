@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from bench.clients.work import VALUES, Done, Work
+from bench.clients.work import LIBRDKAFKA_READS, VALUES, Done, Work
 from bench.clients.worker import run
 from bench.paper.java_clients import run_java
 from bench.peers.java_programs import JavaProgram
@@ -55,12 +55,15 @@ class PythonClient:
     sends: Work
     reads: str
     """The function that reads."""
+    reads_with: str = ""
+    """Its settings, for who reads the results."""
 
     @property
     def described(self) -> str:
         work = self.sends
         size = f"{work.batch_records or 'all'} records or {work.batch_bytes:,} bytes a record batch"
-        return f"Python: {work.name}, {size}, linger {work.linger_ms} ms; {self.reads}"
+        sends = f"{work.name}, {size}, linger {work.linger_ms} ms"
+        return f"Python: {sends}; {self.reads}{self.reads_with}"
 
     def send(self, task: Task) -> Done:
         work = replace(self._work(task), records=task.records, warm_up=task.warm_up)
@@ -147,8 +150,9 @@ def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
     return Contender(name, LOGBUS, acknowledged, client, share, flushed=sends.flushed)
 
 
-def _librdkafka(sends: Work, reads: str, *, share: int = 1) -> Contender:
-    client = PythonClient(replace(sends, system="librdkafka"), reads)
+def _librdkafka(sends: Work, *, share: int = 1) -> Contender:
+    reads_with = f", {dict(LIBRDKAFKA_READS)}"
+    client = PythonClient(replace(sends, system="librdkafka"), "consume", reads_with)
     return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
 
 
@@ -235,7 +239,7 @@ ROWS: Mapping[str, Row] = {
                 acknowledged=UNTOLD,
                 share=_OF_SLOW,
             ),
-            _librdkafka(_ONE, "consume_by_default", share=_OF_SLOW),
+            _librdkafka(_ONE, share=_OF_SLOW),
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS),
             _rabbitmq("persistent", DISK, _CONFIRMED, _RABBIT_READS),
             _rabbitmq_stream(_STREAM_ONE, share=_OF_SLOW),
@@ -247,7 +251,7 @@ ROWS: Mapping[str, Row] = {
         "batches of 50 records",
         (
             _kafka(_KAFKA_FIFTY, {}),
-            _librdkafka(_FIFTY, "consume_by_default"),
+            _librdkafka(_FIFTY),
             _rabbitmq_stream(_STREAM_FIFTY),
             _activemq(_ACTIVE_FIFTY, _ACTIVE_READS),
             _logbus("logbus, Arrow", replace(_FIFTY, name="send_arrow"), "poll_arrow"),
@@ -258,7 +262,7 @@ ROWS: Mapping[str, Row] = {
         "with what the documentation names for throughput",
         (
             _kafka(_KAFKA_TUNED, _KAFKA_READS_TUNED),
-            _librdkafka(Work("send"), "consume"),
+            _librdkafka(Work("send")),
             _rabbitmq_stream(_STREAM_TUNED),
             _activemq(_ACTIVE_TUNED, _ACTIVE_READS_TUNED),
             _logbus("logbus, Arrow", Work("send_many"), "poll_arrow"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from bench.charts import require_matplotlib
+from bench.clients.work import LIBRDKAFKA_READS
 from bench.harness import console
 from bench.machine import described
 from bench.program import add_raw_flags, chosen, raw_results
@@ -118,6 +119,5 @@ def _conditions(args: argparse.Namespace) -> list[str]:
         f"{KAFKA} in KRaft mode. What is acknowledged is in the page cache.",
         "Producers: Producer.send and send_many, librdkafka's produce, from Python; record batches "
         "of up to 1 MiB. Readers: poll_arrow, which makes no Python objects of records, and "
-        "librdkafka's consume, which does, with fetch.queue.backoff.ms of 10; both check "
-        "checksums.",
+        f"librdkafka's consume, which does, with {dict(LIBRDKAFKA_READS)}; both check checksums.",
     ]

@@ -17,6 +17,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
+from bench.clients.work import LIBRDKAFKA_READS
 from bench.result import LOGBUS
 from bench.scaling.results import KAFKA
 
@@ -197,14 +198,12 @@ def _logbus_consumer(job: Job, stack: ExitStack) -> Client:
 def _librdkafka_consumer(job: Job, stack: ExitStack) -> Client:
     from confluent_kafka import Consumer, TopicPartition
 
-    from bench.clients.librdkafka import CONSUMER_TUNED
-
     consumer = Consumer(
         {
             "bootstrap.servers": job.address,
             "group.id": "bench",
             "enable.auto.commit": False,
-            **CONSUMER_TUNED,
+            **LIBRDKAFKA_READS,
         }
     )
     stack.callback(consumer.close)
