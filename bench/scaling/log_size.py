@@ -59,7 +59,6 @@ def _system(name: str, directory: Path) -> AbstractContextManager[System]:
 
 
 def require_space(directory: Path, gib: float) -> None:
-    os.sync()  # a file system may free what was removed when it next writes its journal
     free, needed = shutil.disk_usage(directory).free, int((gib + 1) * GIB)
     if free < needed:
         raise SystemExit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +108,8 @@ class LogbusSystem:
         assert len(logs.logs()) == partitions, "other topics would be filled too"
         fill(logs, total_bytes=records * RECORD_BYTES, batch_bytes=_BATCH_BYTES)
         logs.close()
+        del logs
+        gc.collect()  # until then it has its files open, which would keep their space when removed
         self.start()
 
     @contextmanager
