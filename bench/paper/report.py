@@ -39,6 +39,8 @@ class Question(NamedTuple):
     does: str
     measure: str
     best_is_largest: bool
+    absent: str
+    """What stands in the place of a value."""
 
 
 def _times_faster(time: str) -> Callable[[Rounds, str, str], Spread]:
@@ -56,11 +58,11 @@ def _times_as_much(rounds: Rounds, own: str, other: str) -> Spread:
 
 QUESTIONS: Final = (
     Question("producer", "records/s sent", lambda rounds: rate(rounds, SENT), _times_faster(SENT),
-             "sends", "as fast as", True),
+             "sends", "as fast as", True, "left out"),
     Question("consumer", "records/s read", lambda rounds: rate(rounds, READ), _times_faster(READ),
-             "reads", "as fast as", True),
+             "reads", "as fast as", True, "left out"),
     Question("disk", "bytes a record on disk beside its value", overhead, _times_as_much,
-             "takes", "as much as", False),
+             "takes", "as much as", False, "in memory"),
 )  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def _table(raw: Raw, question: Question) -> str:
             for own in (LOGBUS, ARROW)
         ]
         name = f"**{contender.name}**" if contender.is_own else _shown(contender.name)
-        shown = "in memory" if value is None else str(value)
+        shown = question.absent if value is None else str(value)
         records = f"{records_of(rounds[contender.name]):,.0f}"
         lines.append((f"`{row}`", name, contender.acknowledged, records, shown, *of))
     return table(headings, lines)

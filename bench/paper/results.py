@@ -12,9 +12,11 @@ from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES
 from bench.result import LOGBUS, Metrics, Result, Spread, spread
 
 
-def rate(rounds: Sequence[Metrics], time: str) -> Spread:
-    """Records a second, from the microseconds that ``time`` is for one."""
-    return spread([1e6 / one[time] for one in rounds if one])
+def rate(rounds: Sequence[Metrics], time: str) -> Spread | None:
+    """Records a second, from the microseconds that ``time`` is for one; none where no round has
+    that."""
+    found = [1e6 / one[time] for one in rounds if time in one]
+    return spread(found) if found else None
 
 
 def overhead(rounds: Sequence[Metrics]) -> Spread | None:
@@ -55,6 +57,8 @@ def show(row: Row, result: Result) -> None:
 
 def _rates(result: Result, name: str, time: str) -> tuple[str, str]:
     found = rate(result.rounds[name], time)
+    if found is None:
+        return "", ""
     shown = str(Spread(*(value / 1_000 for value in found)))
     if name == LOGBUS or LOGBUS not in result.rounds:
         return shown, ""

@@ -18,7 +18,7 @@ from bench.paper import program, results
 from bench.paper.contenders import ROWS, Contender, Row, Task
 from bench.paper.java_clients import SilentServerError, done_of
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES, require_same
-from bench.paper.report import charts_of, tables
+from bench.paper.report import charts_of, ratios_of, tables
 from bench.paper.servers import SERVERS, bytes_in
 from bench.peers import PeerUnavailableError
 from bench.peers.activemq import ActiveMq
@@ -137,6 +137,19 @@ def test_tables_of_peers_are_by_question_and_the_best_comes_first(tmp_path: Path
     ]
     assert "(charts/peers-producer.svg)" in found["producer"]
     assert "| 70.0 (70.0-70.0) | 1.00 (1.00-1.00) |" in found["disk"]
+
+
+def test_rates_that_are_left_out_have_no_ratio_and_no_bar(tmp_path: Path) -> None:
+    some = result()
+    for metrics_of_round in some.rounds[PEER.name]:
+        del metrics_of_round[READ]
+    RawResults(tmp_path / "peers.csv").add(some)
+    found = tables(tmp_path / "peers.csv")
+    assert "| Kafka, Java | page cache | 1,000 | left out |  |  |" in found["consumer"]
+    assert "3.00 (2.00-4.00)" in found["producer"]
+    _, consumer, _ = charts_of({"batch-1": some.rounds})
+    assert [bar.label for bar in consumer.panels[0].bars] == [f"{LOGBUS} (page cache)"]
+    assert not [of for of in ratios_of({"batch-1": some.rounds}) if of.what == "consumer"]
 
 
 @pytest.mark.parametrize(
