@@ -67,6 +67,11 @@ def values(logbus: Logbus, topic: str) -> list[int]:
     return sorted(int(row["value"]) for rows in stored(logbus, topic).values() for row in rows)
 
 
+def says(told: str, start: str) -> bool:
+    """Whether a line begins so. On a busy machine the first may say that ZooKeeper is waited for."""
+    return any(line.startswith(start) for line in told.splitlines())
+
+
 @pytest.mark.long
 def test_many_lines_keep_the_order_of_their_partitions(logbus: Logbus, tmp_path: Path) -> None:
     name, lines = logbus.topic(partitions=3), tmp_path / "lines"
@@ -76,7 +81,7 @@ def test_many_lines_keep_the_order_of_their_partitions(logbus: Logbus, tmp_path:
             file.write(f"{number}\n" if keyless else f"k{number % 1_000}\t{number}\n")
     with producing(logbus, name, str(lines), "-K", "\\t") as process:
         code, told = ended(process)
-    assert (code, told.startswith(f"Published 100,000 records to {name} in ")) == (0, True), told
+    assert (code, says(told, f"Published 100,000 records to {name} in ")) == (0, True), told
     assert values(logbus, name) == list(range(100_000))
     for partition, rows in stored(logbus, name).items():
         numbers = [int(row["value"]) for row in rows]
@@ -101,7 +106,7 @@ def test_records_that_bring_their_partition_keep_its_order(logbus: Logbus) -> No
     ]
     with producing(logbus, name, "--json") as process:
         _, told = process.communicate("\n".join(map(json.dumps, given)).encode(), timeout=120)
-    assert told.startswith(b"Published 5,000 records"), told
+    assert says(told.decode(), "Published 5,000 records"), told
     expected: dict[int, list[Row]] = {0: [], 1: [], 2: []}
     for record in given:
         key = record["key"].encode()
@@ -133,8 +138,9 @@ def test_a_line_that_is_too_long_ends_it_there(logbus: Logbus, wrong: bytes) -> 
     with producing(logbus, name, "-K", "\\t") as process:
         _, told = process.communicate(b"\n".join(lines), timeout=120)
     assert process.returncode == 1
-    assert told.startswith(
-        b"Error: Line 3,211 of standard input cannot be published. A record for topic "
+    assert says(
+        told.decode(),
+        "Error: Line 3,211 of standard input cannot be published. A record for topic ",
     ), told
     assert told.endswith(b"Published before it: 3,210 records.\n"), told
     assert values(logbus, name) == list(range(3_210))
@@ -162,7 +168,7 @@ def test_a_slow_pipe_is_published_line_by_line(logbus: Logbus) -> None:
             process.stdin.write(b"%d\n" % number + b"0")
             wait_until(lambda: len(values(logbus, name)) == number + 1, message="the record")  # noqa: B023
         code, told = ended(process)
-    assert (code, told.startswith("Published 6 records")) == (0, True), told
+    assert (code, says(told, "Published 6 records")) == (0, True), told
     assert values(logbus, name) == [0, 0, 1, 2, 3, 4]
 
 
