@@ -68,7 +68,7 @@ def values(logbus: Logbus, topic: str) -> list[int]:
 
 
 def says(told: str, start: str) -> bool:
-    """Whether a line begins so. On a busy machine the first may say that ZooKeeper is waited for."""
+    """Whether a line begins so. On a busy machine one before it may tell of a slow ZooKeeper."""
     return any(line.startswith(start) for line in told.splitlines())
 
 
