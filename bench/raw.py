@@ -141,6 +141,11 @@ def read_raw(path: Path) -> Raw:
     return pooled(_read(path))
 
 
+def read_all_runs(path: Path) -> RunsOfRows:
+    """The runs of a file, whatever they ran on. Raises RawError as ``read_raw`` does."""
+    return _read(path)
+
+
 def read_runs(path: Path) -> Mapping[str, RunsOfRows]:
     """The runs of a file by the processor that they ran on, as far as the conditions tell it.
     Raises RawError as ``read_raw`` does."""

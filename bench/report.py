@@ -27,11 +27,12 @@ from bench.raw import (
     beside_others,
     one_by_one,
     pooled,
+    read_all_runs,
     read_raw,
     read_runs,
     runs_of,
 )
-from bench.result import Ratios, Rounds
+from bench.result import Ratios
 from bench.summary import SIZES, summary
 from scripts.generated import filled, parts_called
 
@@ -156,10 +157,9 @@ def _parts(program: str, path: Path) -> Mapping[str, str]:
 def _runs(report: Report, path: Path) -> str:
     found = read_runs(path)
     each = [[report.ratios_of(raw) for raw in one_by_one(runs)] for runs in found.values()]
-    of_rows: dict[str, list[Rounds]] = {}
-    for row, runs in (item for runs_of_rows in found.values() for item in runs_of_rows.items()):
-        of_rows.setdefault(row, []).extend(runs)
-    others = [[report.ratios_of(raw) for raw in both] for both in beside_others(of_rows)]
+    others = [
+        [report.ratios_of(raw) for raw in both] for both in beside_others(read_all_runs(path))
+    ]
     of_processors = {
         name or _UNKNOWN: report.ratios_of(pooled(runs)) for name, runs in found.items()
     }

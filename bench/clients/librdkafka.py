@@ -20,30 +20,36 @@ def versions() -> str:
     return f"confluent-kafka {version()}, librdkafka {libversion()[0]}"
 
 
-def _producer(work: Work, settings: Mapping[str, Any]) -> Producer:
+def _tuned(work: Work) -> dict[str, Any]:
+    """A producer's settings."""
     limits = {} if work.batch_records is None else {"batch.num.messages": work.batch_records}
-    return Producer(
-        {
-            "bootstrap.servers": work.address,
-            "acks": "1",
-            "linger.ms": work.linger_ms,
-            "batch.size": work.batch_bytes,
-            "queue.buffering.max.messages": 1_000_000,
-            **limits,
-            **settings,
-        }
-    )
+    return {
+        "acks": "1",
+        "linger.ms": work.linger_ms,
+        "batch.size": work.batch_bytes,
+        "queue.buffering.max.messages": 1_000_000,
+        **limits,
+    }
 
 
 def send(work: Work) -> Done:
+    return _send(work, _tuned(work))
+
+
+def send_by_default(work: Work) -> Done:
+    return _send(work, {})
+
+
+def _send(work: Work, settings: Mapping[str, Any]) -> Done:
     """With reports of failures only."""
     failed: list[str] = []
-    producer = _producer(
-        work,
+    producer = Producer(
         {
+            **settings,
+            "bootstrap.servers": work.address,
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: failed.append(str(error)),
-        },
+        }
     )
 
     def all_acknowledged(count: int) -> None:
@@ -65,7 +71,7 @@ def send(work: Work) -> Done:
 
 def send_each(work: Work) -> Done:
     """One record, and wait for its report, which takes less time than ``flush``."""
-    producer = _producer(work, {})
+    producer = Producer({**_tuned(work), "bootstrap.servers": work.address})
     reported: list[Any] = []
     waits: list[float] = []
 
@@ -89,9 +95,17 @@ def send_each(work: Work) -> Done:
 
 
 def consume(work: Work) -> Done:
+    return _consume(work, LIBRDKAFKA_READS)
+
+
+def consume_by_default(work: Work) -> Done:
+    return _consume(work, {})
+
+
+def _consume(work: Work, settings: Mapping[str, Any]) -> Done:
     measure = tail if work.checksummed else len
     consumer = Consumer(
-        {**LIBRDKAFKA_READS, "bootstrap.servers": work.address, "group.id": "bench",
+        {**settings, "bootstrap.servers": work.address, "group.id": "bench",
          "enable.auto.commit": False}
     )  # fmt: skip
     try:

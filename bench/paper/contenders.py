@@ -150,9 +150,14 @@ def _logbus(name: str, sends: Work, reads: str, *, share: int = 1) -> Contender:
     return Contender(name, LOGBUS, acknowledged, client, share, flushed=sends.flushed)
 
 
-def _librdkafka(sends: Work, *, share: int = 1) -> Contender:
-    reads_with = f", {dict(LIBRDKAFKA_READS)}"
-    client = PythonClient(replace(sends, system="librdkafka"), "consume", reads_with)
+def _librdkafka(
+    sends: Work,
+    reads: str = "consume",
+    reads_with: str = str(LIBRDKAFKA_READS),
+    *,
+    share: int = 1,
+) -> Contender:
+    client = PythonClient(replace(sends, system="librdkafka"), reads, f", {reads_with}")
     return Contender(LIBRDKAFKA, KAFKA, PAGE_CACHE, client, share)
 
 
@@ -273,6 +278,11 @@ ROWS: Mapping[str, Row] = {
         "with the defaults of servers and clients",
         (
             _kafka({}, {}),
+            _librdkafka(
+                Work("send_by_default", linger_ms=5, batch_bytes=1_000_000),  # what these are
+                "consume_by_default",
+                "with defaults",
+            ),
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS_BY_DEFAULT),
             Contender(
                 ACTIVEMQ,

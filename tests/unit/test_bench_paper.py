@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.console import Console
 from bench.charts import draw_all
 from bench.clients.logbus_client import tails
 from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
+from bench.harness import ROOT
 from bench.paper import program, results
-from bench.paper.contenders import ROWS, Contender, Row, Task
+from bench.paper.contenders import LIBRDKAFKA, ROWS, Contender, PythonClient, Row, Task
 from bench.paper.java_clients import SilentServerError, done_of
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES, require_same
 from bench.paper.report import charts_of, ratios_of, tables
@@ -50,6 +52,28 @@ def test_every_row_has_logbus_and_known_servers(name: str) -> None:
     assert LOGBUS in [contender.name for contender in contenders]
     assert {contender.server for contender in contenders} <= set(SERVERS)
     assert len({contender.name for contender in contenders}) == len(contenders)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        one.client
+        for row in ROWS.values()
+        for one in row.contenders
+        if isinstance(one.client, PythonClient)
+    ],
+    ids=lambda client: client.described,
+)
+def test_clients_in_python_have_the_functions_that_contenders_name(client: PythonClient) -> None:
+    module = "librdkafka" if client.sends.system == "librdkafka" else "logbus_client"
+    source = (ROOT / "bench" / "clients" / f"{module}.py").read_text()  # what it imports may lack
+    known = {each.name for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)}
+    assert {client.sends.name, client.reads} <= known
+
+
+def test_librdkafka_is_measured_with_its_defaults_too() -> None:
+    of_defaults = {each.name: each.client.described for each in ROWS["defaults"].contenders}
+    assert of_defaults[LIBRDKAFKA].endswith("linger 5 ms; consume_by_default, with defaults")
 
 
 @pytest.mark.parametrize(
