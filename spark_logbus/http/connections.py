@@ -160,8 +160,7 @@ class Lingering:
         self._closed = False
 
     def add(self, sock: socket.socket) -> None:
-        """Takes the socket over."""
-        cut_off(sock, socket.SHUT_WR)
+        """Takes the socket over. Its client sees the end of the response when its time is set."""
         with self._lock:
             if self._closed:
                 sock.close()
@@ -170,6 +169,7 @@ class Lingering:
             if len(self._until) >= _MAX_LINGERING:
                 self._close(next(iter(self._until)))
             self._until[sock] = self._clock.monotonic() + _LINGER_S
+            cut_off(sock, socket.SHUT_WR)
 
     def tick(self) -> None:
         now = self._clock.monotonic()
