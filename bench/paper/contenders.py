@@ -284,6 +284,7 @@ ROWS: Mapping[str, Row] = {
                 "with defaults",
             ),
             _rabbitmq("transient", UNTOLD, _TRANSIENT, _RABBIT_READS_BY_DEFAULT),
+            _rabbitmq_stream({}),
             Contender(
                 ACTIVEMQ,
                 ACTIVEMQ_FLUSHED,
