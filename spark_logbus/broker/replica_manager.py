@@ -116,6 +116,7 @@ class ReplicaManager:
         # Led before the id was lost:
         self._led_before: dict[TopicPartition, LeaderPartition] = {}
         self._resigned = False
+        self._resignations = 0
         self._refused: dict[TopicPartition, Refused] = {}
         # Of deleted topics, with the topic's id, while the disk does not let them go:
         self._to_remove: dict[TopicPartition, str] = {}
@@ -147,6 +148,7 @@ class ReplicaManager:
         """Lead nothing from now on: another broker has the id."""
         with self._changed:
             self._resigned = True
+            self._resignations += 1
             led, self._led = self._led, {}
             self._led_before.update(led)
             self._changed.notify()
@@ -274,6 +276,7 @@ class ReplicaManager:
             self._let_go(record, kept=self._why_kept(record, image))
         self._applied = image
         done = self._remove_deleted(image.topics)
+        resignations = self._resignations
         try:
             states = self._states(image.topics.values())
             decided = decided_shares(self._writers.pending().values()) if states else {}
@@ -285,7 +288,8 @@ class ReplicaManager:
             for start in range(0, len(assigned), MAX_CLAIMS):
                 if self._stopping or self._resigned:
                     return False
-                done = self._take(assigned[start : start + MAX_CLAIMS], decided) and done
+                some = assigned[start : start + MAX_CLAIMS]
+                done = self._take(some, decided, resignations) and done
         except CoordinationError as error:
             logger.warning("Not all partitions can be led yet, trying again: %s", error)
             return False
@@ -333,10 +337,11 @@ class ReplicaManager:
         self,
         assigned: Sequence[_Assigned],
         decided: Mapping[TopicPartition, Sequence[PartitionShare]],
+        resignations: int,
     ) -> bool:
-        """Lead the partitions, all together; False when that failed for one. ``decided`` is what of
-        atomic writes is to be published, as far as that is not known to be done. Raises
-        CoordinationError."""
+        """Lead the partitions, all together; False when that failed for one, or this broker has
+        resigned once more since. ``decided`` is what of atomic writes is to be published, as far as
+        that is not known to be done. Raises CoordinationError."""
         done = True
         logs: dict[TopicPartition, PartitionLog] = {}
         for each, log in zip(assigned, self._logs_of(assigned), strict=True):
@@ -362,7 +367,7 @@ class ReplicaManager:
                 done = self._is_settled(each, state) and done
             elif state is not None:
                 led = LeaderPartition(logs[each.topic_partition], state.leader_epoch)
-                done = self._serve(each.topic_partition, led) and done
+                done = self._serve(each.topic_partition, led, resignations) and done
         return done
 
     def _is_settled(self, assigned: _Assigned, error: LogbusError) -> bool:
@@ -382,15 +387,17 @@ class ReplicaManager:
             )
         return False
 
-    def _serve(self, topic_partition: TopicPartition, led: LeaderPartition) -> bool:
+    def _serve(
+        self, topic_partition: TopicPartition, led: LeaderPartition, resignations: int
+    ) -> bool:
         with self._changed:
-            if self._resigned:
-                return False
-            self._led[topic_partition] = led
-            self._refused.pop(topic_partition, None)
+            if self._resigned or self._resignations != resignations:
+                return False  # another broker may have led since, in a later epoch
             before = self._led_before.pop(topic_partition, None)
-        if before is None or before.log is not led.log:
-            led.log.add_listener(lambda: self._notify(topic_partition))
+            if before is None or before.log is not led.log:
+                led.log.add_listener(lambda: self._notify(topic_partition))
+            self._refused.pop(topic_partition, None)
+            self._led[topic_partition] = led  # last: who finds it may append, and wait for records
         logger.info(
             "Leading %s in epoch %d.",
             topic_partition, led.leader_epoch, extra=_about(topic_partition),

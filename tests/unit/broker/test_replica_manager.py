@@ -309,9 +309,12 @@ def test_a_topic_that_was_created_again_is_led_anew(following: Following) -> Non
     first = following.replica_manager.leader_of(T0).log
     first.append_as_leader(record_batch(), leader_epoch=0)
     following.tell(NEW)
-    wait_until(
-        lambda: following.leads() and following.replica_manager.leader_of(T0).log is not first
-    )
+
+    def is_led_anew() -> bool:
+        led = following.replica_manager.find(T0)
+        return led is not None and led.log is not first
+
+    wait_until(is_led_anew)
     assert following.replica_manager.leader_of(T0).log.ends().log_end_offset == 0
     with pytest.raises(LogbusError):
         first.append_as_leader(record_batch(), leader_epoch=0)
@@ -376,12 +379,21 @@ def test_epochs_are_checked_while_partitions_are_taken(
         following.replica_manager.check_epochs()
 
 
-def test_an_epoch_that_is_had_after_stepping_back_is_not_used(following: Following) -> None:
-    following.topics.before_lead = following.replica_manager.resign
+@pytest.mark.parametrize("again", ["at once", "later"])
+def test_an_epoch_that_is_had_after_stepping_back_is_not_used(
+    following: Following, again: str
+) -> None:
+    def step_back() -> None:
+        following.topics.before_lead = lambda: None
+        following.replica_manager.resign()
+        if again == "at once":
+            following.replica_manager.lead_again()
+
+    following.topics.before_lead = step_back
     following.tell()
-    wait_until(lambda: following.topics.epochs == {T0: 0})
-    following.topics.before_lead = lambda: None
-    following.replica_manager.lead_again()
+    wait_until(lambda: T0 in following.topics.epochs)
+    if again == "later":
+        following.replica_manager.lead_again()
     wait_until(following.leads)
     assert following.replica_manager.leader_of(T0).leader_epoch == 1
 
