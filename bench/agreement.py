@@ -3,8 +3,10 @@ each lie apart. Pure."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Final, NamedTuple
 
 from bench.markdown import paragraph, table
@@ -32,6 +34,16 @@ class Agreement(NamedTuple):
         return max(one.lowest for one in found) <= min(one.highest for one in found)
 
     @property
+    def chance(self) -> float | None:
+        """How probable it is that two ranges touch where nothing differs: then all orders of their
+        rounds are as likely, and in two kinds of them all of one come first. None for more ranges,
+        and where it is not known how many rounds there are."""
+        rounds = [one.rounds for one in self.found.values()]
+        if len(rounds) != 2 or not all(rounds):
+            return None
+        return 1 - 2 / math.comb(sum(rounds), rounds[0])
+
+    @property
     def same_ahead(self) -> bool:
         """Whether all medians tell the same one to be ahead."""
         medians = [one.median for one in self.found.values()]
@@ -54,15 +66,15 @@ def agreements(by_name: Mapping[str, Ratios]) -> list[Agreement]:
 
 
 def told_within(words: str, groups: Iterable[Sequence[Ratios]]) -> str:
-    """A paragraph of Markdown that begins with ``words``: in how many ratios the runs of a group
-    agree, for all groups together; empty where none has several."""
+    """A paragraph of Markdown that begins with ``words``: in how many ratios any two runs of a
+    group agree, for all groups together; empty where none has several."""
     found = _within(groups)
     return paragraph(f"{words} {_counted(found)}.") if found else ""
 
 
 def told_touching(words: str, groups: Iterable[Sequence[Ratios]]) -> str:
-    """A paragraph of Markdown that begins with ``words``: in how many ratios the ranges of a group
-    touch, for all groups together; empty where none has several that have ranges."""
+    """A paragraph of Markdown that begins with ``words``: in how many ratios the ranges of any two
+    of a group touch, for all groups together; empty where none has several that have ranges."""
     ranged = [one for one in _within(groups) if one.has_ranges]
     return paragraph(f"{words} {_touching(ranged)}.") if ranged else ""
 
@@ -71,12 +83,17 @@ def _within(groups: Iterable[Sequence[Ratios]]) -> list[Agreement]:
     return [
         agreement
         for runs in groups
-        for agreement in agreements({str(number): run for number, run in enumerate(runs)})
+        for one, other in combinations(runs, 2)
+        for agreement in agreements({"one": one, "other": other})
     ]
 
 
 def _touching(ranged: Sequence[Agreement]) -> str:
-    return f"ranges touch in {sum(one.touches for one in ranged)} of {len(ranged)}"
+    text = f"ranges touch in {sum(one.touches for one in ranged)} of {len(ranged)}"
+    chances = [one.chance for one in ranged if one.chance is not None]
+    if len(chances) < len(ranged):
+        return text
+    return f"{text}, and would in {sum(chances):.0f} if nothing but chance parted them"
 
 
 def told_between(words: str, by_name: Mapping[str, Ratios]) -> str:

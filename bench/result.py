@@ -28,6 +28,8 @@ class Spread(NamedTuple):
     median: float
     lowest: float
     highest: float
+    rounds: int = 0
+    """How many; 0 where that is not known."""
 
     def __str__(self) -> str:
         return f"{figure(self.median)} ({figure(self.lowest)}-{figure(self.highest)})"
@@ -51,7 +53,7 @@ Ratios = Mapping[Compared, Spread]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+    return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
 def figure(value: float) -> str:

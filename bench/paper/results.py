@@ -59,7 +59,8 @@ def _rates(result: Result, name: str, time: str) -> tuple[str, str]:
     found = rate(result.rounds[name], time)
     if found is None:
         return "", ""
-    shown = str(Spread(*(value / 1_000 for value in found)))
+    median, lowest, highest = (value / 1_000 for value in found[:3])
+    shown = str(Spread(median, lowest, highest))
     if name == LOGBUS or LOGBUS not in result.rounds:
         return shown, ""
     return shown, str(spread(result.ratios(name, time)))

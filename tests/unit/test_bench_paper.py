@@ -137,7 +137,7 @@ def test_charts_have_a_bar_for_each_figure_and_say_what_they_show(tmp_path: Path
     some.rounds[PEER.name][0][ON_DISK] = 12.0  # less than the value: it is in memory
     producer, consumer, disk = charts_of({"batch-1": some.rounds})
     own, peer = producer.panels[0].bars
-    assert [own.value, peer.value] == [(100_000,) * 3, (37_500, 25_000, 50_000)]
+    assert [own.value[:3], peer.value[:3]] == [(100_000,) * 3, (37_500, 25_000, 50_000)]
     assert producer.alt == (
         "Each record by itself: logbus sends 3.0 times as fast as Kafka (Java)."
     )

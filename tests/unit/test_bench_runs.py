@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from bench import compare, runs
-from bench.agreement import agreements, told_between, told_touching, told_within
+from bench.agreement import Agreement, agreements, told_between, told_touching, told_within
 from bench.machine import described, processor_of
 from bench.raw import (
     RawResults,
@@ -21,7 +22,7 @@ from bench.raw import (
     read_runs,
 )
 from bench.report import stale_pages
-from bench.result import Compared, Ratios, Rounds, Spread
+from bench.result import Compared, Ratios, Rounds, Spread, spread
 from bench.result import ratios as ratios_of_rounds
 
 
@@ -87,6 +88,9 @@ def test_rounds_that_a_contender_was_not_in_are_empty(tmp_path: Path) -> None:
 def test_a_run_needs_a_file_to_be_added_to() -> None:
     with pytest.raises(SystemExit, match="name it with --csv"):
         RawResults(None, add=True)
+
+
+OF = Compared("send", "", "logbus", "it")
 
 
 def ratios(**found: tuple[float, float, float]) -> Ratios:
@@ -174,6 +178,33 @@ def test_ranges_of_three_runs_touch_where_all_have_a_ratio_in_common() -> None:
     chain = {"A": (1.2, 1, 2), "B": (2.5, 2, 3), "C": (2.8, 2.5, 4)}
     [one] = agreements({name: ratios(send=each) for name, each in chain.items()})
     assert not one.touches  # the first and the third
+
+
+@pytest.mark.parametrize(("one", "other"), [(2, 2), (3, 2), (3, 3), (2, 7)])
+def test_chance_is_the_share_of_all_orders_in_which_ranges_touch(one: int, other: int) -> None:
+    places = frozenset(range(one + other))
+    found = [
+        Agreement(OF, {"one": spread(own), "other": spread([*places.difference(own)])})
+        for own in combinations(places, one)
+    ]
+    assert found[0].chance == pytest.approx(sum(each.touches for each in found) / len(found))
+
+
+def test_what_chance_would_leave_stands_beside_what_touches() -> None:
+    three, two = {OF: spread([1, 2, 3])}, {OF: spread([4, 5])}
+    text = told_within("All,", [[three, three], [three, two]])
+    assert "ranges touch in 1 of 2, and would in 2 if nothing but chance" in " ".join(text.split())
+    assert told_touching("All,", [[three, two]] * 2).endswith(
+        "would in 2 if nothing but chance parted them."
+    )
+    uncounted = {OF: Spread(2, 1, 3)}
+    assert told_touching("All,", [[three, three], [three, uncounted]]).endswith("touch in 2 of 2.")
+    assert "chance" not in told_between("All,", {"A": three, "B": three, "C": three})
+
+
+def test_any_two_runs_of_a_group_are_compared() -> None:
+    text = told_touching("All,", [[{OF: spread(each)} for each in ([1, 2], [1, 3], [2.5, 4])]])
+    assert text.startswith("All, ranges touch in 2 of 3,")
 
 
 def test_of_what_was_measured_once_nothing_is_told() -> None:
@@ -275,7 +306,8 @@ def test_own_results_are_compared_with_those_of_the_documents(
     sends(own, "Own.", faster=1.9)
     text = compared(monkeypatch, capsys, tmp_path, own)
     assert text.startswith(f"Between the tables and {own}, medians of one ratio lie 5% apart")
-    assert text.endswith("ranges touch in 1 of 1. Conditions of your own alone: Own.")
+    assert "ranges touch in 1 of 1, and would in 1 if nothing but chance parted them." in text
+    assert text.endswith(" Conditions of your own alone: Own.")
     assert compared(monkeypatch, capsys, tmp_path, own, own) == f"{text} {text}"
     run(own, "A row that is not there.", add=False, send={"logbus": [{"µs a record": 1.0}]})
     assert "have no ratio in common" in compared(monkeypatch, capsys, tmp_path, own)
