@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -26,7 +27,8 @@ SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def pytest_configure(config: pytest.Config) -> None:
     """Spark's workers run this very Python, and any Java that logbus would choose. Its JVMs live
     for minutes at most, and would spend most of them on compiling. Hypothesis tries fewer examples
-    where the longer tests are left out (see tests/property/examples.py).
+    where the longer tests are left out (see tests/property/examples.py); how long one takes on a
+    machine that does other work tells nothing.
 
     Started in the background by a shell, tests ignore SIGINT, and programs inherit that; those
     under test are to hear it.
@@ -37,15 +39,25 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{SHORT_LIVED_JVM}' pyspark-shell"
     os.environ["SPARK_LAUNCHER_OPTS"] = SHORT_LIVED_JVM
     ensure_java_home()
-    settings.register_profile("short run", max_examples=SHORT_RUN_PERCENT)
-    if "not long" in config.option.markexpr:
-        settings.load_profile("short run")
+    settings.register_profile("whole run", deadline=None)
+    settings.register_profile("short run", deadline=None, max_examples=SHORT_RUN_PERCENT)
+    is_short = "not long" in config.option.markexpr
+    settings.load_profile("short run" if is_short else "whole run")
 
 
 def pytest_runtest_logfinish() -> None:
     """Tests abandon logs, as a crash does: their files are open until they are collected."""
     if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:
         gc.collect()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What tests before have abandoned is collected, and nothing is while this test runs."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +69,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
 @pytest.fixture(scope="session")
 def _zookeeper_client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=zookeeper.address)
+    aside = logging.getLogger("tests.zookeeper")  # no test's log is to have what it says
+    aside.propagate = False
+    client = KazooClient(hosts=zookeeper.address, logger=aside)
     client.start(timeout=30)
     yield client
     client.stop()

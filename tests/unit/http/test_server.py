@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_logbus.http import HttpServer, Request, Response, Routes
+from spark_logbus.http import connections as connections_module
 from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
 
@@ -145,7 +146,10 @@ def test_an_answer_that_nobody_reads_is_cut_off(server: HttpServer, clock: Manua
         assert len(everything(sock)) < len(BIG)
 
 
-def test_silent_connections_keep_nobody_out_and_take_few_threads(server: HttpServer) -> None:
+def test_silent_connections_keep_nobody_out_and_take_few_threads(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module, "_ROOM_S", 20)
     before = threading.active_count()
     silent = [dial(server) for _ in range(200)]
     try:

@@ -98,8 +98,10 @@ def test_its_last_words_tell_why_it_ended(program: Program) -> None:
 
 def test_one_that_never_serves_is_stopped_and_quoted(tmp_path: Path) -> None:
     silent = Program(tmp_path, "print('I wait.', flush=True); signal.pause()", start_deadline_s=0.5)
+    silent.launch()
+    wait_until(lambda: silent.log_file.exists() and "I wait." in silent.log_file.read_text())
     with pytest.raises(EmbeddedServerError, match=r"(?s)is not ready after 0\.5 seconds.*I wait\."):
-        silent.start()
+        silent.wait_until_ready()
     assert not silent.running
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,13 +25,8 @@ CONFIG = LogConfig(segment_bytes=1024, retention_ms=None)
 COUNT = 9  # of segments, the active one with them
 
 
-@pytest.fixture(autouse=True)
-def _no_collector() -> Iterator[None]:
-    """What is let go of, is let go of at once: nobody waits for the collector of cycles."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+#: What is let go of, is let go of at once: nobody waits for the collector of cycles.
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def filled(broker: Broker) -> PartitionLog:

@@ -214,10 +214,10 @@ def test_thousands_of_types_are_compared_soon_and_without_recursion() -> None:
     chained += [record({"name": "x", "type": f"R{n - 1}"}, name=f"R{n}") for n in range(1, 5_000)]
     branches = [fixed(1, f"n.F{number}") for number in range(5_000)]
     others = [fixed(1, f"m.F{number}") for number in range(5_000)]
-    began = time.monotonic()
+    began = time.process_time()
     assert faults(parse_value(chained), parse_value(chained)) == []
     assert faults(parse_value(branches), parse_value(others)) == []
-    assert time.monotonic() - began < LIMIT_S
+    assert time.process_time() - began < LIMIT_S
 
 
 def test_a_comparison_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,9 +204,9 @@ def test_a_known_type_is_named_without_its_definition() -> None:
     ],
 )
 def test_deep_nesting_is_refused_soon(text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert f"more than {MAX_JSON_DEPTH} levels" in str(refusal(text)) or len(text) > 400_000
-    assert time.monotonic() - began < LIMIT_S
+    assert time.process_time() - began < LIMIT_S
 
 
 def test_nesting_up_to_the_limit_is_taken() -> None:
@@ -228,9 +228,9 @@ def test_a_large_schema_is_taken_up_to_the_limit_and_no_further() -> None:
               for number in range(6_000)]  # fmt: skip
     text = record(*fields)
     assert MAX_SCHEMA_BYTES * 0.8 < len(text) < MAX_SCHEMA_BYTES
-    began = time.monotonic()
+    began = time.process_time()
     check_readable(parse(text))
-    assert time.monotonic() - began < LIMIT_S
+    assert time.process_time() - began < LIMIT_S
     with pytest.raises(SchemaTooLargeError, match=r"1,000,0.. bytes, and 400,000 at most"):
         parse(record(doc="x" * (1_000_000 - 40)))
 
@@ -241,9 +241,9 @@ def test_a_default_of_recursive_unions_is_checked_soon() -> None:
     value: object = 0
     for _ in range(60):
         value = {"x": value}
-    began = time.monotonic()
+    began = time.process_time()
     assert "none of the union" in str(refusal(record(field(outer, default=value))))
-    assert time.monotonic() - began < LIMIT_S
+    assert time.process_time() - began < LIMIT_S
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', '{"type": "int", "doc": "\\udfff"}', "1" * 10_000])

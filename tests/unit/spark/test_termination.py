@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from spark_logbus.spark import termination
 from spark_logbus.spark.termination import CleanUp
 
 
@@ -164,7 +165,8 @@ def test_a_clean_up_that_is_under_way_is_not_cut_off_by_sigterm(
         assert program.ended() == (code, rest)
 
 
-def test_who_comes_second_waits_until_all_is_closed() -> None:
+def test_who_comes_second_waits_until_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(termination, "_LIMIT_S", 60)
     begun, may_end = threading.Event(), threading.Event()
     order: list[str] = []
 

@@ -22,12 +22,13 @@ from spark_logbus.broker.network.connection import Connection
 from spark_logbus.broker.network.responses import Answer, DelayedResponse, NoResponse, Response
 from spark_logbus.broker.network.server import Network
 from spark_logbus.broker.network.sockets import configure, listen
-from spark_logbus.clock import SystemClock
+from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import LimitExceededError, StorageError
 from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, Frame
 from spark_logbus.protocol import encode_response as encoded
 from tests.fakes.broker_parts import Polled
+from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
 from tests.servers.wire import Wire
 
@@ -36,9 +37,14 @@ Handler = Callable[[Connection, Frame], Answer]
 
 
 @contextmanager
-def serving(handle: Handler, config: NetworkConfig | None = None) -> Iterator[Network]:
+def serving(
+    handle: Handler, config: NetworkConfig | None = None, *, clock: Clock | None = None
+) -> Iterator[Network]:
     network = Network(
-        host="127.0.0.1", port=0, config=config or NetworkConfig(threads=4), clock=SystemClock()
+        host="127.0.0.1",
+        port=0,
+        config=config or NetworkConfig(threads=4),
+        clock=clock or SystemClock(),
     )
 
     def shaken(connection: Connection, frame: Frame) -> Answer:
@@ -137,7 +143,7 @@ def test_a_waiting_answer_comes_at_its_wake_up() -> None:
     with serving(handle) as network, connect(network) as wire:
         wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
         wait_until(lambda: answers)
-        assert network.waiting() >= 1
+        wait_until(lambda: network.waiting() >= 1)  # not while it goes from one hand to another
         ready.set()
         answers[0].wake()
         wire.receive()
@@ -388,8 +394,9 @@ def test_a_descriptor_that_is_used_again_at_once() -> None:
 
 def test_stalled_connections_end_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "_SWEEP_S", 0.02)
+    clock = ManualClock()
     with (
-        serving(lambda *_: OK, NetworkConfig(stall_timeout_ms=100)) as network,
+        serving(lambda *_: OK, NetworkConfig(stall_timeout_ms=100), clock=clock) as network,
         connect(network) as silent,
         connect(network) as half,
         connect(network) as idle,
@@ -397,20 +404,25 @@ def test_stalled_connections_end_and_others_stay(monkeypatch: pytest.MonkeyPatch
         ask(idle)
         ask(half)
         half.sock.sendall(b"\x40")
+
+        def others_are_gone() -> bool:
+            clock.advance(0.2)
+            return network.connection_count == 1
+
+        wait_until(others_are_gone)
         assert silent.is_ended()
         assert half.is_ended()
         ask(idle)
 
 
 def test_stop_ends_connections_and_threads() -> None:
-    before = threading.active_count()
     with serving(lambda *_: later(lambda: None)) as network:
         wire = connect(network)
         wire.send(Api.DELETE_TOPIC, DeleteTopicRequest("t"))
         wait_until(lambda: network.waiting() == 1)
     with wire:
         assert wire.is_ended()
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in network._threads)
 
 
 def test_it_stops_without_having_started() -> None:

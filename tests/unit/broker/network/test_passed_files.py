@@ -19,6 +19,8 @@ from spark_logbus.protocol.frames import PRELUDE, PRELUDE_SIZE
 from tests.servers.wire import Wire, frames
 from tests.unit.broker.network.ends import RESPONSE, over
 
+pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are counted
+
 CONTENT = b"0123456789" * 10_000
 BY_FILE = CreateTopicResponse("by file")
 

@@ -77,7 +77,7 @@ def test_creating_waits_until_all_brokers_know(fake: FakeCluster) -> None:
     fake.brokers[1].hears_of_topics = False
     with Cluster.connect(fake.bootstrap, QUICK) as cluster:
         with pytest.raises(RequestTimeoutError, match="has not yet heard"):
-            Admin(cluster).create_topic("t", partitions=1, timeout_ms=300)
+            Admin(cluster).create_topic("t", partitions=1, timeout_ms=2_000)
         fake.brokers[1].hears_of_topics = True
         Admin(cluster).create_topic("t", partitions=1, if_not_exists=True, timeout_ms=5_000)
 

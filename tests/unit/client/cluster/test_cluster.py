@@ -113,7 +113,7 @@ def test_connecting_to_nobody_names_the_addresses_and_is_bounded() -> None:
 def test_a_broker_that_hangs_does_not_hide_the_others(fake: FakeCluster) -> None:
     hanging = fake.brokers[0].fault(Api.METADATA, "hang")
     bootstrap = Bootstrap(tuple(broker.address for broker in fake.brokers))
-    config = ClientConfig(connect_timeout_ms=400, request_timeout_ms=5_000)
+    config = ClientConfig(connect_timeout_ms=4_000, request_timeout_ms=5_000)
     with Cluster.connect(bootstrap, config) as cluster:
         cluster.ask_metadata([], deadline=cluster.retry_deadline())
         assert len(cluster.brokers) == 2

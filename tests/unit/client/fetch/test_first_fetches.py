@@ -17,6 +17,11 @@ RECORDS = 20
 IDS = {"t": "id-t"}
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_fetches, "_PATIENCE_MS", 30_000)
+
+
 def ranges(count: int, *, start: int = 0, end: int = RECORDS) -> list[OffsetRange]:
     return [OffsetRange(TopicPartition("t", number), start, end) for number in range(count)]
 
@@ -100,7 +105,7 @@ def test_ranges_of_a_silent_leader_do_not_hold_up_the_others(
     fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fake, 4)
-    monkeypatch.setattr(first_fetches, "_PATIENCE_MS", 50)
+    monkeypatch.setattr(first_fetches, "_PATIENCE_MS", 1_500)
     silent = fake.brokers[0].fault(Api.FETCH, "hang")
     first = FirstFetches(cluster, ranges(4), IDS)
     received = [first.take(number) is not None for number in range(4)]

@@ -39,6 +39,8 @@ from tests.fakes.broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
 from tests.helpers import wait_until
 
 SMALL = ProducerConfig(linger_ms=0, batch_bytes=200)
+#: Records of 20 bytes have a record batch each, which wait together while another is under way.
+ONE_BY_ONE = replace(SMALL, batch_bytes=30, max_in_flight=1)
 
 
 def stored(
@@ -102,9 +104,9 @@ def test_keyless_records_fill_one_record_batch_after_the_other(
 
 def test_a_record_batch_lingers_for_more(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
-    with Producer(cluster, ProducerConfig(linger_ms=300)) as producer:
+    with Producer(cluster, ProducerConfig(linger_ms=2_000)) as producer:
         futures = [producer.send("t", b"%d" % number) for number in range(10)]
-        assert futures[0].result(5).offset == 0  # without a flush
+        assert futures[0].result(30).offset == 0  # without a flush
     assert [header.record_count for header, _ in fake.partition(T0).batches] == [10]
 
 
@@ -204,7 +206,7 @@ def test_delivery_is_given_up_after_its_timeout(fake: FakeCluster, cluster: Clus
 def test_what_the_broker_refuses_fails_alone(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     hang = fake.brokers[0].fault(Api.APPEND, "hang")
-    with Producer(cluster, replace(SMALL, batch_bytes=30)) as producer:
+    with Producer(cluster, ONE_BY_ONE) as producer:
         first = producer.send("t", b"0" * 20)
         assert hang.met.wait(5)
         # While the first is under way, three more collect into one request, which is refused
@@ -339,7 +341,9 @@ def test_columns_take_what_a_single_record_may_be_or_nothing(
 def test_full_memory_blocks_and_then_raises(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t")
     hang = fake.brokers[0].fault(Api.APPEND, "hang")
-    config = ProducerConfig(batch_bytes=1000, buffer_bytes=5000, max_block_ms=500, linger_ms=60_000)
+    config = ProducerConfig(
+        batch_bytes=1000, buffer_bytes=5000, max_block_ms=2_000, linger_ms=60_000
+    )
     with Producer(cluster, config) as producer:
         futures: list[RecordFuture] = []
         futures += [producer.send("t", b"x" * 80) for _ in range(50)]
@@ -496,6 +500,7 @@ def test_callbacks_run_and_their_faults_do_no_harm(
             future.add_done_callback(lambda done: seen.append(done.result(0).offset))
         future.add_done_callback(lambda _: 1 / 0)
         producer.flush(5)
+        wait_until(lambda: len(seen) == 3)  # a future is done before its callbacks run
         future.add_done_callback(lambda done: seen.append(done.result(0).offset))
         assert producer.send("t", b"b").result(5).offset == 3
     assert seen == [0, 1, 2, 2]
@@ -537,15 +542,15 @@ def test_a_future_that_is_not_done_times_out(fake: FakeCluster, cluster: Cluster
 def test_keyless_records_avoid_a_leaderless_partition(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     fake.brokers[1].stop()
-    config = ProducerConfig(linger_ms=0, batch_bytes=200, delivery_timeout_ms=500)
+    config = replace(SMALL, delivery_timeout_ms=3_000)
     with Producer(cluster, config) as producer:
         free = [producer.send("t", b"%d" % number) for number in range(100)]
         (table,) = producer.send_arrow("t", pa.table({"value": [b"a"]}))
         bound = producer.send("t", b"bound", partition=1)
-        assert {future.result(5).partition for future in free} == {0}
-        assert table.result(5).partition == 0
+        assert {future.result(30).partition for future in free} == {0}
+        assert table.result(30).partition == 0
         with pytest.raises(RequestTimeoutError, match="broker 2"):
-            bound.result(5)
+            bound.result(30)
         fake.brokers[1].start()
         wait_until(lambda: producer.send("t", b"again").result(5).partition == 1)
     assert sorted(stored(fake, T0)[:101], key=repr) == sorted([*numbered(0, 100), b"a"], key=repr)
@@ -575,10 +580,10 @@ def test_what_a_disk_refused_leaves_no_gap_in_the_numbers(fake: FakeCluster) -> 
     broker.fault(Api.APPEND, "partition_error", NotLeaderError("moved"))
     broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
     broker.fault(Api.APPEND, "partition_error", StorageError("no space left"))
-    slow = replace(QUICK, retry_backoff_ms=300, retry_backoff_max_ms=300)
+    slow = replace(QUICK, retry_backoff_ms=1_000, retry_backoff_max_ms=1_000)
     with (
         Cluster.connect(fake.bootstrap, slow) as cluster,
-        Producer(cluster, replace(SMALL, batch_bytes=30)) as producer,
+        Producer(cluster, ONE_BY_ONE) as producer,
     ):
         futures = [producer.send("t", b"%d" % number * 20) for number in range(3)]
         assert type(futures[0].exception(9)) is StorageError

@@ -36,6 +36,8 @@ from tests.builders.arrow_batches import QUICK, record_batch
 from tests.fakes.broker import FakeCluster
 from tests.servers.ports import reserved_port
 
+pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are counted
+
 HERE = BrokerAddress(1, "127.0.0.1", 1)
 
 

@@ -23,7 +23,7 @@ def descriptors() -> set[str]:
 
 
 @pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
+def _no_descriptor_is_left(no_collector: None) -> Iterator[None]:
     before = descriptors()
     yield
     assert descriptors() == before
