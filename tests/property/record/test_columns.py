@@ -227,5 +227,7 @@ def test_any_flipped_bit_ends_what_is_verified_together(
     except DAMAGE:
         assert number == 0
         return
+    if len(set(found.attributes.tolist())) > 1:  # readers verify those of the same together
+        return
     columns = column_run(found, selection)
     assert len(found) == number or columns is None or verified_columns(columns) == number
