@@ -36,6 +36,12 @@ def wait_until(
         pause.wait(_POLL_S)
 
 
+def without_waiting(told: str) -> str:
+    """What a command told, but for its words about a ZooKeeper that is slow to answer."""
+    lines = told.splitlines(keepends=True)
+    return "".join(line for line in lines if "is waiting for ZooKeeper" not in line)
+
+
 def paths_below(directory: Path) -> Iterator[Path]:
     """All that is in there, though it changes: ``Path.rglob`` fails of a directory that goes."""
     for parent, directories, files in os.walk(directory):

@@ -33,8 +33,10 @@ from tests.servers.wire import Wire, append_request, request
 def serving(directory: Path, zookeeper: str, **network: int) -> Iterator[BrokerProcess]:
     """A broker with these limits, which leads topic t."""
     with broker_process(directory, zookeeper, settings={"network": network}) as broker:
+        alone = sockets_of(broker.pid)
         with connect(broker) as wire:
             create_topic(wire, "t")
+        wait_until(lambda: sockets_of(broker.pid) <= alone)
         yield broker
 
 
@@ -42,17 +44,17 @@ def serving(directory: Path, zookeeper: str, **network: int) -> Iterator[BrokerP
 def test_drips_buy_no_time_before_the_handshake(tmp_path: Path, chroot: str) -> None:
     pause = threading.Event()
     with (
-        serving(tmp_path, chroot, stall_timeout_ms=700) as broker,
-        Wire.to(broker.address, shake_hands=False) as slow,
+        serving(tmp_path, chroot, stall_timeout_ms=2_000) as broker,
         connect(broker) as good,
     ):
         started = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            for byte in request(Api.METADATA, MetadataRequest(["x" * 1000])):
-                slow.sock.sendall(bytes([byte]))
-                pause.wait(0.05)
-        assert slow.is_ended()
-        assert 0.7 <= time.monotonic() - started < 15
+        with Wire.to(broker.address, shake_hands=False) as slow:
+            with contextlib.suppress(ConnectionError):
+                for byte in request(Api.METADATA, MetadataRequest(["x" * 1000])):
+                    slow.sock.sendall(bytes([byte]))
+                    pause.wait(0.05)
+            assert slow.is_ended()
+        assert 2 <= time.monotonic() - started < 20
         assert works(broker, good)
 
 
@@ -88,7 +90,7 @@ def test_ten_thousand_idle_connections_cost_little(tmp_path: Path, chroot: str) 
 @pytest.mark.long
 def test_half_a_frame_stalls_out(tmp_path: Path, chroot: str) -> None:
     with (
-        serving(tmp_path, chroot, stall_timeout_ms=700) as broker,
+        serving(tmp_path, chroot, stall_timeout_ms=2_000) as broker,
         contextlib.ExitStack() as stack,
     ):
         idle = [stack.enter_context(connect(broker)) for _ in range(100)]

@@ -56,7 +56,7 @@ def test_stopped_fetching_processes_cost_others_nothing(tmp_path: Path, chroot: 
         readers = [
             stack.enter_context(stopped_reader(broker, fetches=3)) for _ in range(6)
         ]  # more than there are threads
-        assert slowest_of(broker, 20) < 5
+        assert slowest_of(broker, 20) < 20
         for reader in readers:
             reader.go_on()
         for reader in readers:
@@ -65,14 +65,16 @@ def test_stopped_fetching_processes_cost_others_nothing(tmp_path: Path, chroot: 
 
 def test_readers_that_never_read_cost_others_nothing(tmp_path: Path, chroot: str) -> None:
     with (
-        serving(tmp_path, chroot, stall_timeout_ms=500) as broker,
+        serving(tmp_path, chroot, stall_timeout_ms=2_000) as broker,
         contextlib.ExitStack() as stack,
     ):
         stopped = [stack.enter_context(connect(broker)) for _ in range(20)]
         for wire in stopped:
             for _ in range(3):
                 wire.send(Api.FETCH, fetch_request("t", 0, 0, max_bytes=64 * MIB))
-        assert slowest_of(broker, 20) < 5
+        started = time.monotonic()
+        while time.monotonic() - started < 3:
+            assert slowest_of(broker, 20) < 20
         # They get what they asked for once they read, though it took longer than a stall may.
         assert len(stopped[0].receive().payload) > STORED_MIB * MIB
 
@@ -102,4 +104,4 @@ def test_a_vanished_machine_is_noticed_in_bounded_time(
     )
     assert done.returncode == 0, done.stderr
     took_s = float(done.stdout)
-    assert took_s < 10, "retransmission by itself would go on for a quarter of an hour"
+    assert took_s < 60, "retransmission by itself would go on for a quarter of an hour"

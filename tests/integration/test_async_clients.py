@@ -93,10 +93,8 @@ def test_the_loop_runs_on_while_a_consumer_waits(cluster: Cluster, topic: str) -
 
 
 def test_errors_are_the_clients_own(cluster: Cluster, topic: str) -> None:
-    config = ProducerConfig(max_block_ms=100)
-
     async def run() -> None:
-        async with AsyncProducer(cluster, config) as producer, AsyncConsumer(cluster) as consumer:
+        async with AsyncProducer(cluster) as producer, AsyncConsumer(cluster) as consumer:
             with pytest.raises(UnknownTopicError):
                 await producer.send("nowhere", b"x")
             with pytest.raises(InvalidRequestError, match="must be bytes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,20 +108,23 @@ def newest_of(sent: list[Sent]) -> dict[bytes | None, Sent]:
     return {record.key: record for record in sent}
 
 
+def is_compacted(broker: BrokerProcess, topic: str) -> bool:
+    """Whether all but the active segment is clean."""
+    directory = broker.directory / "data" / f"{topic}-0"
+    history = directory / "compaction"
+    if not history.exists():
+        return False
+    clean_end = history.read_text().splitlines()[-2].split()[0]
+    return max(directory.glob("*.log")).stem == clean_end.zfill(20)
+
+
 def wait_until_compacted(
     broker: BrokerProcess, cluster: Cluster, topic: str, sent: list[Sent]
 ) -> dict[int, Sent]:
     """Until all but the active segment is clean; then little more than the newest is left."""
-    directory = broker.directory / "data" / f"{topic}-0"
-
-    def clean() -> bool:
-        history = directory / "compaction"
-        if not history.exists():
-            return False
-        clean_end = history.read_text().splitlines()[-2].split()[0]
-        return max(directory.glob("*.log")).stem == clean_end.zfill(20)
-
-    wait_until(clean, deadline_s=60, message="the log to be compacted")
+    wait_until(
+        partial(is_compacted, broker, topic), deadline_s=60, message="the log to be compacted"
+    )
     found = read(cluster, topic)
     assert len(found) < KEYS + 600
     check(found, sent)
@@ -263,6 +267,23 @@ def compacting_child(broker: BrokerProcess) -> int:
     return 0
 
 
+def signal_child(broker: BrokerProcess, cluster: Cluster, sent: list[Sent], number: int = 0) -> int:
+    """Send it to a compacting child of topic t, whose process id this is; 0 only looks for one.
+    More is produced where it has ended before it was met."""
+
+    def child() -> int:
+        found = compacting_child(broker)
+        if found:
+            with suppress(ProcessLookupError):
+                os.kill(found, number)
+                return found
+        if is_compacted(broker, "t"):
+            sent.extend(produce(cluster, "t", 2000, start=len(sent)))
+        return 0
+
+    return wait_until(child, deadline_s=60, message="a compaction")
+
+
 @pytest.fixture
 def lone(tmp_path: Path) -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(tmp_path, brokers=1, settings=SETTINGS) as embedded:
@@ -279,8 +300,7 @@ def test_a_killed_compaction_changes_nothing_and_is_done_again(lone: EmbeddedClu
     with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:
         Admin(cluster).create_topic("t", partitions=1, config=TOPIC)
         sent = produce(cluster, "t", 2000)
-        child = wait_until(lambda: compacting_child(broker))
-        os.kill(child, 9)
+        signal_child(broker, cluster, sent, signal.SIGKILL)
         check(read(cluster, "t"), sent)
         wait_until_compacted(broker, cluster, "t", sent)
         wait_until(lambda: not leftovers(broker))
@@ -294,7 +314,7 @@ def test_a_broker_killed_while_it_compacts(lone: EmbeddedCluster) -> None:
         sent: list[Sent] = []
         for _ in range(3):
             sent += produce(cluster, "t", 1500, start=len(sent))
-            child = wait_until(lambda: compacting_child(broker))
+            child = signal_child(broker, cluster, sent)
             broker.kill()
             wait_until(partial(process_is_gone, child), message="the child to die too")
             broker.start()
@@ -309,7 +329,7 @@ def test_a_broker_that_stops_ends_its_compaction_first(lone: EmbeddedCluster) ->
     with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:
         Admin(cluster).create_topic("t", partitions=1, config=TOPIC)
         sent = produce(cluster, "t", 2000)
-        child = wait_until(lambda: compacting_child(broker))
+        child = signal_child(broker, cluster, sent)
         broker.stop()
         assert process_is_gone(child)
         assert not leftovers(broker)
@@ -324,9 +344,9 @@ def test_a_deleted_topic_ends_its_compaction(lone: EmbeddedCluster) -> None:
     broker = lone.brokers[0]
     with Cluster.from_zookeeper(lone.zookeeper, CONFIG) as cluster:
         Admin(cluster).create_topic("t", partitions=1, config=TOPIC)
-        produce(cluster, "t", 2000)
-        child = wait_until(lambda: compacting_child(broker))
-        os.kill(child, signal.SIGSTOP)  # busy for long with a large log
+        sent = produce(cluster, "t", 2000)
+        # It is busy for long with a large log.
+        child = signal_child(broker, cluster, sent, signal.SIGSTOP)
         Admin(cluster).delete_topic("t")
         wait_until(partial(process_is_gone, child), message="the child to be ended")
         wait_until(lambda: not leftovers(broker))

@@ -108,7 +108,7 @@ def test_two_share_a_topic_and_one_takes_over(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
     produce(cluster, topic, *"abcd")
-    one, two = reader(topic), reader(topic)
+    one, two = (reader(topic, auto_commit_ms=600_000) for _ in range(2))
     one.subscribe(topic)
     poll_until(lambda: one.values == [*"abcd"], one)
     two.subscribe(topic)
@@ -251,7 +251,8 @@ def test_a_rewind_is_followed_at_the_next_commit(
         positions = {TopicPartition(topic, number): 0 for number in range(4)}
         GroupRewinds(opened).record(topic, positions, actor="test", reason="again")
     produce(cluster, topic, *"efgh")
-    poll_until(lambda: sorted(one.values) == sorted("abcdefghabcdefgh"), one)
+    # Some of "efgh" may be read before the first commit after the rewind, and then twice.
+    poll_until(lambda: len(one.values) >= 12 and sorted(one.values[-8:]) == [*"abcdefgh"], one)
 
 
 def test_consumers_and_queries_do_not_share_a_group(
@@ -313,7 +314,7 @@ def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> 
         cluster = stack.enter_context(Cluster.from_zookeeper(embedded.zookeeper, CONFIG))
         Admin(cluster).create_topic("t", partitions=4)
         config = ConsumerConfig(
-            group="g", zookeeper=embedded.zookeeper, session_timeout_ms=4_000, auto_commit_ms=100
+            group="g", zookeeper=embedded.zookeeper, session_timeout_ms=6_000, auto_commit_ms=100
         )
         one = Reader(stack.enter_context(Consumer(cluster, config)))
         one.subscribe("t")
@@ -322,13 +323,13 @@ def test_who_shares_a_group_reads_on_while_zookeeper_is_away(tmp_path: Path) -> 
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.running)
         gone_at, longest_s, sent = time.monotonic(), 0.0, 0
-        while time.monotonic() - gone_at < 10:  # more than two of its sessions
+        while time.monotonic() - gone_at < 13:  # more than two of its sessions
             produce(cluster, "t", *map(str, range(sent, sent + 4)))
             sent += 4
             began = time.monotonic()
             poll_until(lambda: len(one.values) == sent, one)  # noqa: B023
             longest_s = max(longest_s, time.monotonic() - began)
-        assert longest_s < 3
+        assert longest_s < 12, "who waits for ZooKeeper waits for 15 s"
         server.start()
         ends = dict.fromkeys(range(4), sent // 4)
         poll_until(lambda: committed(embedded, "g") == ends, one)
@@ -344,7 +345,7 @@ def test_who_alone_cannot_reach_zookeeper_reads_on_and_commits_nothing(
         through_proxy = ConsumerConfig(
             group=topic,
             zookeeper=proxy.connect_string(brokers.zookeeper),
-            session_timeout_ms=2_000,
+            session_timeout_ms=6_000,
             auto_commit_ms=100,
         )
         alone = Reader(stack.enter_context(Consumer(cluster, through_proxy)))
@@ -363,7 +364,7 @@ def test_who_alone_cannot_reach_zookeeper_reads_on_and_commits_nothing(
             poll_until(lambda: len(alone.values) == sent, alone)  # noqa: B023
             longest_s = max(longest_s, time.monotonic() - began)
             other.poll()
-        assert longest_s < 3
+        assert longest_s < 12, "who waits for ZooKeeper waits for 15 s"
         produce(cluster, topic, *map(str, range(sent, sent + 4)))
         sent += 4
         poll_until(lambda: len(alone.values) == sent, alone)

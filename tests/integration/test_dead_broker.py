@@ -30,7 +30,7 @@ from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.model import AtOffset, Latest, TopicPartition
 from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.selection import Topics
-from tests.helpers import wait_until
+from tests.helpers import wait_until, without_waiting
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -48,7 +48,8 @@ class Halves:
 
     @property
     def leader(self) -> str:
-        return f"broker {self.dead.broker_id} at {self.dead.address}"
+        """As messages name the dead broker, some of them without its address."""
+        return f"broker {self.dead.broker_id}"
 
     def records(self, topic_partitions: Sequence[TopicPartition], count: int = 10) -> set[str]:
         return {
@@ -149,7 +150,7 @@ def test_what_there_is_is_consumed_and_the_rest_is_told(halves: Halves) -> None:
     done = subprocess.run(consume(halves), capture_output=True, text=True, timeout=60, check=False)
     assert set(done.stdout.split()) == halves.records(halves.living_tps)
     assert done.returncode == 1
-    first, last = done.stderr.splitlines()
+    first, last = without_waiting(done.stderr).splitlines()
     named = ", ".join(map(str, halves.dead_tps))
     assert first.startswith(f"Warning: cannot read {named} at the moment: waiting for broker 2")
     assert last.startswith(f"Error: Not everything was read: {named} wait for broker 2")
@@ -158,7 +159,7 @@ def test_what_there_is_is_consumed_and_the_rest_is_told(halves: Halves) -> None:
 def test_an_offset_only_others_have_is_no_error(
     halves: Halves,
 ) -> None:
-    with connected(halves, replace(CONFIG, retry_deadline_ms=1_000)) as cluster:
+    with connected(halves, replace(CONFIG, retry_deadline_ms=5_000)) as cluster:
         with Producer(cluster) as producer:
             for topic_partition in halves.living_tps * 2:
                 producer.send(halves.topic, b"more", partition=topic_partition.partition)
@@ -197,7 +198,7 @@ def test_following_waits_for_the_broker_and_goes_on_by_itself(
         later = {follower.stdout.readline().strip() for _ in range(20)}
         assert later == halves.records(halves.dead_tps)
         assert follower.wait(30) == 0
-    (warning,) = told.read_text().splitlines()  # once, not over and over
+    (warning,) = without_waiting(told.read_text()).splitlines()  # once, not over and over
     assert all(str(topic_partition) in warning for topic_partition in halves.dead_tps)
 
 

@@ -29,6 +29,12 @@ from tests.servers.spark import Logbus
 COLUMNS = ColumnChoice(full_schema(include_headers=True))
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a busy machine; tests of what takes too long set their own."""
+    monkeypatch.setattr(input_planner, "_PATIENCE_S", 60)
+
+
 @contextmanager
 def planner_of(logbus: Logbus, **options: str) -> Iterator[InputPlanner]:
     given = {"zookeeper": logbus.zookeeper, "subscribe": "t", **options}
@@ -163,7 +169,7 @@ def test_faults_are_left_to_the_tasks(
                     wait_until(was_left, message="the end of the patience")
                 planned = planning.result(30)
                 assert by_task(planned).num_rows == 2
-                monkeypatch.undo()
+                monkeypatch.setattr(input_planner, "_PATIENCE_S", 60)
             else:
                 [log] = (broker.directory / "data" / "t-0").glob("*.log")
                 data = bytearray(log.read_bytes())

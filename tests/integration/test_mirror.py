@@ -114,6 +114,8 @@ def test_a_compacted_topic_is_copied_with_its_gaps_closed(pair: Pair) -> None:
     produce_in_segments(pair, topic)
     at = TopicPartition(topic, 0)
     with pair.mirror(topic, round_bytes=30_000) as mirror:
+        assert mirror.plan_round()  # for which the copy is made
+        Admin(pair.target).alter_topic(topic, put={"cleanup.policy": "delete"})
         mirror.copy_round()  # up to the middle of what compaction joins
         produce_in_segments(pair, topic)
         wait_until(history.exists, message="a compaction")
@@ -246,16 +248,16 @@ def test_a_mirror_goes_on_after_its_session_expired(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("step", ["plan", "note"])
-def test_a_write_of_which_nothing_is_known_is_looked_up(pair: Pair, step: str) -> None:
+def test_a_write_of_which_nothing_is_known_is_looked_up(
+    pair: Pair, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was carried out, and ZooKeeper went before it said so, for longer than the mirror waits:
     that is no other process at the same mirror."""
     topic = pair.topic()
     config = MirrorConfig(name=f"mirror-{topic}", topics=Topics((topic,)))
     with (
         Proxy(pair.target_zookeeper.partition("/")[0]) as proxy,
-        session(
-            proxy.connect_string(pair.target_zookeeper), operation_timeout_ms=1_000
-        ) as through_proxy,
+        session(proxy.connect_string(pair.target_zookeeper)) as through_proxy,
         source_at(zookeeper=pair.source_zookeeper) as source,
         Mirror(config, source=source, target=pair.target, session=through_proxy) as mirror,
     ):
@@ -267,8 +269,10 @@ def test_a_write_of_which_nothing_is_known_is_looked_up(pair: Pair, step: str) -
             staged = mirror.stage_round()
             commit = mirror.commit_round(staged)
         proxy.lose_reply(MULTI, before_cut=proxy.refuse.set)
-        with pytest.raises(CoordinationError, match="not possible to write the state"):
-            mirror.plan_round() if step == "plan" else mirror.note_round(commit, staged)
+        with monkeypatch.context() as patched:
+            patched.setattr(through_proxy, "_operation_timeout_ms", 3_000)
+            with pytest.raises(CoordinationError, match="not possible to write the state"):
+                mirror.plan_round() if step == "plan" else mirror.note_round(commit, staged)
         assert proxy.lost == 1
         proxy.refuse.clear()
         wait_until(lambda: through_proxy.state is SessionState.CONNECTED)

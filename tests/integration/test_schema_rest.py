@@ -362,13 +362,13 @@ def test_a_registry_starts_where_another_one_ended(chroot: str) -> None:
 def test_without_zookeeper_the_answer_is_503_in_time_and_known_schemas_are_served(
     chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_logbus.schemas.rest.server._OPERATION_TIMEOUT_MS", 500)
     with Proxy(chroot.partition("/")[0]) as proxy:
         server = RegistryServer(zookeeper=proxy.connect_string(chroot), host="127.0.0.1", port=0)
         server.start()
         try:
             rest = Rest(server)
             rest.register("a", INT)
+            monkeypatch.setattr(server._session, "_operation_timeout_ms", 500)
             proxy.refuse.set()
             proxy.cut()
             wait_until(lambda: server._session.state is not SessionState.CONNECTED)

@@ -94,14 +94,14 @@ def test_an_answer_that_is_on_its_way_is_waited_for(
 ) -> None:
     """Who is impatient with brokers that are away, as ``logbus consume`` is, reads over a slow
     network all the same."""
-    impatient = ClientConfig(local_sockets=False, retry_deadline_ms=600)
+    impatient = ClientConfig(local_sockets=False, retry_deadline_ms=2_500)
     with broker_process(tmp_path, chroot) as broker:
         topic_partition = next(iter(created(chroot, "slow", partitions=1)))
         with Cluster.from_zookeeper(chroot, CONFIG) as cluster, Producer(cluster) as producer:
             for _ in range(6):
                 producer.send(topic_partition.topic, bytes(1_000_000), partition=0)
-        never = threading.Event()  # what it waits for in vain is the time that 4 MB/s take
-        relay = Relay(broker.address, lambda data: not never.wait(len(data) / 4_000_000))
+        never = threading.Event()  # what it waits for in vain is the time that 1.5 MB/s take
+        relay = Relay(broker.address, lambda data: not never.wait(len(data) / 1_500_000))
         relay.take_over(monkeypatch)
         try:
             with (

@@ -16,6 +16,8 @@ from tests.servers.spark import Logbus, Streams, finish
 
 pytestmark = pytest.mark.spark
 
+LOGGER = "spark_logbus.spark.lag"
+
 
 @pytest.fixture
 def listener(spark: SparkSession) -> Iterator[LagListener]:
@@ -40,7 +42,7 @@ def test_the_lag_of_a_limited_query_shrinks_to_nothing(
         logbus.produce(topic, ["x" * 2000] * 10)
     logbus.produce(topic, ["y"] * 8, partition=1)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "16"}
-    with caplog.at_level(logging.INFO, logger="spark_logbus.spark.lag"):
+    with caplog.at_level(logging.INFO, logger=LOGGER):
         query = finish(streams.start(streams.source(**options)))
         wait_until(lambda: "numInputRows=16" in caplog.text, message="the listener's lines")
         wait_until(lambda: "bytesBehind=0" in caplog.text, message="the listener's last line")
@@ -52,8 +54,8 @@ def test_the_lag_of_a_limited_query_shrinks_to_nothing(
     assert sizes[0] > 20_000
     assert sizes[-1] == 0
     assert sum(one["numInputRows"] for one in progress) == len(streams.rows) == 48
-    told = [line.partition("maxOffsetsBehindLatest=")[2].split()[0] for line in caplog.messages]
-    lags = [int(lag) for lag in told]
+    told = [message for name, _, message in caplog.record_tuples if name.startswith(LOGGER)]
+    lags = [int(line.partition("maxOffsetsBehindLatest=")[2].split()[0]) for line in told]
     assert lags[0] > lags[1] > lags[2] == 0
 
 

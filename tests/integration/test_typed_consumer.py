@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -179,17 +180,13 @@ def test_values_are_read_under_the_version_of_when_the_topic_was_met(
 
 
 def test_what_is_known_is_read_while_zookeeper_is_away(
-    brokers: EmbeddedCluster, encoding: str
+    brokers: EmbeddedCluster, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ClientConfig(
-        connect_timeout_ms=500, retry_deadline_ms=2_000, retry_backoff_ms=10,
-        retry_backoff_max_ms=100,
-    )  # fmt: skip
     with Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as other:
         topic = created(other, encoding, partitions=2)
         first, second = (TopicPartition(topic, number) for number in range(2))
         with (
-            Cluster.from_zookeeper(brokers.zookeeper, config) as cluster,
+            Cluster.from_zookeeper(brokers.zookeeper, CONFIG) as cluster,
             Consumer(cluster) as consumer,
             Producer(other) as early,
         ):
@@ -208,8 +205,10 @@ def test_what_is_known_is_read_while_zookeeper_is_away(
             assert consumer.position(first) == 1
             consumer.pause([second])
             consumer.assign([first])
-            with pytest.raises(CoordinationError, match=f"Reading {topic}-0"):
-                records(consumer, 1)
+            with monkeypatch.context() as patched:
+                patched.setattr(cluster, "config", replace(CONFIG, retry_deadline_ms=2_000))
+                with pytest.raises(CoordinationError, match=f"Reading {topic}-0"):
+                    records(consumer, 1)
             cluster.zookeeper = brokers.zookeeper
             found: list[ConsumerRecord] = []
 

@@ -37,19 +37,21 @@ class TestFaults:
 
     @pytest.mark.long
     def test_without_zookeeper_what_is_remembered_is_there_and_the_rest_ends_in_time(
-        self, chroot: str
+        self, chroot: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with Proxy(chroot.partition("/")[0]) as proxy:
-            connect = proxy.connect_string(chroot)
-            with session(connect, operation_timeout_ms=500) as opened:
-                registry = SchemaRegistry(opened)
-                registry.register("a", INT)
-                proxy.refuse.set()
-                proxy.cut()
-                assert registry.by_id(1).text == INT
-                assert registry.by_id_now(1).text == INT
-                assert registry.parsed(1).kind == "int"
-                with pytest.raises(CoordinationError, match="did not answer within 500 ms"):
-                    registry.register("a", LONG)
-                with pytest.raises(CoordinationError):
-                    registry.by_id(2)
+        with (
+            Proxy(chroot.partition("/")[0]) as proxy,
+            session(proxy.connect_string(chroot)) as opened,
+        ):
+            registry = SchemaRegistry(opened)
+            registry.register("a", INT)
+            monkeypatch.setattr(opened, "_operation_timeout_ms", 500)
+            proxy.refuse.set()
+            proxy.cut()
+            assert registry.by_id(1).text == INT
+            assert registry.by_id_now(1).text == INT
+            assert registry.parsed(1).kind == "int"
+            with pytest.raises(CoordinationError, match="did not answer within 500 ms"):
+                registry.register("a", LONG)
+            with pytest.raises(CoordinationError):
+                registry.by_id(2)

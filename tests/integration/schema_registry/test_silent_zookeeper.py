@@ -19,8 +19,12 @@ CROWD = 100
 
 
 @pytest.mark.parametrize("slow", [0, 64])
-def test_every_client_is_answered(tmp_path: Path, slow: int) -> None:
+def test_every_client_is_answered(
+    tmp_path: Path, slow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also beside as many that never finish their requests as there are places."""
+    for patience in ("DEADLINE_S", "_LINGER_S"):  # with a busy machine
+        monkeypatch.setattr(f"spark_logbus.http.connections.{patience}", 30.0)
     with (
         EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mb=64) as zookeeper,
         serving(f"{zookeeper.address}/bus") as server,
