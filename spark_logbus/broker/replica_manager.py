@@ -391,7 +391,7 @@ class ReplicaManager:
         self, topic_partition: TopicPartition, led: LeaderPartition, resignations: int
     ) -> bool:
         with self._changed:
-            if self._resigned or self._resignations != resignations:
+            if self._resignations != resignations:
                 return False  # another broker may have led since, in a later epoch
             before = self._led_before.pop(topic_partition, None)
             if before is None or before.log is not led.log:

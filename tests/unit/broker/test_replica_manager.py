@@ -27,6 +27,7 @@ from spark_logbus.errors import (
     NotLeaderError,
     UnknownTopicError,
 )
+from spark_logbus.log import PartitionLog
 from spark_logbus.log.filesystem import OSFileSystem
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Backoff
@@ -194,6 +195,22 @@ def test_the_listener_is_told_of_flushed_records(following: Following) -> None:
     following.replica_manager.leader_of(T0).log.append_as_leader(record_batch(), leader_epoch=0)
     following.logs.flush()
     assert following.moved == [T0]
+
+
+def test_who_finds_a_partition_led_finds_its_listener_set(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_led: list[bool] = []
+    add_listener = PartitionLog.add_listener
+
+    def added(log: PartitionLog, listener: Callable[[], None]) -> None:
+        was_led.append(following.leads())
+        add_listener(log, listener)
+
+    monkeypatch.setattr(PartitionLog, "add_listener", added)
+    following.tell()
+    wait_until(following.leads)
+    assert was_led == [False]
 
 
 def test_being_told_the_same_again_changes_nothing(following: Following) -> None:
