@@ -152,8 +152,9 @@ def summary(known: Mapping[str, Ratios]) -> str:
                 _shown([*part.values()], less_is_better=rows.program == SIZES)
                 for part, rows in zip(parts, line.parts, strict=True)
             )
-            count = len({compared.row for part in parts for compared in part})
-            lines.append((line.what, line.beside, shown, line.where.format(count)))
+            counts = dict.fromkeys(str(len({each.row for each in part})) for part in parts)
+            where = line.where.format("; ".join(counts))
+            lines.append((line.what, line.beside, shown, where))
     return table(("what", "beside", "times as fast", "of"), lines)
 
 

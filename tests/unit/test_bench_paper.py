@@ -17,7 +17,7 @@ from bench.clients.logbus_client import tails
 from bench.clients.work import CHECKSUMS, VALUES, Done, Work, tail
 from bench.harness import ROOT
 from bench.paper import program, results
-from bench.paper.contenders import LIBRDKAFKA, ROWS, Contender, PythonClient, Row, Task
+from bench.paper.contenders import KAFKA, LIBRDKAFKA, ROWS, Contender, PythonClient, Row, Task
 from bench.paper.java_clients import SilentServerError, done_of
 from bench.paper.measuring import ON_DISK, READ, RECORDS, SENT, VALUE_BYTES, require_same
 from bench.paper.report import charts_of, ratios_of, tables
@@ -71,9 +71,13 @@ def test_clients_in_python_have_the_functions_that_contenders_name(client: Pytho
     assert {client.sends.name, client.reads} <= known
 
 
-def test_librdkafka_is_measured_with_its_defaults_too() -> None:
-    of_defaults = {each.name: each.client.described for each in ROWS["defaults"].contenders}
-    assert of_defaults[LIBRDKAFKA].endswith("linger 5 ms; consume_by_default, with defaults")
+def test_who_is_tuned_is_measured_with_defaults_too() -> None:
+    by_default = {each.name: each.client.described for each in ROWS["defaults"].contenders}
+    tuned = {each.name for each in ROWS["throughput"].contenders if not each.is_own}
+    assert tuned <= by_default.keys()
+    assert by_default[LIBRDKAFKA].endswith("linger 5 ms; consume_by_default, with defaults")
+    streams = by_default["RabbitMQ, stream"]
+    assert by_default[KAFKA] == streams == "Java: sends with defaults; reads with defaults"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def ratios(*found: tuple[str, str, str, float]) -> Ratios:
         (
             {"peers": ratios(*((row, "producer", "Kafka", 2.0) for row in ("batch-1", "batch-50")),
                              ("batch-1", "producer", "Kafka, librdkafka", 2.0))},
-            "| Kafka's Java; librdkafka | 2.0; 2.0 | [2 experiments]",
+            "| Kafka's Java; librdkafka | 2.0; 2.0 | [2; 1 experiments]",
         ),
         (
             {SIZES: ratios(("batch-1", "disk", "Kafka", 4.3), ("defaults", "disk", "Kafka", 0.9),
