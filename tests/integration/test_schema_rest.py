@@ -451,7 +451,6 @@ FLAGS = st.dictionaries(
 @pytest.mark.long
 @settings(
     max_examples=300,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data(), body=BODIES, flags=FLAGS)

@@ -26,7 +26,7 @@ COUNTED = st.tuples(
 DRAFTED = st.tuples(st.sampled_from(["arrives", "fails", "arrives unseen"]))
 STEPS = st.lists(st.one_of(COUNTED, DRAFTED), max_size=30)
 
-DEFAULT = settings(deadline=None, max_examples=examples(150))
+DEFAULT = settings(max_examples=examples(150))
 
 
 def tallies_by_hand(times: list[int]) -> dict[int, Tally]:

@@ -20,7 +20,7 @@ from tests.builders.forged import reseal
 from tests.property.examples import examples
 from tests.property.record.strategies import build, record_lists
 
-DEFAULT = settings(deadline=None, max_examples=examples(150))
+DEFAULT = settings(max_examples=examples(150))
 TP = TopicPartition("t", 3)
 FIRST_OFFSET = 1_000
 COLUMNS = ("timestamp", "key", "value", "headers")

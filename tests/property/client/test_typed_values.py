@@ -37,7 +37,7 @@ from tests.property.examples import examples
 from tests.property.schemas.columns.evolved import evolved_record, has_decimal_beside_text, read
 from tests.property.schemas.columns.strategies import DATA, TEXT, Case, cases, roots
 
-DEFAULT = settings(deadline=None, max_examples=examples(150))
+DEFAULT = settings(max_examples=examples(150))
 TP = TopicPartition("t", 3)
 FIRST_OFFSET = 1_000
 SCHEMA_ID = 7

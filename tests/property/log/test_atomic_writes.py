@@ -325,6 +325,4 @@ def _merged(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 TestAtomicWrites = AtomicWrites.TestCase
-TestAtomicWrites.settings = settings(
-    max_examples=examples(150), stateful_step_count=40, deadline=None
-)
+TestAtomicWrites.settings = settings(max_examples=examples(150), stateful_step_count=40)

@@ -168,7 +168,7 @@ rounds = st.tuples(
 
 
 def run(count: int, most: int) -> None:
-    @settings(max_examples=count, deadline=None)
+    @settings(max_examples=count)
     @given(
         segment_bytes=st.sampled_from([1024, 3000, 6000]),
         interval=st.sampled_from([128, 4096]),

@@ -510,7 +510,6 @@ def test_the_log_agrees_with_its_model() -> None:
         settings=settings(
             max_examples=examples(60),
             stateful_step_count=40,
-            deadline=None,
             report_multiple_bugs=False,
         ),
     )
@@ -521,7 +520,5 @@ def test_the_log_agrees_with_its_model() -> None:
 def test_the_log_agrees_with_its_model_at_length() -> None:
     run_state_machine_as_test(
         LogModel,
-        settings=settings(
-            max_examples=1500, stateful_step_count=60, deadline=None, report_multiple_bugs=False
-        ),
+        settings=settings(max_examples=1500, stateful_step_count=60, report_multiple_bugs=False),
     )

@@ -22,7 +22,7 @@ from spark_logbus.protocol import (
 )
 from tests.property.examples import examples
 
-DEFAULT = settings(deadline=None, max_examples=examples(25))
+DEFAULT = settings(max_examples=examples(25))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 64) - 1),
@@ -116,7 +116,7 @@ def _decode(api: Api, kind: type[Message], header: bytes) -> Message:
     return decode_response(api, b"\x00" + header)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.sampled_from(Api), st.binary(max_size=200))
 def test_garbage_is_a_typed_error(api: Api, garbage: bytes) -> None:
     with contextlib.suppress(InvalidRequestError):
@@ -126,7 +126,7 @@ def test_garbage_is_a_typed_error(api: Api, garbage: bytes) -> None:
             decode_response(api, header)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.sampled_from(Api), st.data())
 def test_damaged_messages_are_typed_errors(api: Api, data: st.DataObject) -> None:
     header = bytearray(encode_request(data.draw(any_message(APIS[api].request))))

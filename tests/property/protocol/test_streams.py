@@ -10,7 +10,7 @@ from spark_logbus.errors import FrameTooLargeError, ProtocolError
 from spark_logbus.protocol import Frame, FrameLimits, FrameReader, frame_head
 from tests.property.examples import examples
 
-DEFAULT = settings(deadline=None, max_examples=examples(80))
+DEFAULT = settings(max_examples=examples(80))
 LIMITS = FrameLimits(max_frame_bytes=5_000, max_header_bytes=500)
 UINT16, UINT32 = st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 32) - 1)
 SENT = st.tuples(UINT16, UINT16, UINT32, st.binary(min_size=1, max_size=50), st.binary(max_size=90))
@@ -85,7 +85,7 @@ class Bounded:
         return memoryview(bytearray(size))
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(st.binary(max_size=2_000))
 def test_garbage_ends_in_a_typed_error_or_waits_for_more(garbage: bytes) -> None:
     reader = FrameReader(LIMITS, allocate=Bounded())

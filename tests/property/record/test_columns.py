@@ -23,7 +23,7 @@ from spark_logbus.record.run import sound_run
 from tests.builders.typed import cut, joined_from, rows_of, run_of
 from tests.property.record.typed_strategies import Typed, selections, typed
 
-DEFAULT = settings(deadline=None, max_examples=80)
+DEFAULT = settings(max_examples=80)
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
 
 
@@ -82,7 +82,7 @@ def test_round_trip(one: Typed) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=2_000)
+@settings(max_examples=2_000)
 @given(typed(max_rows=12))
 def test_round_trip_of_many(one: Typed) -> None:
     check_round_trip(one)
@@ -124,7 +124,7 @@ def test_any_selection_gives_the_same_whole_or_cut(one: Typed, data: st.DataObje
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=2_000)
+@settings(max_examples=2_000)
 @given(typed(max_rows=12), st.data())
 def test_any_selection_of_many(one: Typed, data: st.DataObject) -> None:
     check_selection(one, data.draw(selections(one.field_count)))

@@ -22,7 +22,7 @@ from tests.builders.forged import encoded
 from tests.property.examples import examples
 from tests.property.record.strategies import record_batches
 
-DEFAULT = settings(deadline=None, max_examples=examples(80))
+DEFAULT = settings(max_examples=examples(80))
 DAMAGE = (CorruptRecordBatchError, UnsupportedVersionError)
 STAMPED = {
     "base_offset": range(8),
@@ -158,7 +158,7 @@ def test_damage_under_a_right_checksum_is_typed(record_batch: bytes, data: st.Da
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=5_000)
+@settings(max_examples=5_000)
 @given(record_batches(), st.data())
 def test_any_flipped_bit_of_many(record_batch: bytes, data: st.DataObject) -> None:
     check_flip(

@@ -29,7 +29,7 @@ from tests.property.record.strategies import (
     rows,
 )
 
-DEFAULT = settings(deadline=None, max_examples=examples(60))
+DEFAULT = settings(max_examples=examples(60))
 COMPRESSIONS = st.sampled_from(Compression)
 
 
@@ -67,7 +67,7 @@ def test_round_trip(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=2_000)
+@settings(max_examples=2_000)
 @given(record_lists(max_size=60), COMPRESSIONS)
 def test_round_trip_of_many(records: list[Record], compression: Compression) -> None:
     check_round_trip(records, compression, NO_STAMP, 0)

@@ -27,9 +27,7 @@ from spark_logbus.schemas.text import (
 from tests.property.examples import examples
 from tests.property.schemas.strategies import covering, evolved, schemas
 
-EXAMPLES = settings(
-    max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+EXAMPLES = settings(max_examples=examples(250), suppress_health_check=[HealthCheck.too_slow])
 MANY = settings(EXAMPLES, max_examples=20_000)
 # What fastavro raises for data that does not fit the reader's schema.
 REFUSED = (fastavro.read.SchemaResolutionError, SchemaParseException, ValueError, TypeError,

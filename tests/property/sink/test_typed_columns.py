@@ -15,7 +15,7 @@ from spark_logbus.sink.typed_columns import check_typed_columns
 from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=examples(100))
+DEFAULT = settings(max_examples=examples(100))
 
 
 @DEFAULT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -163,7 +163,6 @@ def test_min_partitions_above_what_bytes_give() -> None:
     assert sum(p.count for share in pieces for p in share) == 100
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 3_000)), max_size=6),
     st.none() | st.integers(1, 40),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -45,7 +45,6 @@ def test_limit_and_offsets_of_64_bits_are_exact() -> None:
     assert sum(ends.values()) == huge // 3
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.integers(1, 20_000))
 def test_share_never_starves_and_keeps_the_sum(counts: list[int], limit: int) -> None:
     asked = ranges(counts, base=7)

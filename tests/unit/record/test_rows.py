@@ -34,7 +34,7 @@ def builder_of(records: list[tuple[int, bytes | None, bytes | None]]) -> ArrowBa
     return builder
 
 
-@settings(max_examples=300, deadline=None)  # the first one imports pandas
+@settings(max_examples=300)
 @given(RECORDS)
 @example([(0, None, None)])
 @example([(-(1 << 63), None, b"")])
@@ -59,7 +59,6 @@ def test_the_bytes_are_those_that_arrow_writes(
     assert values == [value for _, _, value in records]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=80), st.data(), INT64)
 def test_a_column_of_values_is_written_as_it_lies_there(
     values: list[bytes], data: st.DataObject, time_us: int

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_logbus.clock import SystemClock
 from spark_logbus.zookeeper.worker import Worker
 from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    running = Worker("test-worker", clock=SystemClock())
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def worker(clock: ManualClock) -> Iterator[Worker]:
+    running = Worker("test-worker", clock=clock)
     running.start()
     yield running
     running.stop()
@@ -30,10 +34,7 @@ def test_jobs_run_in_order_on_one_thread(worker: Worker) -> None:
     assert ran == [(i, "test-worker") for i in range(50)]
 
 
-def test_a_delayed_job_lets_others_pass() -> None:
-    clock = ManualClock()
-    worker = Worker("test-worker", clock=clock)
-    worker.start()
+def test_a_delayed_job_lets_others_pass(worker: Worker, clock: ManualClock) -> None:
     ran: list[str] = []
     worker.submit(lambda: ran.append("late"), delay_ms=30)
     worker.submit(lambda: ran.append("now"))
@@ -42,7 +43,6 @@ def test_a_delayed_job_lets_others_pass() -> None:
     clock.advance(0.03)
     wait_until(lambda: len(ran) == 2)
     assert ran == ["now", "late"]
-    worker.stop()
 
 
 def test_a_failing_job_is_reported_and_the_next_runs(

@@ -16,7 +16,7 @@ from spark_logbus.schemas.columns.evolution import Resolver
 from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=examples(120))
+DEFAULT = settings(max_examples=examples(120))
 
 #: What fastavro lets pass.
 STRICTER = (

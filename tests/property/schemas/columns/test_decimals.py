@@ -22,7 +22,7 @@ from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.evolution import Resolver
 from tests.builders.avro import datum, without_logical
 
-DEFAULT = settings(deadline=None, max_examples=200)
+DEFAULT = settings(max_examples=200)
 
 
 def most_digits(size: int) -> int:

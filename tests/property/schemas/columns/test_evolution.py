@@ -18,7 +18,7 @@ from tests.property.examples import examples
 from tests.property.schemas.columns.evolved import evolved_record, has_decimal_beside_text, read
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=examples(200))
+DEFAULT = settings(max_examples=examples(200))
 
 
 @DEFAULT

@@ -11,7 +11,7 @@ from spark_logbus.schemas.columns.encoder import Encoder
 from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import Case, cases
 
-DEFAULT = settings(deadline=None, max_examples=examples(150))
+DEFAULT = settings(max_examples=examples(150))
 
 
 @DEFAULT

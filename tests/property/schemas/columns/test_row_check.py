@@ -33,7 +33,7 @@ from spark_logbus.topic_schemas import Encoding
 from tests.property.examples import examples
 from tests.property.schemas.columns.strategies import schemas
 
-DEFAULT = settings(deadline=None, max_examples=examples(200))
+DEFAULT = settings(max_examples=examples(200))
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, "x", b"x", 1.5, {}, [], {"f0": 1}, object, uuid.UUID(int=3), np.int32(4)]
