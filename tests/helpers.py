@@ -6,10 +6,13 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
+
+from spark_logbus.errors import LogbusError
 
 T = TypeVar("T")
 
@@ -40,6 +43,19 @@ def without_waiting(told: str) -> str:
     """What a command told, but for its words about a ZooKeeper that is slow to answer."""
     lines = told.splitlines(keepends=True)
     return "".join(line for line in lines if "is waiting for ZooKeeper" not in line)
+
+
+def kept_of_caller(call: Callable[[], object]) -> object:
+    """What is left, in a process without a collector, of what a caller of ``call`` has at hand, who
+    ignores what it raises."""
+
+    def caller() -> weakref.ref[threading.Event]:
+        at_hand = threading.Event()
+        with suppress(LogbusError):
+            call()
+        return weakref.ref(at_hand)
+
+    return caller()()
 
 
 def paths_below(directory: Path) -> Iterator[Path]:

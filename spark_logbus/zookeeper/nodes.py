@@ -235,8 +235,8 @@ class Nodes:
         while True:
             try:
                 return step(deadline)
-            except (ConflictError, ReplyLostError) as again:
-                last = again
+            except (ConflictError, ReplyLostError) as error:
+                last = error.again()
             except CoordinationError:
                 # Cut short by the time that was left: what used it up is the reason.
                 if last is None or not deadline.expired:
@@ -300,12 +300,13 @@ class _Gathered:
             self._results[-1].wait(timeout)
         replies: list[Any] = []
         for result in self._results:
-            try:
-                replies.append(result.get_nowait())
-            except NoNodeError:
+            failure = result.exception  # not raised: it would keep all that is at hand here
+            if isinstance(failure, NoNodeError):
                 replies.append(None)
-            except NoAuthError as refused:
-                replies.append(refused)
+            elif isinstance(failure, NoAuthError):
+                replies.append(failure)
+            else:
+                replies.append(result.get_nowait())
         return replies
 
 

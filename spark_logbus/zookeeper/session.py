@@ -398,7 +398,7 @@ class Session:
         while True:
             self._await_connection(what, deadline)
             try:
-                return submit(self._client).get(timeout=deadline.remaining_s)
+                return _answered(submit(self._client), deadline.remaining_s)
             except _REPLY_LOST as lost:
                 if check and not self._closed:
                     raise ReplyLostError(
@@ -442,6 +442,17 @@ class Session:
             f"({what}; the session is {self._state.value}). It may or may not have been done. "
             "Check that ZooKeeper runs and that this machine reaches it, then try again."
         )
+
+
+def _answered(result: Any, timeout_s: float) -> Any:
+    """What kazoo's async result brings. It keeps the error that it raises, which would keep the
+    frames of all who wait for it, and what they work with."""
+    try:
+        return result.get(timeout=timeout_s)
+    except (KazooException, KazooTimeoutError) as failure:
+        raise failure.with_traceback(None) from None
+    finally:
+        del result
 
 
 def _ignore(_: SessionState, __: int) -> None:

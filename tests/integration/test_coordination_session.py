@@ -19,8 +19,9 @@ from spark_logbus.errors import CoordinationError
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
-from spark_logbus.zookeeper.nodes import Nodes
-from tests.helpers import frozen, wait_until
+from spark_logbus.zookeeper.nodes import ConflictError, Nodes
+from spark_logbus.zookeeper.transactions import Delete
+from tests.helpers import frozen, kept_of_caller, wait_until
 from tests.servers.ports import refusing_address
 from tests.servers.zookeeper import READ, Proxy, States, expire, session
 
@@ -165,6 +166,29 @@ class TestConnectionLoss:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as opened:
             proxy.lose_reply(READ)
             assert Nodes(opened).get("/nothing") is None
+            assert proxy.lost == 1
+
+    @pytest.mark.usefixtures("no_collector")
+    def test_what_fails_keeps_nothing_of_who_asks(
+        self, zookeeper: EmbeddedZooKeeper, chroot: str
+    ) -> None:
+        with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as opened:
+            nodes = Nodes(opened)
+
+            def delete() -> None:
+                nodes.transact("delete", [Delete("/a")], deadline=opened.deadline())
+
+            def read_after_a_conflict() -> None:
+                conflicts = [delete]
+                nodes.repeat("read", lambda _: conflicts.pop()() if conflicts else None)
+
+            with pytest.raises(ConflictError):
+                delete()
+            assert kept_of_caller(delete) is None
+            assert kept_of_caller(read_after_a_conflict) is None
+            assert kept_of_caller(lambda: nodes.get("/nothing")) is None
+            proxy.lose_reply(READ)
+            assert kept_of_caller(lambda: nodes.get("/nothing")) is None
             assert proxy.lost == 1
 
     def test_they_wait_no_longer_than_the_bound(

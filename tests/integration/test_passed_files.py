@@ -24,6 +24,8 @@ from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from tests.helpers import paths_below, wait_until
 from tests.servers.broker import broker_here
 
+pytestmark = pytest.mark.usefixtures("no_collector")  # what is mapped goes with its last reader
+
 T0 = TopicPartition("t", 0)
 RECORDS = 60_000
 PER_BATCH = 5_000  # about 1 MB; a segment holds seven of them

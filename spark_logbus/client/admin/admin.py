@@ -316,7 +316,7 @@ class Admin(OffsetQueries):
             except LogbusError as error:
                 if not error.retriable:
                     raise
-                problems[leader] = error
+                problems[leader] = error.again()
                 continue
             for info in response.topics:
                 for part_info in info.partitions:
@@ -444,7 +444,7 @@ class Admin(OffsetQueries):
             answers, failures = self._list_offsets.ask_available(asked, deadline)
             ready.update(asked[number].partition for number in answers)
             if failures:
-                raise failures[min(failures)]
+                raise failures[min(failures)].again()
 
         self._cluster.retrying(
             f"Waiting for the leaders of topic {name}",

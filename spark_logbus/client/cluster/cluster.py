@@ -186,13 +186,13 @@ class Cluster:
                     raise
                 # A try that the deadline cut short says less than the one before it.
                 if last is None or not deadline.expired:
-                    last = error
+                    last = error.again()
                 failures[str(error)] += 1
                 pause_s = backoff.pause_s(failures.total())
                 if pause_s >= deadline.remaining_s:
                     [(usual, _)] = failures.most_common(1)
                     seconds = self.clock.monotonic() - started
-                    raise gave_up(what, seconds, last, usual=usual) from last
+                    raise gave_up(what, seconds, last, usual=usual) from error
             self.pause(pause_s)
             for name in names:
                 self.invalidate(name)

@@ -89,7 +89,7 @@ class LeaderCall(Generic[P, R, M]):
         failures = self._round(questions, list(range(len(questions))), answers, deadline)
         for error in failures.values():
             if not error.retriable:
-                raise error
+                raise error.again()
         return answers, failures
 
     def _round(
@@ -102,7 +102,7 @@ class LeaderCall(Generic[P, R, M]):
             try:
                 leader = self._leader(questions[number], deadline)
             except LogbusError as error:
-                failures[number] = error
+                failures[number] = error.again()
             else:
                 by_leader.setdefault(leader, []).append(number)
         deadline = deadline.sooner_ms(self._cluster.config.request_timeout_ms)
@@ -124,13 +124,13 @@ class LeaderCall(Generic[P, R, M]):
                         sent.append((leader, some, connection.send(self._api, message)))
                         unsent = unsent[len(some) :]
                 except LogbusError as error:
-                    failures.update(dict.fromkeys(unsent, error))
+                    failures.update(dict.fromkeys(unsent, error.again()))
             for leader, numbers, pending in sent:
                 try:
                     results = self._results(pending.result(self._response, deadline))
                     self._sort_in(questions, numbers, results, leader, answers, failures)
                 except LogbusError as error:
-                    failures.update(dict.fromkeys(numbers, error))
+                    failures.update(dict.fromkeys(numbers, error.again()))
         finally:
             for connection in leased:
                 self._cluster.pool.give_back(connection)
@@ -169,4 +169,4 @@ def _raise_worst(failures: Mapping[int, LogbusError]) -> None:
     """Raise the first of those that no retry can mend, else the first, if there is one."""
     errors = list(failures.values())
     for error in [error for error in errors if not error.retriable] + errors:
-        raise error
+        raise error.again()

@@ -56,7 +56,8 @@ class PartitionFailures:
         began that held up the others: they then have as much time before the next one. What was
         fetched and could not be decoded yet, ``of_values``, waits for ``record_decoded``."""
         if not error.retriable:
-            raise error
+            raise error.again() from error.__cause__
+        error = error.again()
         now = self._cluster.clock.monotonic()
         took_s = 0.0 if began is None else now - began
         for topic_partition in topic_partitions:
@@ -137,7 +138,7 @@ class PartitionFailures:
         if now - latest > self._cluster.config.retry_deadline_ms / 1000:
             topic_partition = next(iter(assigned))
             error = self._failures[topic_partition].last
-            raise gave_up(f"Reading {_named(assigned)}", now - latest, error) from error
+            raise gave_up(f"Reading {_named(assigned)}", now - latest, error)
 
     def _log_waiting(self, assigned: Collection[TopicPartition]) -> None:
         waiting: dict[str, list[TopicPartition]] = {}

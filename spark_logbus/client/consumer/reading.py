@@ -271,7 +271,7 @@ class Reading:
         if spec is None:
             if isinstance(error, TopicRecreatedError):
                 self._recreated.add(topic_partition)
-            raise error
+            raise error.again() from error.__cause__
         positions = self._places.resolve({topic_partition: spec})
         logger.warning(
             "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "

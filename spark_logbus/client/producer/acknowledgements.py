@@ -95,12 +95,17 @@ class Acknowledgement:
 
     def wait(self, timeout: float | None) -> AppendedRange:
         """The range, waited for. Raises what failed, or TimeoutError after ``timeout`` s."""
-        if not self.settled(timeout):
-            raise TimeoutError(f"Not acknowledged within {timeout} s; it still may be.")
-        if self.error is not None:
-            raise self.error
+        failure = self.failure(timeout)
+        if failure is not None:
+            raise failure.again()
         assert self._range is not None
         return self._range
+
+    def failure(self, timeout: float | None) -> LogbusError | None:
+        """What failed, waited for, if it did. Raises TimeoutError after ``timeout`` s."""
+        if not self.settled(timeout):
+            raise TimeoutError(f"Not acknowledged within {timeout} s; it still may be.")
+        return self.error
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once it is done: in the sender's thread, or here if it is already."""
@@ -158,11 +163,7 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         return RecordMetadata(appended.topic, appended.partition, offset, timestamp_us)
 
     def exception(self, timeout: float | None = None) -> LogbusError | None:
-        try:
-            self._acknowledgement.wait(timeout)
-        except LogbusError as error:
-            return error
-        return None
+        return self._acknowledgement.failure(timeout)
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """``callback(self)`` once done; in the sender's thread, which it must not hold up."""
@@ -175,10 +176,11 @@ def range_future(acknowledgement: Acknowledgement) -> Future[AppendedRange]:
     future.set_running_or_notify_cancel()
 
     def settle() -> None:
-        try:
+        failure = acknowledgement.failure(0)
+        if failure is None:
             future.set_result(acknowledgement.wait(0))
-        except LogbusError as error:
-            future.set_exception(error)
+        else:
+            future.set_exception(failure)
 
     acknowledgement.when_done(settle)
     return future

@@ -79,7 +79,7 @@ class PendingResponse:
         if not self.done:
             self._connection.wait(self, deadline, begun=begun)
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         if not isinstance(self._message, kind):
             raise ProtocolError(f"A {self.api.name.lower()} request has no {kind.__name__}.")
         return self._message
@@ -93,7 +93,7 @@ class PendingResponse:
         self.done = True
 
     def fail(self, error: LogbusError) -> None:
-        self.error = error
+        self.error = error.again()
         self.done = True
 
 
@@ -164,7 +164,7 @@ class BrokerConnection:
         ``answered=False`` no response is expected: it counts as done when it is written.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         header = encode_request(message)
         payload_length = sum(len(part) for part in payload)
         length = _PRELUDE_AFTER_LENGTH + len(header) + payload_length
@@ -299,17 +299,17 @@ class BrokerConnection:
     # -- the end --------------------------------------------------------------------------
 
     def _broke(self, error: OSError) -> None:
-        broken = BrokerUnavailableError(f"The connection to {self.address} broke: {error}.")
-        broken.__cause__ = error
-        self.close(broken)
+        self.close(BrokerUnavailableError(f"The connection to {self.address} broke: {error}."))
 
     def close(self, reason: LogbusError | None = None) -> None:
         """Close the transport; all that is under way fails with ``reason``."""
         if self.failure is not None:
             return
-        self.failure = reason or BrokerUnavailableError(
-            f"The connection to {self.address} was closed by this client."
-        )
+        if reason is None:
+            closed = f"The connection to {self.address} was closed by this client."
+            self.failure = BrokerUnavailableError(closed)
+        else:
+            self.failure = reason.again()
         self._transport.close()
         self._file = None
         self._out.clear()

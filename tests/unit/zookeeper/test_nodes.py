@@ -50,6 +50,11 @@ class Waits:
         self.waited += timeout
         return bool(self.reply.ready())
 
+    @property
+    def exception(self) -> Exception | None:
+        failure: Exception | None = self.reply.exception
+        return failure
+
     def get(self, block: bool = True, timeout: float = 0) -> Any:
         self.waited += timeout if block and not self.reply.ready() else 0
         return self.reply.get(block=False)

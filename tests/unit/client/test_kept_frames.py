@@ -1,0 +1,177 @@
+"""Failures, whether met by a second try or raised, keep nothing that was at hand where they were
+met: no caller's records stay in memory until Python's collector runs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer, RangeReader
+from spark_logbus.errors import (
+    BrokerUnavailableError,
+    CorruptRecordBatchError,
+    InvalidRequestError,
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from spark_logbus.protocol import Api
+from tests.builders.arrow_batches import QUICK, T0, T1, numbered, record_batch
+from tests.fakes.broker import FakeCluster, FaultKind
+from tests.helpers import kept_of_caller
+
+pytestmark = pytest.mark.usefixtures("no_collector")
+
+MENDED: list[tuple[FaultKind, LogbusError | None]] = [
+    ("drop_before", None),
+    ("drop_after", None),
+    ("half", None),
+    ("error", BrokerUnavailableError("going down")),
+    ("partition_error", NotLeaderError("not any more")),
+]
+RECORDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _topic(fake: FakeCluster) -> None:
+    fake.create("t", partitions=2)
+    for each in (T0, T1):
+        fake.append(each, record_batch(numbered(0, RECORDS)))
+
+
+def test_who_keeps_the_error_keeps_the_records() -> None:
+    """So the other tests can fail."""
+    errors = []
+
+    def keep() -> None:
+        try:
+            raise UnknownTopicError("t")
+        except UnknownTopicError as error:
+            errors.append(error)
+            raise
+
+    assert kept_of_caller(keep) is not None
+
+
+@pytest.mark.parametrize(("kind", "error"), MENDED)
+def test_a_range_that_is_read_in_the_end(
+    fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
+) -> None:
+    for _ in range(3):
+        fake.brokers[0].fault(Api.FETCH, kind, error)
+    read: list[int] = []
+
+    def read_all() -> None:
+        reader = RangeReader(cluster, OffsetRange(T0, 0, RECORDS))
+        read.extend(fetched.arrow_batch.num_rows for fetched in reader)
+
+    assert kept_of_caller(read_all) is None
+    assert sum(read) == RECORDS
+    assert not fake.brokers[0].faults[Api.FETCH]
+
+
+@pytest.mark.parametrize(("kind", "error"), MENDED)
+def test_records_that_are_consumed_in_the_end(
+    fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
+) -> None:
+    with Consumer(cluster, ConsumerConfig(max_wait_ms=20)) as consumer:
+        consumer.assign([T0, T1])
+        for broker in fake.brokers:
+            broker.fault(Api.FETCH, kind, error)
+        count = 0
+
+        def poll() -> None:
+            nonlocal count
+            count += sum(fetched.arrow_batch.num_rows for fetched in consumer.poll_arrow(5))
+
+        while count < 2 * RECORDS:
+            assert kept_of_caller(poll) is None
+        assert not any(broker.faults[Api.FETCH] for broker in fake.brokers)
+
+
+@pytest.mark.parametrize(("kind", "error"), MENDED)
+def test_offsets_that_are_listed_in_the_end(
+    fake: FakeCluster, cluster: Cluster, kind: FaultKind, error: LogbusError | None
+) -> None:
+    fake.brokers[0].fault(Api.LIST_OFFSETS, kind, error)
+    admin = Admin(cluster)
+    assert kept_of_caller(lambda: admin.list_offsets({T0: Latest(), T1: Latest()})) is None
+    assert not fake.brokers[0].faults[Api.LIST_OFFSETS]
+
+
+def test_errors_that_a_broker_reports(fake: FakeCluster, cluster: Cluster) -> None:
+    admin = Admin(cluster)
+    with pytest.raises(TopicExistsError):
+        admin.create_topic("t", partitions=1)
+    assert kept_of_caller(lambda: admin.create_topic("t", partitions=1)) is None
+    unknown = TopicPartition("unknown", 0)
+    with pytest.raises(UnknownTopicError):
+        admin.list_offsets({unknown: Latest()})
+    assert kept_of_caller(lambda: admin.list_offsets({unknown: Latest()})) is None
+    fake.brokers[0].fault(Api.LIST_OFFSETS, "partition_error", InvalidRequestError("no"))
+    assert kept_of_caller(lambda: admin.list_offsets({T0: Latest()})) is None
+
+
+def test_giving_up(fake: FakeCluster) -> None:
+    config = replace(QUICK, retry_deadline_ms=100)
+    with Cluster.connect(fake.bootstrap, config) as cluster, Consumer(cluster) as consumer:
+        consumer.assign([T0, T1])
+        for broker in fake.brokers:
+            broker.stop()
+        admin = Admin(cluster)
+
+        def read() -> None:
+            next(RangeReader(cluster, OffsetRange(T0, 0, RECORDS)))
+
+        def list_offsets() -> None:
+            admin.list_offsets({T0: Latest()})
+
+        def poll() -> None:
+            consumer.poll_arrow(60)
+
+        for call in (read, list_offsets, poll):
+            with pytest.raises(BrokerUnavailableError):
+                call()
+            assert kept_of_caller(call) is None
+
+
+def test_records_that_are_refused(fake: FakeCluster, cluster: Cluster) -> None:
+    with Producer(cluster) as producer:
+        fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
+        raised: list[LogbusError] = []
+
+        def send() -> None:
+            [future] = producer.send_arrow("t", pa.table({"value": [b"a"]}), partition=0)
+            with suppress(LogbusError):
+                producer.flush()
+            failure = future.exception()
+            assert isinstance(failure, LogbusError)
+            raised.append(failure.again())
+
+        assert kept_of_caller(send) is None
+        assert [str(each) for each in raised] == ["no"]
+
+
+def test_consumers_that_cannot_go_on(fake: FakeCluster, cluster: Cluster) -> None:
+    with Consumer(cluster, ConsumerConfig(out_of_range="error")) as consumer:
+
+        def poll() -> None:
+            consumer.poll_arrow(5)
+
+        consumer.assign([T0])
+        consumer.seek(T0, 1_000)
+        with pytest.raises(OffsetOutOfRangeError):
+            poll()
+        assert kept_of_caller(poll) is None
+        consumer.seek(T0, 0)
+        for _ in range(2):
+            fake.brokers[0].fault(Api.FETCH, "partition_error", CorruptRecordBatchError("damaged"))
+        with pytest.raises(CorruptRecordBatchError):
+            poll()
+        assert kept_of_caller(poll) is None
