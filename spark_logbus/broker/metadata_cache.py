@@ -47,7 +47,8 @@ class MetadataCache:
     ``topics_changed`` is called with each new image of the topics: by ``start``, then on the
     session's worker; it must not block.
 
-    Reads go on while ZooKeeper is away. They may be a moment old; ``look_up`` asks ZooKeeper.
+    Reads go on while ZooKeeper is away. They may be a moment old; ``look_up`` and
+    ``look_up_brokers`` ask ZooKeeper.
     """
 
     def __init__(
@@ -97,6 +98,10 @@ class MetadataCache:
         Raises CoordinationError.
         """
         return self._topic_registry.some(names)
+
+    def look_up_brokers(self) -> list[BrokerAddress]:
+        """Those that are registered, by id; as ``look_up``."""
+        return self._broker_registry.live()
 
     def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
         """(broker id, leader epoch) of a partition; the assigned broker until one has led."""

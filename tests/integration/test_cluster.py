@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_logbus.broker.metadata_cache import MetadataCache
+from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import ConfigError, EmbeddedServerError
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster, _toml_value
 from spark_logbus.protocol import (
+    AlterTopicRequest,
+    AlterTopicResponse,
     Api,
     CreateTopicRequest,
     CreateTopicResponse,
@@ -18,7 +22,8 @@ from spark_logbus.protocol import (
 )
 from tests.builders.record_batches import record_batch
 from tests.helpers import process_is_gone, wait_until
-from tests.servers.broker import broker_process, connect, leads, offsets_in
+from tests.servers.broker import broker_here, broker_process, connect, leads, offsets_in
+from tests.servers.zookeeper import session
 
 
 def leaders_of(cluster: EmbeddedCluster, topic: str) -> dict[int, BrokerProcess]:
@@ -61,6 +66,25 @@ def test_a_cluster_comes_back_with_its_addresses_and_records(tmp_path: Path) -> 
             with connect(broker) as wire:
                 wire.fetch("t", partition, 0)
                 assert offsets_in(wire.payload) == [(0, 3)]
+
+
+def test_topics_are_on_brokers_of_which_the_one_that_makes_them_has_not_heard(
+    tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MetadataCache, "_brokers_changed", lambda *_: None)
+    with (
+        broker_here(tmp_path / "1", chroot) as first,
+        broker_here(tmp_path / "2", chroot, broker_id=2),
+        connect(first) as wire,
+        session(chroot) as opened,
+    ):
+        topics = TopicRegistry(opened)
+        wire.call(Api.CREATE_TOPIC, CreateTopicRequest("t", 2), CreateTopicResponse)
+        replicas = topics.all()["t"].partitions.values()
+        assert sorted(replicas) == [[1], [2]]
+        wire.call(Api.ALTER_TOPIC, AlterTopicRequest("t", partitions=4), AlterTopicResponse)
+        replicas = topics.all()["t"].partitions.values()
+        assert sorted(replicas) == [[1], [1], [2], [2]]
 
 
 def test_a_failed_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

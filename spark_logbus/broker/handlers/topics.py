@@ -57,10 +57,12 @@ class TopicHandler:
     def create(self, request: CreateTopicRequest, _: RequestContext) -> Answer:
         config = with_subjects(request.name, request.config)
         checked = LogConfig.from_topic_config(config, self._config.log)  # refuse before it exists
-        live = self._live_brokers()
-        self._check_partitions(request.name, request.partitions, added=request.partitions)
 
         def create() -> Response:
+            live = self._live_brokers()
+            self._check_partitions(
+                request.name, request.partitions, added=request.partitions, brokers=len(live)
+            )
             self._check_subjects(request.name, checked.schemas)
             record = self._topics.create(
                 request.name, partitions=request.partitions, brokers=live, config=config
@@ -91,15 +93,16 @@ class TopicHandler:
 
     def alter(self, request: AlterTopicRequest, _: RequestContext) -> Answer:
         """Every leader sees the change in its watch of the topics, and applies it."""
-        live = [] if request.partitions is None else self._live_brokers()
-
-        def change(now: TopicRecord) -> TopicRecord:
-            config = altered(now.name, now.config, put=request.set, drop=request.unset)
-            LogConfig.from_topic_config(config, self._config.log)
-            made = dataclasses.replace(now, config=config)
-            return made if request.partitions is None else self._enlarge(made, request, live)
 
         def alter() -> Response:
+            live = [] if request.partitions is None else self._live_brokers()
+
+            def change(now: TopicRecord) -> TopicRecord:
+                config = altered(now.name, now.config, put=request.set, drop=request.unset)
+                LogConfig.from_topic_config(config, self._config.log)
+                made = dataclasses.replace(now, config=config)
+                return made if request.partitions is None else self._enlarge(made, request, live)
+
             before, after = self._topics.alter(request.name, change)
             return Response(
                 encode_response(
@@ -123,19 +126,20 @@ class TopicHandler:
                 f"The topic {now.name!r} has {have} partitions and cannot have {wanted}: taking "
                 "partitions away would lose records. Create another topic."
             )
-        self._check_partitions(now.name, wanted, added=wanted - have)
+        self._check_partitions(now.name, wanted, added=wanted - have, brokers=len(live))
         others = self._metadata_cache.topics.values()
         return enlarge(now, partitions=wanted, brokers=live, others=others)
 
     def _live_brokers(self) -> list[int]:
-        live = [broker.broker_id for broker in self._metadata_cache.brokers]
+        """Those that a topic may be on: also one that has just started, and none that has gone."""
+        live = [broker.broker_id for broker in self._metadata_cache.look_up_brokers()]
         if not live:
             raise BrokerUnavailableError(
                 "No broker is registered in ZooKeeper at the moment; try again."
             )
         return live
 
-    def _check_partitions(self, name: str, wanted: int, *, added: int) -> None:
+    def _check_partitions(self, name: str, wanted: int, *, added: int, brokers: int) -> None:
         """Refuse what the brokers could not hold. Topics made at the same moment do not count."""
         most = self._config.max_partitions_per_topic
         if added and wanted > most:
@@ -144,7 +148,6 @@ class TopicHandler:
                 "broker allows (max_partitions_per_topic)."
             )
         have = sum(len(topic.partitions) for topic in self._metadata_cache.topics.values())
-        brokers = len(self._metadata_cache.brokers)
         each = self._config.max_partitions_per_broker
         if added and have + added > each * brokers:
             raise ConfigError(

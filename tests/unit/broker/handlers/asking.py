@@ -22,7 +22,7 @@ from tests.helpers import wait_until
 class Asking:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
-        self.metadata_cache = SimpleNamespace(brokers=[], topics={})
+        self.metadata_cache = SimpleNamespace(look_up_brokers=list, brokers=[], topics={})
         self.peer = Peer()
         self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
         self.dispatcher = dispatcher_over(logs, self.executor, metadata_cache=self.metadata_cache)
