@@ -33,7 +33,8 @@ class LogbusError(Exception):
         """The same error, to be raised once more or kept for long.
 
         An error remembers all that was at hand wherever it was raised, each time anew: open files,
-        buffers. One that is kept to be raised by many would never let go of them.
+        buffers, records of who called. One that is kept to be raised by many would never let go of
+        them; one that its own frames keep lets go when Python's collector runs.
         """
         return type(self)(*self.args)
 
