@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_logbus import retry
 from spark_logbus.client import Admin, Cluster, Producer, value_schemas
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import parse_options, schema_options
@@ -231,7 +232,7 @@ def framed(rows: list[Any], schema: str, schema_id: int) -> list[bytes]:
 
 @one_encoding
 def test_a_start_and_a_dataframe_wait_for_zookeeper_and_say_so(
-    servers: EmbeddedCluster, cluster: Cluster, encoding: str
+    servers: EmbeddedCluster, cluster: Cluster, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_of(cluster, encoding, f"start-{encoding}")
     publish(cluster, topic, flights(0, 3))
@@ -246,6 +247,7 @@ def test_a_start_and_a_dataframe_wait_for_zookeeper_and_say_so(
             said = "Planning the next micro-batch has failed for"
             with pytest.raises(CoordinationError, match=said):
                 run.micro_batch()
+    monkeypatch.setattr(retry, "_WRONG_ADDRESS_S", 60.0)  # the server may take its time to start
     with ThreadPoolExecutor(2) as pool, query.run() as run:
         with without_zookeeper(servers):
             waiting = pool.submit(run.micro_batch)
