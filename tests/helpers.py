@@ -58,6 +58,31 @@ def kept_of_caller(call: Callable[[], object]) -> object:
     return caller()()
 
 
+def open_files(path: Path) -> list[str]:
+    """What this process has open of the file ``path``, or below that directory, whatever became of
+    its name. A count of all descriptors would depend on other threads, such as Spark's."""
+    of = (str(path), f"{path} (deleted)")
+    return sorted(name for name in _open_here() if name in of or name.startswith(f"{path}/"))
+
+
+def is_open(name: str) -> bool:
+    """Whether this process has it open; ``name`` is what ``name_of_descriptor`` says."""
+    return name in _open_here()
+
+
+def name_of_descriptor(descriptor: int) -> str:
+    """Such as ``socket:[5]``, which is no other's as long as somebody has it open."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def _open_here() -> list[str]:
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # of the listing itself
+            found.append(name_of_descriptor(int(descriptor)))
+    return found
+
+
 def paths_below(directory: Path) -> Iterator[Path]:
     """All that is in there, though it changes: ``Path.rglob`` fails of a directory that goes."""
     for parent, directories, files in os.walk(directory):

@@ -21,6 +21,7 @@ from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import SimulatedDisk
 from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.helpers import open_files
 
 
 @pytest.fixture
@@ -199,18 +200,11 @@ def test_sealed_segments_are_opened_at_need_and_let_go(
     broker.restart()
     broker.append(*(record_batch(1, payload=bytes(600)) for _ in range(40)))
 
-    def open_files() -> int:
-        return sum(
-            str(broker.log_path()) in os.readlink(f"/proc/self/fd/{fd}")
-            for fd in os.listdir("/proc/self/fd")
-            if os.path.islink(f"/proc/self/fd/{fd}")
-        )
-
     gc.collect()
-    assert open_files() <= 4
+    assert len(open_files(broker.log_path())) <= 4
     assert offsets_from(broker.log(), 0) == list(range(40))
     gc.collect()
-    assert open_files() <= 4
+    assert len(open_files(broker.log_path())) <= 4
 
 
 def test_recovery_tells_how_far_it_is(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

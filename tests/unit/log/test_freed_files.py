@@ -19,7 +19,7 @@ from tests.builders.record_batches import record_batch
 from tests.fakes.clock import NOW_US
 from tests.fakes.compaction import keyed, planned, write_cleaned
 from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
-from tests.helpers import wait_until
+from tests.helpers import open_files, wait_until
 
 CONFIG = LogConfig(segment_bytes=1024, retention_ms=None)
 COUNT = 9  # of segments, the active one with them
@@ -37,19 +37,6 @@ def filled(broker: Broker) -> PartitionLog:
     assert log.segment_count == COUNT
     assert len(open_files(broker.path)) > COUNT
     return log
-
-
-def open_files(path: Path) -> list[str]:
-    """The files below ``path`` that this process has open, whatever became of their names."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            name = str(entry.readlink())
-        except FileNotFoundError:
-            continue  # of the listing itself
-        if name.startswith(f"{path}/"):
-            found.append(name)
-    return sorted(found)
 
 
 def deleted_files(path: Path) -> list[str]:

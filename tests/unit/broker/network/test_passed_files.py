@@ -16,10 +16,11 @@ from spark_logbus.log import OS_FILES, LogSlice
 from spark_logbus.log.filesystem import OSFile
 from spark_logbus.protocol import Api, CreateTopicResponse, Frame, decode_response, encode_response
 from spark_logbus.protocol.frames import PRELUDE, PRELUDE_SIZE
+from tests.helpers import open_files
 from tests.servers.wire import Wire, frames
 from tests.unit.broker.network.ends import RESPONSE, over
 
-pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are counted
+pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are looked at
 
 CONTENT = b"0123456789" * 10_000
 BY_FILE = CreateTopicResponse("by file")
@@ -80,7 +81,6 @@ def test_a_file_is_passed_with_its_own_response(
     piece: Callable[[int], LogSlice], tmp_path: Path
 ) -> None:
     with over(*socket.socketpair()) as ends:
-        before = set(os.listdir("/proc/self/fd"))
         slices = [piece(7), piece(30)]
         (tmp_path / "segment").unlink()  # as retention does
         ends.answers += [Response(RESPONSE.header, slices[:1]), by_file(slices[1]), RESPONSE]
@@ -88,7 +88,7 @@ def test_a_file_is_passed_with_its_own_response(
         for _ in range(3):
             ends.request()
         ends.turn()
-        assert set(os.listdir("/proc/self/fd")) == before, "the broker keeps none"
+        assert open_files(tmp_path) == [], "the broker keeps none"
         frame, descriptor = receive(ends.wire)
         assert (bytes(frame.payload), descriptor) == (b"0123456", None)
         frame, descriptor = receive(ends.wire)

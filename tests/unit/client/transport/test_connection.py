@@ -34,9 +34,10 @@ from spark_logbus.protocol import (
 from spark_logbus.retry import Deadline
 from tests.builders.arrow_batches import QUICK, record_batch
 from tests.fakes.broker import FakeCluster
+from tests.helpers import is_open, name_of_descriptor, open_files
 from tests.servers.ports import reserved_port
 
-pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are counted
+pytestmark = pytest.mark.usefixtures("no_collector")  # descriptors are looked at
 
 HERE = BrokerAddress(1, "127.0.0.1", 1)
 
@@ -107,7 +108,6 @@ def test_a_payload_is_received_into_aligned_arrow_memory(
 def test_a_file_belongs_to_the_response_that_it_came_with(
     pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
-    before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
     pending = [connection.send(Api.METADATA, MetadataRequest()) for _ in range(5)]
     theirs.sendall(metadata_answer(1))
@@ -125,13 +125,12 @@ def test_a_file_belongs_to_the_response_that_it_came_with(
         assert bytes(one.file.map(2, 3)) == b"234"
     del one
     pending.clear()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_files(segment) == []
 
 
 def test_a_file_within_a_frame_leaves_no_descriptor(
     pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
-    before = set(os.listdir("/proc/self/fd"))
     connection, theirs = pair
     pending = connection.send(Api.METADATA, MetadataRequest())
     answer = metadata_answer(1)
@@ -139,20 +138,21 @@ def test_a_file_within_a_frame_leaves_no_descriptor(
     pass_over(theirs, answer[16:], segment)
     pending.result(MetadataResponse, soon())
     assert pending.file is None
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_files(segment) == []
 
 
 def test_files_that_nobody_receives_leave_no_descriptor(
     pair: tuple[BrokerConnection, socket.socket], segment: Path
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     connection, theirs = pair
+    socket_name = name_of_descriptor(connection.fileno())
     connection.send(Api.METADATA, MetadataRequest())
     pass_over(theirs, metadata_answer(1)[:20], segment)
     connection.progress()  # half of the frame, and its file
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_files(segment) == [str(segment)]
     connection.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 1  # nor the socket
+    assert open_files(segment) == []
+    assert not is_open(socket_name)
 
 
 def test_a_response_out_of_order_ends_the_connection(

@@ -13,20 +13,16 @@ import pytest
 
 from spark_logbus.client.transport import mapped_file as module
 from spark_logbus.client.transport.mapped_file import MappedFile, passed_file
+from tests.helpers import is_open, name_of_descriptor, open_files
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CONTENT = os.urandom(3 * PAGE + 100)
 
 
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
 @pytest.fixture(autouse=True)
-def _no_descriptor_is_left(no_collector: None) -> Iterator[None]:
-    before = descriptors()
+def _no_descriptor_is_left(no_collector: None, tmp_path: Path) -> Iterator[None]:
     yield
-    assert descriptors() == before
+    assert open_files(tmp_path) == []
 
 
 @pytest.fixture
@@ -116,8 +112,10 @@ def test_a_process_has_so_many_mappings_and_no_more(
 def test_a_file_that_cannot_be_mapped_is_an_error() -> None:
     reading, writing = os.pipe()
     os.close(writing)
+    pipe = name_of_descriptor(reading)
     with pytest.raises(OSError, match="No such device"):
         MappedFile(reading).map(0, 10)
+    assert not is_open(pipe)
 
 
 def test_of_several_descriptors_one_is_kept(segment: Path) -> None:
@@ -131,13 +129,12 @@ def test_of_several_descriptors_one_is_kept(segment: Path) -> None:
                 here.send(b"x")
             for descriptor in opened:
                 os.close(descriptor)
-            before = descriptors()
             _, ancillary, _, _ = there.recvmsg(1, 1_000, socket.MSG_CMSG_CLOEXEC)
             file = passed_file(ancillary)
             assert (file is not None) == (count > 0)
-            assert len(descriptors() - before) == min(count, 1)
+            assert len(open_files(segment)) == min(count, 1)
             del file
-            assert descriptors() == before
+            assert open_files(segment) == []
 
 
 def test_what_is_no_descriptor_is_passed_over() -> None:
