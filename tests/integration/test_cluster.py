@@ -11,6 +11,7 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import ConfigError, EmbeddedServerError
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster, _toml_value
+from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
     AlterTopicRequest,
     AlterTopicResponse,
@@ -71,7 +72,12 @@ def test_a_cluster_comes_back_with_its_addresses_and_records(tmp_path: Path) -> 
 def test_topics_are_on_brokers_of_which_the_one_that_makes_them_has_not_heard(
     tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MetadataCache, "_brokers_changed", lambda *_: None)
+    heard = MetadataCache._brokers_changed
+
+    def hears_of_the_first(cache: MetadataCache, brokers: list[BrokerAddress]) -> None:
+        heard(cache, [broker for broker in brokers if broker.broker_id == 1])
+
+    monkeypatch.setattr(MetadataCache, "_brokers_changed", hears_of_the_first)
     with (
         broker_here(tmp_path / "1", chroot) as first,
         broker_here(tmp_path / "2", chroot, broker_id=2),

@@ -163,7 +163,10 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         return RecordMetadata(appended.topic, appended.partition, offset, timestamp_us)
 
     def exception(self, timeout: float | None = None) -> LogbusError | None:
-        return self._acknowledgement.failure(timeout)
+        """The error that ``result`` raises, or None; made anew, so that who asks may raise it.
+        Raises TimeoutError past ``timeout``."""
+        failure = self._acknowledgement.failure(timeout)
+        return None if failure is None else failure.again()
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """``callback(self)`` once done; in the sender's thread, which it must not hold up."""
@@ -180,7 +183,7 @@ def range_future(acknowledgement: Acknowledgement) -> Future[AppendedRange]:
         if failure is None:
             future.set_result(acknowledgement.wait(0))
         else:
-            future.set_exception(failure)
+            future.set_exception(failure.again())
 
     acknowledgement.when_done(settle)
     return future

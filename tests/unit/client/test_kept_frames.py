@@ -8,6 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer, RangeReader
+from spark_logbus.client.producer.acknowledgements import (
+    Acknowledgement,
+    RecordFuture,
+    range_future,
+)
 from spark_logbus.errors import (
     BrokerUnavailableError,
     CorruptRecordBatchError,
@@ -152,6 +157,24 @@ def test_records_that_are_refused(fake: FakeCluster, cluster: Cluster) -> None:
         with pytest.raises(InvalidRequestError, match="no"):
             send()
         assert kept_of_caller(send) is None
+
+
+def test_futures_that_others_ask_too() -> None:
+    refusal = InvalidRequestError("no")
+    acknowledgements = [Acknowledgement(T0), Acknowledgement(T1)]
+    for each in acknowledgements:
+        each.fail(refusal)
+
+    def ask(one: RecordFuture) -> None:
+        raise one.exception(0) or AssertionError("it failed")
+
+    record = RecordFuture(acknowledgements[0], 2, 0)
+    with pytest.raises(InvalidRequestError, match="no"):
+        ask(record)
+    assert kept_of_caller(lambda: ask(record)) is None
+    left = range_future(acknowledgements[0])
+    assert kept_of_caller(lambda: range_future(acknowledgements[1]).result(0)) is None
+    assert str(left.exception(0)) == "no"
 
 
 def test_consumers_that_cannot_go_on(fake: FakeCluster, cluster: Cluster) -> None:

@@ -275,7 +275,7 @@ def test_failing_a_topic_fails_what_waits_for_it() -> None:
     bench.deliveries.fail_topic("other", ERROR)
     assert not any(future.done() for future in futures)
     bench.deliveries.fail_topic("t", ERROR)
-    assert [future.exception(0) for future in futures] == [ERROR, ERROR]
+    assert [str(future.exception(0)) for future in futures] == [str(ERROR)] * 2
     assert bench.accumulator.empty
 
 
@@ -284,7 +284,7 @@ def test_aborting_fails_what_is_on_its_way_too() -> None:
     futures = [bench.add(0), bench.add(1)]
     bench.take(0)
     bench.deliveries.abort(ERROR)
-    assert [future.exception(0) for future in futures] == [ERROR, ERROR]
+    assert [str(future.exception(0)) for future in futures] == [str(ERROR)] * 2
     assert bench.accumulator.buffered_bytes == 0
 
 
@@ -329,7 +329,8 @@ def test_failed_appends_are_requeued_or_settled(
     assert [future.done() for future in futures] == [again_at is None] * batches
     if again_at is None:
         assert bench.accumulator.empty
-        assert futures[0].exception(0) is (error if step is NextStep.FAIL else None)
+        failed = error if step is NextStep.FAIL else None
+        assert repr(futures[0].exception(0)) == repr(failed)
     else:
         assert bench.queues[0].not_before == again_at
         assert bench.take(0) == (taken[:1] if step is NextStep.SEPARATE else taken)
