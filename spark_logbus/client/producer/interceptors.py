@@ -137,6 +137,7 @@ class _Told:
         self._records = records
 
     def __call__(self) -> None:
-        error = self._acknowledgement.error
-        appended = None if error is not None else self._acknowledgement.wait(0)
+        failure = self._acknowledgement.failure(0)
+        error = None if failure is None else failure.again()
+        appended = None if failure is not None else self._acknowledgement.wait(0)
         self._interceptor.after_append(self._topic, self._records, appended, error)

@@ -3,13 +3,27 @@ met: no caller's records stay in memory until Python's collector runs."""
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from contextlib import suppress
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
-from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer, RangeReader
+from spark_logbus.client import (
+    Admin,
+    Cluster,
+    Consumer,
+    ConsumerConfig,
+    Producer,
+    ProducerInterceptor,
+    RangeReader,
+)
 from spark_logbus.client.producer.acknowledgements import (
     Acknowledgement,
+    AppendedRange,
     RecordFuture,
     range_future,
 )
@@ -194,3 +208,37 @@ def test_consumers_that_cannot_go_on(fake: FakeCluster, cluster: Cluster) -> Non
         with pytest.raises(CorruptRecordBatchError):
             poll()
         assert kept_of_caller(poll) is None
+
+
+class Raises(ProducerInterceptor):
+    """Raises what it is told, with something at hand; who names an error that it raises waits for
+    the collector."""
+
+    def __init__(self) -> None:
+        self.at_hand: weakref.ref[threading.Event] | None = None
+
+    def after_append(
+        self,
+        topic: str,
+        records: pa.RecordBatch,
+        appended: AppendedRange | None,
+        error: LogbusError | None,
+    ) -> None:
+        del topic, records, appended
+        at_hand = threading.Event()
+        self.at_hand = weakref.ref(at_hand)
+        if error is not None:
+            with suppress(InvalidRequestError):
+                raise error
+
+
+def test_interceptors_that_raise_what_a_future_has_too(fake: FakeCluster, cluster: Cluster) -> None:
+    raises = Raises()
+    with Producer(cluster, interceptors=[raises]) as producer:
+        fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
+        future = producer.send("t", b"a", partition=0)
+        producer.flush()
+    gc.collect()
+    assert raises.at_hand is not None
+    assert raises.at_hand() is None
+    assert str(future.exception(0)).startswith("no")
