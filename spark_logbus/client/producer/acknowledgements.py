@@ -95,17 +95,21 @@ class Acknowledgement:
 
     def wait(self, timeout: float | None) -> AppendedRange:
         """The range, waited for. Raises what failed, or TimeoutError after ``timeout`` s."""
-        failure = self.failure(timeout)
-        if failure is not None:
-            raise failure.again()
+        self._require_settled(timeout)
+        if self.error is not None:
+            raise self.error.again()
         assert self._range is not None
         return self._range
 
     def failure(self, timeout: float | None) -> LogbusError | None:
-        """What failed, waited for, if it did. Raises TimeoutError after ``timeout`` s."""
+        """What failed, waited for, if it did; made anew for each who asks, who may raise it.
+        Raises TimeoutError after ``timeout`` s."""
+        self._require_settled(timeout)
+        return None if self.error is None else self.error.again()
+
+    def _require_settled(self, timeout: float | None) -> None:
         if not self.settled(timeout):
             raise TimeoutError(f"Not acknowledged within {timeout} s; it still may be.")
-        return self.error
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once it is done: in the sender's thread, or here if it is already."""
@@ -163,10 +167,8 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         return RecordMetadata(appended.topic, appended.partition, offset, timestamp_us)
 
     def exception(self, timeout: float | None = None) -> LogbusError | None:
-        """The error that ``result`` raises, or None; made anew, so that who asks may raise it.
-        Raises TimeoutError past ``timeout``."""
-        failure = self._acknowledgement.failure(timeout)
-        return None if failure is None else failure.again()
+        """The error that ``result`` raises, or None. Raises TimeoutError past ``timeout``."""
+        return self._acknowledgement.failure(timeout)
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """``callback(self)`` once done; in the sender's thread, which it must not hold up."""
@@ -183,7 +185,7 @@ def range_future(acknowledgement: Acknowledgement) -> Future[AppendedRange]:
         if failure is None:
             future.set_result(acknowledgement.wait(0))
         else:
-            future.set_exception(failure.again())
+            future.set_exception(failure)
 
     acknowledgement.when_done(settle)
     return future

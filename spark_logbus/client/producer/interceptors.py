@@ -137,7 +137,6 @@ class _Told:
         self._records = records
 
     def __call__(self) -> None:
-        failure = self._acknowledgement.failure(0)
-        error = None if failure is None else failure.again()
-        appended = None if failure is not None else self._acknowledgement.wait(0)
+        error = self._acknowledgement.failure(0)
+        appended = None if error is not None else self._acknowledgement.wait(0)
         self._interceptor.after_append(self._topic, self._records, appended, error)

@@ -173,21 +173,27 @@ def test_records_that_are_refused(fake: FakeCluster, cluster: Cluster) -> None:
         assert kept_of_caller(send) is None
 
 
-def test_futures_that_others_ask_too() -> None:
-    refusal = InvalidRequestError("no")
-    acknowledgements = [Acknowledgement(T0), Acknowledgement(T1)]
-    for each in acknowledgements:
-        each.fail(refusal)
+def test_futures_of_a_record_that_others_ask_too() -> None:
+    refused = Acknowledgement(T0)
+    refused.fail(InvalidRequestError("no"))
+    future = RecordFuture(refused, 2, 0)
 
-    def ask(one: RecordFuture) -> None:
-        raise one.exception(0) or AssertionError("it failed")
+    def ask() -> None:
+        raise future.exception(0) or AssertionError("it did not fail")
 
-    record = RecordFuture(acknowledgements[0], 2, 0)
     with pytest.raises(InvalidRequestError, match="no"):
-        ask(record)
-    assert kept_of_caller(lambda: ask(record)) is None
-    left = range_future(acknowledgements[0])
-    assert kept_of_caller(lambda: range_future(acknowledgements[1]).result(0)) is None
+        ask()
+    assert kept_of_caller(ask) is None
+    assert kept_of_caller(future.result) is None
+
+
+def test_futures_of_record_batches_that_one_error_refused() -> None:
+    refusal = InvalidRequestError("no")
+    refused = [Acknowledgement(T0), Acknowledgement(T1)]
+    for each in refused:
+        each.fail(refusal)
+    left = range_future(refused[0])
+    assert kept_of_caller(lambda: range_future(refused[1]).result(0)) is None
     assert str(left.exception(0)) == "no"
 
 
