@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ from spark_logbus.local.zookeeper import EmbeddedZooKeeper
 SHORT_RUN_PERCENT = 30
 #: Of this process, where a machine may allow it 1,024 and a test may want half of them.
 MANY_DESCRIPTORS = 256
+INTEGRATION = Path(__file__).parent / "integration"
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -43,6 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("short run", deadline=None, max_examples=SHORT_RUN_PERCENT)
     is_short = "not long" in config.option.markexpr
     settings.load_profile("short run" if is_short else "whole run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files with the longest tests first, so that no processor is left alone with one of
+    them at the end of a run: those with Spark, then those with servers, then all others."""
+    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+
+    def rank(item: pytest.Item) -> int:
+        if item.path in with_spark:
+            return 0
+        return 1 if INTEGRATION in item.path.parents else 2
+
+    items.sort(key=rank)
 
 
 def pytest_runtest_logfinish() -> None:

@@ -185,9 +185,30 @@ def test_layouts_that_are_refused(events: Events, choice: LayoutChoice, named: s
     assert not events.directory.exists()
 
 
-@pytest.mark.parametrize("layout", [BY_HOUR, BY_KIND, UNDIVIDED], ids=["hour", "columns", "none"])
-@pytest.mark.parametrize("step", ["commit", "publish", "first rename", "second rename", "delete"])
-@pytest.mark.long
+KILLED_LAYOUTS = {"hour": BY_HOUR, "columns": BY_KIND, "none": UNDIVIDED}
+KILLED_STEPS = ("commit", "publish", "first rename", "second rename", "delete")
+SPANNING = {  # each step and each layout once at least; the rest is asked at length
+    ("commit", "hour"),
+    ("publish", "columns"),
+    ("first rename", "none"),
+    ("second rename", "hour"),
+    ("delete", "columns"),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "layout"),
+    [
+        pytest.param(
+            step,
+            KILLED_LAYOUTS[layout],
+            id=f"{step}-{layout}",
+            marks=LONG if (step, layout) in SPANNING else pytest.mark.slow,
+        )
+        for step in KILLED_STEPS
+        for layout in KILLED_LAYOUTS
+    ],
+)
 def test_killed_at_a_step_nothing_is_lost_or_there_twice(
     events: Events, layout: LayoutChoice, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

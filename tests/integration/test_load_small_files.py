@@ -55,19 +55,24 @@ class Job(LoadedDirectory):
         return sorted(row["n"] for row in table.select("n").collect())
 
 
-@pytest.fixture(
-    params=[
-        LayoutChoice(),
-        pytest.param(BY_CODE, marks=pytest.mark.long),
-        pytest.param(BY_PARTITION, marks=pytest.mark.long),
-        pytest.param(UNDIVIDED, marks=pytest.mark.long),
-    ],
-    ids=["day", "column", "partition", "none"],
-)
+LAYOUTS = {
+    "day": LayoutChoice(),
+    "column": BY_CODE,
+    "partition": BY_PARTITION,
+    "none": UNDIVIDED,
+}
+
+
+@pytest.fixture
 def job(spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest) -> Job:
-    return Job(spark, logbus, tmp_path, request.param)
+    return Job(spark, logbus, tmp_path, LAYOUTS[request.param])
 
 
+@pytest.mark.parametrize(
+    "job",
+    ["day", *(pytest.param(name, marks=pytest.mark.long) for name in list(LAYOUTS)[1:])],
+    indirect=True,
+)
 def test_small_files_become_one(job: Job) -> None:
     """And stay in their directory, whose name could be read as a number."""
     for number in range(2):
@@ -98,16 +103,25 @@ def kind(job: Job) -> str:
     return next((each for each in DIRECTORIES if each in names), "none")
 
 
+STEPS = ("prepare", "commit", "publish", "delete", "second", "rename")
+MARKS = {  # each step and each layout once at least; the rest is asked at length
+    ("second", "day"): (),
+    ("prepare", "column"): (pytest.mark.long,),
+    ("commit", "partition"): (pytest.mark.long,),
+    ("publish", "none"): (pytest.mark.long,),
+    ("delete", "column"): (pytest.mark.long,),
+    ("rename", "partition"): (pytest.mark.long,),
+}
+
+
 @pytest.mark.parametrize(
-    "step",
+    ("step", "job"),
     [
-        pytest.param("prepare", marks=pytest.mark.long),
-        pytest.param("commit", marks=pytest.mark.long),
-        pytest.param("publish", marks=pytest.mark.long),
-        pytest.param("delete", marks=pytest.mark.long),
-        "second",
-        pytest.param("rename", marks=pytest.mark.long),
+        pytest.param(step, layout, marks=MARKS.get((step, layout), (pytest.mark.slow,)))
+        for step in STEPS
+        for layout in LAYOUTS
     ],
+    indirect=["job"],
 )
 def test_a_rewrite_killed_at_a_step_is_made_good(
     job: Job, step: str, monkeypatch: pytest.MonkeyPatch

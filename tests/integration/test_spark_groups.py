@@ -19,7 +19,7 @@ from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.zookeeper import Session
 from spark_logbus.zookeeper.nodes import Nodes
 from tests.helpers import process_is_stopped, wait_until
-from tests.servers.spark import PROJECT, Logbus, Streams, finish
+from tests.servers.spark import PROJECT, Logbus, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 
@@ -149,6 +149,7 @@ def test_a_driver_that_stood_still_while_another_took_over(
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_group_is_never_ahead_of_what_is_processed(
     spark: SparkSession, logbus: Logbus, streams: Streams, group: str
 ) -> None:

@@ -28,7 +28,7 @@ from spark_logbus.offsets.snapshot import take_snapshot
 from spark_logbus.selection import Topics
 from spark_logbus.zookeeper import Session
 from tests.helpers import wait_until
-from tests.servers.spark import Logbus, Streams, finish
+from tests.servers.spark import Logbus, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 
@@ -67,6 +67,7 @@ HOUR_US = 3_600_000_000
 @pytest.mark.parametrize(
     "trigger", [{}, pytest.param({"processingTime": "1 second"}, marks=pytest.mark.long)]
 )
+@in_both_modes_at_length
 def test_a_running_query_follows_at_once(
     logbus: Logbus, streams: Streams, trigger: dict[str, str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_stopped_query_follows_a_recreated_groups_rewind(
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_restart_in_a_replay_repeats_the_same_ranges(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:

@@ -15,7 +15,14 @@ from pyspark.sql import SparkSession
 from spark_logbus.datasource.stream_offset import VERSION
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
-from tests.servers.spark import PREFETCHED, Logbus, Streams, finish, in_both_modes
+from tests.servers.spark import (
+    PREFETCHED,
+    Logbus,
+    Streams,
+    finish,
+    in_both_modes,
+    in_both_modes_at_length,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +76,7 @@ def test_restart_reads_exactly_the_gap(
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_running_query_takes_up_new_records_and_new_topics(
     logbus: Logbus, streams: Streams, group: str
 ) -> None:
@@ -149,6 +157,7 @@ def test_two_streams_in_one_query(logbus: Logbus, streams: Streams) -> None:
 
 @pytest.mark.parametrize("count", [3, 5, 7])  # fewer records than before, as many, and more
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_recreated_topic(logbus: Logbus, streams: Streams, count: int) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
@@ -199,6 +208,7 @@ def test_a_topic_that_is_no_longer_selected(logbus: Logbus, streams: Streams) ->
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_retention_that_overtook_the_query(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic(segment_bytes="2048", retention_bytes="4096")
     topic_partition = TopicPartition(topic, 0)

@@ -9,7 +9,14 @@ from pyspark.errors import StreamingQueryException
 
 from spark_logbus.errors import UnknownTopicError
 from tests.helpers import wait_until
-from tests.servers.spark import PREFETCHED, Logbus, Streams, finish, in_both_modes
+from tests.servers.spark import (
+    PREFETCHED,
+    Logbus,
+    Streams,
+    finish,
+    in_both_modes,
+    in_both_modes_at_length,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -23,6 +30,7 @@ class PlannedError(Exception):
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_latest_stays_after_a_failed_first_micro_batch(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, numbered(5))
@@ -39,6 +47,7 @@ def test_latest_stays_after_a_failed_first_micro_batch(logbus: Logbus, streams: 
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_failed_micro_batch_is_read_again_despite_new_partitions(
     logbus: Logbus, streams: Streams
 ) -> None:
@@ -165,6 +174,7 @@ def test_a_stream_joined_to_itself(logbus: Logbus, streams: Streams) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@in_both_modes_at_length
 def test_topics_that_come_and_go_at_random_under_load(logbus: Logbus, streams: Streams) -> None:
     dice = random.Random(5)
     prefix = f"random-{streams.mode}"

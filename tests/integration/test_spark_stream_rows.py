@@ -7,7 +7,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tests.servers.spark import MODES, Logbus, Streams, finish
+from tests.servers.spark import MODES, Logbus, Streams, finish, in_both_modes_at_length
 
 pytestmark = pytest.mark.spark
 
@@ -18,6 +18,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("include_headers", ["true", "false"])
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_stream_has_the_rows_of_a_batch_read(
     spark: SparkSession, logbus: Logbus, streams: Streams, include_headers: str
 ) -> None:
@@ -37,6 +38,7 @@ def test_a_stream_has_the_rows_of_a_batch_read(
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_a_stream_with_a_choice_of_columns(
     spark: SparkSession, logbus: Logbus, streams: Streams
 ) -> None:
@@ -54,6 +56,7 @@ def test_a_stream_with_a_choice_of_columns(
 
 
 @pytest.mark.long
+@in_both_modes_at_length
 def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
     topic = logbus.topic()
     logbus.produce(topic, [None, "b"], key="k")
@@ -68,6 +71,7 @@ def test_null_keys_and_null_values(logbus: Logbus, streams: Streams) -> None:
     [({"minPartitions": "7"}, range(7, 12)), ({"maxRecordsPerPartition": "20"}, range(6, 7))],
 )
 @pytest.mark.long
+@in_both_modes_at_length
 def test_more_tasks_than_partitions(
     logbus: Logbus, streams: Streams, options: dict[str, str], tasks: range
 ) -> None:

@@ -185,7 +185,12 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {
 """How the records of a small micro-batch reach Spark, and the options that make them go so."""
 
 in_both_modes = pytest.mark.parametrize("streams", MODES, indirect=True)
-"""A test that also ``scripts/test`` runs in both; else it leaves ``tasks`` to ``--all``."""
+"""A test that every run has in both; else ``tasks`` is left to ``--slow``."""
+
+in_both_modes_at_length = pytest.mark.parametrize(
+    "streams", [PREFETCHED, pytest.param(TASKS, marks=pytest.mark.long)], indirect=True
+)
+"""A test about what differs between the two: ``--all`` runs it in both."""
 
 in_one_mode = pytest.mark.parametrize("streams", [PREFETCHED], indirect=True)
 """A test in which no records are read."""
@@ -276,7 +281,7 @@ def group() -> str:
     return f"group-{next(_numbers)}"
 
 
-@pytest.fixture(params=[PREFETCHED, pytest.param(TASKS, marks=pytest.mark.long)])
+@pytest.fixture(params=[PREFETCHED, pytest.param(TASKS, marks=pytest.mark.slow)])
 def streams(
     spark: SparkSession, logbus: Logbus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Streams]:
