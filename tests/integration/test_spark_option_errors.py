@@ -63,7 +63,9 @@ def test_a_mistake_of_a_batch_read_is_told_by_spark(
     ],
 )
 @in_one_mode
-def test_a_mistake_of_a_stream_is_told_by_spark(streams: Streams, options: dict[str, str], said: str) -> None:
+def test_a_mistake_of_a_stream_is_told_by_spark(
+    streams: Streams, options: dict[str, str], said: str
+) -> None:
     with pytest.raises(StreamingQueryException, match=said):
         streams.run(**options)
 
