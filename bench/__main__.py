@@ -7,6 +7,8 @@ import importlib
 import signal
 import sys
 
+from spark_logbus.programs import run_program
+
 BENCHMARKS = {
     "read": "batch read of a topic, against ready-made Arrow batches",
     "append": "write to a topic, against an Arrow writer that discards",
@@ -47,4 +49,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

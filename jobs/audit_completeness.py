@@ -25,6 +25,7 @@ from spark_logbus.errors import LogbusError
 from spark_logbus.load import SparkCounts
 from spark_logbus.mirror import mirror_places
 from spark_logbus.model import check_name
+from spark_logbus.programs import run_program
 from spark_logbus.times import parse_duration_us, parse_past_us, show_moment
 from spark_logbus.zookeeper import default_connect
 
@@ -138,4 +139,4 @@ def main(argv: list[str] | None = None, *, spark: SparkSession | None = None) ->
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -20,7 +20,6 @@ import dataclasses
 import difflib
 import re
 import signal
-import sys
 import threading
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -48,6 +47,7 @@ from rich.table import Table
 from spark_logbus.client import Admin, Cluster
 from spark_logbus.errors import ConfigError, LogbusError, UnknownTopicError
 from spark_logbus.model import check_name
+from spark_logbus.programs import run_program
 from spark_logbus.times import parse_duration_us
 from spark_logbus.zookeeper import default_connect
 
@@ -332,10 +332,12 @@ def await_sources(query: StreamingQuery, stopping: threading.Event) -> None:
 
 
 class ProgressLines(StreamingQueryListener):
-    """Prints a line for each micro-batch. Spark calls it from a thread of its own."""
+    """Prints a line for each micro-batch, and stops the job when nobody reads them any more. Spark
+    calls it from a thread of its own."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, stopping: threading.Event) -> None:
         self._console = console
+        self._stopping = stopping
         self._lock = threading.Lock()
         self._running = 0
         self._ended = threading.Event()
@@ -345,7 +347,10 @@ class ProgressLines(StreamingQueryListener):
             self._running += 1
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._console.print(progress_line(event.progress), highlight=False, markup=False)
+        try:
+            self._console.print(progress_line(event.progress), highlight=False, markup=False)
+        except SystemExit:  # raised by Rich where the reader of standard output has gone
+            self._stopping.set()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing is printed of nothing."""
@@ -460,7 +465,7 @@ def run(spark: SparkSession, config: ClickstreamConfig, console: Console) -> Non
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    lines = ProgressLines(console)
+    lines = ProgressLines(console, stopping)
     spark.streams.addListener(lines)
     frames: Mapping[str, DataFrame] = {
         COUNTS: count_views(spark, config),
@@ -509,4 +514,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -43,6 +42,7 @@ from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.load.planning import first_start, last_end
 from spark_logbus.load.small_files import DEFAULT_FILES
 from spark_logbus.model import check_name
+from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect
 
 
@@ -271,4 +271,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from spark_logbus.load.command import (
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.model import check_name
+from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect
 
 _TABLE = "reprocess"
@@ -246,4 +246,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -42,6 +42,7 @@ from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.errors import LogbusError
 from spark_logbus.java import ensure_java_home
 from spark_logbus.local.cluster import EmbeddedCluster
+from spark_logbus.programs import run_program
 
 T = TypeVar("T")
 
@@ -421,4 +422,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -14,7 +14,6 @@ import dataclasses
 import enum
 import inspect
 import re
-import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ from spark_logbus.cli.app import VERBS, loaded
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.log import LogConfig
 from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
+from spark_logbus.programs import run_program
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "conf" / "broker.toml"
@@ -370,4 +370,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -8,13 +8,14 @@ only when what it shows does.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+
+from spark_logbus.programs import run_program
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples"
@@ -70,4 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -23,6 +23,8 @@ SHORT_RUN_PERCENT = 30
 #: Of this process, where a machine may allow it 1,024 and a test may want half of them.
 MANY_DESCRIPTORS = 256
 INTEGRATION = Path(__file__).parent / "integration"
+#: Set on some machines, these hide what programs hold back, or change where they look.
+MACHINES_OWN = ("PYTHONUNBUFFERED", "LOGBUS_ZOOKEEPER", "COLUMNS")
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -36,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     under test are to hear it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in MACHINES_OWN:
+        os.environ.pop(name, None)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{SHORT_LIVED_JVM}' pyspark-shell"

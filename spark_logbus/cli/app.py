@@ -6,7 +6,6 @@ A verb's module is imported when it is called, or its own help is asked for.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from typer.main import get_command
 from spark_logbus import __version__
 from spark_logbus.cli.output import console
 from spark_logbus.errors import LogbusError
+from spark_logbus.programs import ending_without_reader, print_by_line
 
 INTERRUPTED: Final = 130  # as shells have it for Ctrl-C
 
@@ -68,13 +68,10 @@ class _Verbs(TyperGroup):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def invoke(self, ctx: Any) -> Any:
+        done = None
         try:
-            done = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Whoever read has enough. Python flushes once more at its exit: to nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return None
+            with ending_without_reader():
+                done = super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise typer.Exit(INTERRUPTED) from interrupt
         return done
@@ -136,12 +133,14 @@ def _options(
 
 def main() -> None:
     """Run the command line; an error of logbus is one readable message and exit code 1."""
+    print_by_line()
     try:
         app(prog_name="logbus")
     except LogbusError as error:
-        out = console(stderr=True)
-        out.print("Error:", style="bold red", end=" ")
-        out.print(str(error))
+        with ending_without_reader():
+            out = console(stderr=True)
+            out.print("Error:", style="bold red", end=" ")
+            out.print(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

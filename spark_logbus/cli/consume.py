@@ -15,6 +15,7 @@ import typer
 from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Topics, ZooKeeper, connected
 from spark_logbus.cli.record_format import Show, as_json, by_format, value_line, with_metadata
 from spark_logbus.cli.until_now import Wanted, spans, until_now
+from spark_logbus.programs import reader_is_gone
 
 if TYPE_CHECKING:
     from spark_logbus.client import Admin, Cluster, ConsumerRecord, FetchedBatch, TopicDescription
@@ -180,7 +181,7 @@ def _shared(
         consumer.subscribe(re.compile(_any_of(topics)) if regex else topics)
         assigned: list[TopicPartition] = []
         ends: dict[TopicPartition, int | None] = {}
-        while True:
+        while not reader_is_gone(sys.stdout):
             records = consumer.poll(1.0, max_records=1)
             if records:
                 schema = consumer.value_schema(records[0].topic)
@@ -267,5 +268,5 @@ def _follow(cluster: Cluster, admin: Admin, wanted: list[Wanted]) -> Iterator[Fe
             if isinstance(each.start, AtOffset):
                 for topic_partition, span in spans(admin, each, each.partitions).found.items():
                     consumer.seek(topic_partition, span.start)
-        while True:
+        while not reader_is_gone(sys.stdout):  # there may be no further record to notice it by
             yield from consumer.poll_arrow(1.0)

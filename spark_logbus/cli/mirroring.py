@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import ExitStack
 from types import TracebackType
@@ -50,10 +49,8 @@ class MirrorReporter(Listener):
             self._status.update(line(progress))
         elif self._as_json and not (was_idle and self._idle):
             print_json(as_json(progress))
-            sys.stdout.flush()
         elif not self._as_json and self._due(was_idle=was_idle):
             self._out.print(line(progress))
-            sys.stdout.flush()
 
     def _due(self, *, was_idle: bool) -> bool:
         now = time.monotonic()

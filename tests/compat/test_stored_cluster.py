@@ -89,7 +89,9 @@ def events(start: int, end: int) -> list[str]:
 def directory(tmp_path: Path) -> Path:
     """What was stored, before anything of this release has touched it."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        # Pythons before 3.11.4 have no filters, and those from 3.12 on ask for one.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tmp_path)
     return tmp_path
 
 
