@@ -350,6 +350,23 @@ class BufferExhaustedError(LimitExceededError):
     code = 63
 
 
+class DeliveryFailedError(LogbusError):
+    """Records of a producer failed, and nobody has asked for their fate. The first failure is its
+    cause."""
+
+    code = 64
+
+    def __init__(self, message: str, *, record_count: int = 0) -> None:
+        super().__init__(message)
+        #: The number of records that failed.
+        self.record_count = record_count
+
+    def again(self) -> Self:
+        same = type(self)(self.message, record_count=self.record_count)
+        same.__cause__ = self.__cause__
+        return same
+
+
 def _all_subclasses(root: type[LogbusError]) -> list[type[LogbusError]]:
     found = []
     for sub in root.__subclasses__():

@@ -18,7 +18,7 @@ from flask import Flask, Response, g, request
 from werkzeug.serving import make_server
 
 from spark_logbus.client import Admin, Cluster, Producer, ProducerConfig, RecordFuture
-from spark_logbus.errors import LogbusError, RequestTimeoutError
+from spark_logbus.errors import DeliveryFailedError, LogbusError, RequestTimeoutError
 from spark_logbus.model import Acks
 
 PRODUCTS = {1: "anchor", 2: "buoy", 3: "compass"}
@@ -136,7 +136,7 @@ def main() -> None:
         finally:
             try:
                 producer.close(options.flush_s)
-            except RequestTimeoutError as error:
+            except (DeliveryFailedError, RequestTimeoutError) as error:
                 print(f"Some requests may not be in the log: {error}", flush=True)
             print(f"Access log: {access_log.summary}.", flush=True)
 

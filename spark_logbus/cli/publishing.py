@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_logbus.cli.chunks import Chunk, refused
 from spark_logbus.cli.output import plural
-from spark_logbus.errors import InvalidRequestError, RequestTimeoutError
+from spark_logbus.errors import DeliveryFailedError, InvalidRequestError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from spark_logbus.client import AppendedRange, Producer, RecordFuture
@@ -69,7 +69,8 @@ class Publisher:
         wait([self._thread.submit(int)], timeout_s)  # what an interrupt has left under way
         if timeout_s is not None:
             timeout_s = max(0.0, timeout_s - (time.monotonic() - began))
-        with suppress(RequestTimeoutError):  # each record's failure says so, too
+        # Each record's failure says so, too.
+        with suppress(RequestTimeoutError, DeliveryFailedError):
             self._producer.close(timeout_s)
         self._thread.shutdown(wait=False)
 

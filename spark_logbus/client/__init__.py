@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RecordFuture,
         RecordMetadata,
     )
+    from spark_logbus.client.producer.failures import FailedRecords
     from spark_logbus.client.producer.interceptors import ProducerInterceptor
     from spark_logbus.client.producer.producer import Producer
     from spark_logbus.client.writes.atomic_write import (
@@ -55,6 +56,7 @@ else:
             "fetch.range_reader": "RangeReader",
             "fetch.records": "ConsumerRecord",
             "producer.acknowledgements": "AppendedRange RecordFuture RecordMetadata",
+            "producer.failures": "FailedRecords",
             "producer.interceptors": "ProducerInterceptor",
             "producer.producer": "Producer",
             "writes.atomic_write": "AtomicWrites Commit StagedTask WriteIdentity",
@@ -76,6 +78,7 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
+    "FailedRecords",
     "FetchedBatch",
     "FetchedColumns",
     "FirstFetches",

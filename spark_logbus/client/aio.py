@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
-from spark_logbus.client.producer.acknowledgements import AppendedRange, RecordMetadata
+from spark_logbus.client.producer.acknowledgements import (
+    AppendedRange,
+    RangeFuture,
+    RecordMetadata,
+)
 from spark_logbus.client.producer.producer import Producer
 from spark_logbus.model import OffsetSpec, TopicPartition
 
@@ -35,11 +39,11 @@ _POLL_S: Final = 1.0  # a poll that was begun cannot be broken off, so closing w
 
 
 class _Outcome(Protocol[T_co]):
-    """What futures of all kinds have."""
+    """The future of a record or a record batch."""
 
     def result(self, timeout: float | None = None) -> T_co: ...
 
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
+    def when_done(self, callback: Callable[[Any], object]) -> None: ...
 
 
 class AsyncProducer:
@@ -55,9 +59,8 @@ class AsyncProducer:
     async def send(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
         """Append one record, and wait until it is acknowledged. Takes and raises what
         ``Producer.send`` does. To have many under way, gather several."""
-        return await _settled(
-            await self._handed_over(topic, partial(self._producer.send, topic, value, **more))
-        )
+        future = await self._handed_over(topic, partial(self._producer.send, topic, value, **more))
+        return await _settled(future)
 
     async def send_many(self, topic: str, values: Any, **more: Any) -> list[AppendedRange]:
         """Append many records, and wait until all are acknowledged: see ``Producer.send_many``."""
@@ -69,7 +72,12 @@ class AsyncProducer:
         return await self._all(partial(self._producer.send_arrow, topic, data, **more))
 
     async def _all(self, send: Callable[[], list[Future[AppendedRange]]]) -> list[AppendedRange]:
-        return [await _settled(future) for future in await self._run(send)]
+        futures = [cast(RangeFuture, future) for future in await self._run(send)]
+        for future in futures:
+            await _done(future.when_done)
+        for future in futures:
+            future.exception(0)  # the first one is raised for all of them
+        return [future.result(0) for future in futures]
 
     async def _handed_over(self, topic: str, send: Callable[[], T]) -> T:
         """The result of ``send``, which waits for nothing if the topic is known and there is room;
@@ -105,12 +113,13 @@ class AsyncProducer:
 
 
 async def _settled(outcome: _Outcome[T]) -> T:
-    """The result of a future of another thread's."""
-    await _done(outcome)
+    """The result of a producer's future. Whoever is cancelled here has not heard of a failure."""
+    await _done(outcome.when_done)
     return outcome.result(0)
 
 
-async def _done(outcome: _Outcome[object]) -> None:
+async def _done(when_done: Callable[[Callable[[Any], object]], None]) -> None:
+    """Wait for a future of another thread's, which calls what ``when_done`` is given."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -124,7 +133,7 @@ async def _done(outcome: _Outcome[object]) -> None:
         except RuntimeError:  # the loop was closed: nobody waits any more
             return
 
-    outcome.add_done_callback(tell)
+    when_done(tell)
     await done
 
 
@@ -209,7 +218,7 @@ class AsyncConsumer:
         """What a poll has brought that was begun here, perhaps by a task that is gone."""
         polling = self._polling
         if polling is not None:
-            await _done(polling)  # who is cancelled here leaves it to the next
+            await _done(polling.add_done_callback)  # who is cancelled here leaves it to the next
             self._polling = None
             for batch in polling.result(0):
                 self._records.extend(records_of(batch))

@@ -10,7 +10,12 @@ from typing import Any, Final
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.producer import Producer
-from spark_logbus.errors import BufferExhaustedError, LogbusError, RequestTimeoutError
+from spark_logbus.errors import (
+    BufferExhaustedError,
+    DeliveryFailedError,
+    LogbusError,
+    RequestTimeoutError,
+)
 from spark_logbus.model import Acks
 from spark_logbus.zookeeper import default_connect
 
@@ -94,7 +99,9 @@ class LogbusHandler(logging.Handler):
         """Wait for what was logged, for seconds at most."""
         try:
             self._producer.flush(_FLUSH_S)
-        except (RequestTimeoutError, AttributeError):  # not made: logging flushes all that it met
+        except (DeliveryFailedError, RequestTimeoutError):
+            return
+        except AttributeError:  # not made: logging flushes all that it met
             return
 
     def close(self) -> None:

@@ -83,7 +83,6 @@ class TaskWriter:
             self._take_acknowledged()
         for destination in list(self._waiting):
             self._send(destination)
-        self._producer.flush()
         while self._unacknowledged:
             self._note(self._unacknowledged.popleft())
         return self._appended

@@ -20,6 +20,7 @@ from spark_logbus.client.producer.acknowledgements import Acknowledgement
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import append_outcomes
 from spark_logbus.client.producer.deliveries import Deliveries
+from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import (
@@ -92,6 +93,7 @@ class Client:
             self.accumulator,
             delivery_timeout_ms=config.delivery_timeout_ms,
             backoff=Backoff(first_ms=0, max_ms=0),
+            failures=Failures(),
         )
         self.queue = PartitionQueue(TP, RoundRobin(1), batch_limit=1, sequences=Sequences())
         self.under_way: deque[list[QueuedBatch]] = deque()  # requests, in order

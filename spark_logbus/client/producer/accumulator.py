@@ -350,8 +350,9 @@ class Accumulator:
         """Forget them wherever they are, without settling them."""
         for batch in batches:
             queue = self.unsettled[batch]
-            if queue.open is batch:
+            if queue.open is batch and batch.builder is not None:
                 self.close_lane(batch)
+                batch.record_count = len(batch.builder)
                 queue.open = None
             elif batch in queue.ready:
                 queue.withdraw(batch)
@@ -376,6 +377,12 @@ class Accumulator:
     @property
     def empty(self) -> bool:
         return not self.unsettled
+
+    @property
+    def oldest(self) -> QueuedBatch | None:
+        """Of the record batches that are not acknowledged yet, the one that was opened first."""
+        with self.lock:
+            return next(iter(self.unsettled), None)
 
     def events(self) -> list[float]:
         """Times at which something becomes due by itself."""

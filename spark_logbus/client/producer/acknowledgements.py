@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from spark_logbus.client.producer.failures import Failures, UnheardFailure
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import TopicPartition
 
@@ -50,7 +51,7 @@ _settling: Final = threading.RLock()
 class Acknowledgement:
     """The fate of one record batch, set once. Thread-safe."""
 
-    __slots__ = ("_callbacks", "_done", "_range", "error", "topic_partition")
+    __slots__ = ("_callbacks", "_done", "_range", "_unheard", "error", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -58,6 +59,7 @@ class Acknowledgement:
         self._range: AppendedRange | None = None
         self._callbacks: list[Callable[[], None]] | None = None
         self._done: threading.Event | None = None
+        self._unheard: UnheardFailure | None = None
 
     @property
     def done(self) -> bool:
@@ -66,15 +68,29 @@ class Acknowledgement:
     def succeed(self, appended: AppendedRange) -> None:
         self._settle(appended, None)
 
-    def fail(self, error: LogbusError) -> None:
-        self._settle(None, error)
+    def fail(
+        self, error: LogbusError, *, records: int = 0, failures: Failures | None = None
+    ) -> None:
+        """``failures`` are told that so many records failed, until somebody hears of it."""
+        told = failures is not None and failures.tell(
+            self.topic_partition.topic, self.topic_partition.partition, records, error
+        )
+        self._settle(None, error, 0 if told else records, failures)
 
-    def _settle(self, appended: AppendedRange | None, error: LogbusError | None) -> None:
+    def _settle(
+        self,
+        appended: AppendedRange | None,
+        error: LogbusError | None,
+        records: int = 0,
+        failures: Failures | None = None,
+    ) -> None:
         with _settling:
             if self._range is not None or self.error is not None:
                 return
             self._range = appended
             self.error = error
+            if error is not None and failures is not None and records:
+                self._unheard = failures.add(records, error)
             callbacks, self._callbacks = self._callbacks, None
             done = self._done
         if done is not None:
@@ -93,10 +109,18 @@ class Acknowledgement:
             done = self._done
         return done is None or done.wait(timeout) or self.done
 
-    def wait(self, timeout: float | None) -> AppendedRange:
-        """The range, waited for. Raises what failed, or TimeoutError after ``timeout`` s."""
+    def hear(self, record: int | None = None) -> None:
+        """Somebody hears of the failure, if it failed: of one record, or of all."""
+        unheard = self._unheard
+        if unheard is not None:
+            unheard.hear(record)
+
+    def wait(self, timeout: float | None, record: int | None = None) -> AppendedRange:
+        """The range, waited for. Raises what failed, which somebody has heard of then, for that
+        record or for all, or TimeoutError after ``timeout`` s."""
         self._require_settled(timeout)
         if self.error is not None:
+            self.hear(record)
             raise self.error.again()
         assert self._range is not None
         return self._range
@@ -129,7 +153,7 @@ def _run(callback: Callable[[], None]) -> None:
         callback()
     except Exception:
         # A caller's fault, which must not stop the sender.
-        logger.exception("A callback for an acknowledged record failed; the record itself is fine.")
+        logger.exception("A callback of a record failed, which changes nothing for the record.")
 
 
 class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -160,7 +184,7 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """The record's place. Raises the error it failed with; TimeoutError past ``timeout``."""
-        appended = self._acknowledgement.wait(timeout)
+        appended = self._acknowledgement.wait(timeout, self._end)
         base = appended.base_offset
         offset = None if base is None else base + self._end // 2 - 1
         timestamp_us = self._timestamp_ns // 1000
@@ -168,24 +192,63 @@ class RecordFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def exception(self, timeout: float | None = None) -> LogbusError | None:
         """The error that ``result`` raises, or None. Raises TimeoutError past ``timeout``."""
-        return self._acknowledgement.failure(timeout)
+        failed = self._acknowledgement.failure(timeout)
+        if failed is not None:
+            self._acknowledgement.hear(self._end)
+        return failed
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """``callback(self)`` once done; in the sender's thread, which it must not hold up."""
+
+        def call() -> None:
+            self._acknowledgement.hear(self._end)
+            callback(self)
+
+        self._acknowledgement.when_done(call)
+
+    def when_done(self, callback: Callable[[RecordFuture], object]) -> None:
+        """``add_done_callback`` for one that does not look at the outcome."""
         self._acknowledgement.when_done(lambda: (callback(self), None)[1])
 
 
-def range_future(acknowledgement: Acknowledgement) -> Future[AppendedRange]:
+class RangeFuture(Future[AppendedRange]):
     """A standard future of a whole record batch's fate."""
-    future: Future[AppendedRange] = Future()
-    future.set_running_or_notify_cancel()
 
-    def settle() -> None:
-        failure = acknowledgement.failure(0)
+    def __init__(self, acknowledgement: Acknowledgement) -> None:
+        super().__init__()
+        self._acknowledgement = acknowledgement
+        self._has_callback = False
+        self.set_running_or_notify_cancel()
+        acknowledgement.when_done(self._settle)
+
+    def _settle(self) -> None:
+        failure = self._acknowledgement.failure(0)
         if failure is None:
-            future.set_result(acknowledgement.wait(0))
-        else:
-            future.set_exception(failure)
+            self.set_result(self._acknowledgement.wait(0))
+            return
+        if self._has_callback:
+            self._acknowledgement.hear()
+        self.set_exception(failure)
 
-    acknowledgement.when_done(settle)
-    return future
+    def result(self, timeout: float | None = None) -> AppendedRange:
+        try:
+            return super().result(timeout)
+        except LogbusError:
+            self._acknowledgement.hear()
+            del self  # the error remembers this frame, which must not keep the error
+            raise
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        failed = super().exception(timeout)
+        if failed is not None:
+            self._acknowledgement.hear()
+        return failed
+
+    def add_done_callback(self, fn: Callable[[Future[AppendedRange]], object]) -> None:
+        self._has_callback = True
+        self._acknowledgement.hear()  # if it is done already
+        super().add_done_callback(fn)
+
+    def when_done(self, callback: Callable[[Future[AppendedRange]], object]) -> None:
+        """``add_done_callback`` for one that does not look at the outcome."""
+        super().add_done_callback(callback)

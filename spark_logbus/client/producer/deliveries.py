@@ -13,6 +13,7 @@ from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.acknowledgements import AppendedRange
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, next_step
+from spark_logbus.client.producer.failures import Failures
 from spark_logbus.errors import (
     LogbusError,
     OutOfOrderSequenceError,
@@ -31,9 +32,15 @@ class Deliveries:
     """
 
     def __init__(
-        self, accumulator: Accumulator, *, delivery_timeout_ms: int, backoff: Backoff
+        self,
+        accumulator: Accumulator,
+        *,
+        delivery_timeout_ms: int,
+        backoff: Backoff,
+        failures: Failures,
     ) -> None:
         self._accumulator = accumulator
+        self._failures = failures
         self._delivery_timeout_ms = delivery_timeout_ms
         self._backoff = backoff
 
@@ -178,7 +185,7 @@ class Deliveries:
             queue.not_before = 0.0
             self._land(queue)
         for batch in batches:
-            batch.acknowledgement.fail(error)
+            self._fail(batch, error)
 
     def fail_unsent(
         self,
@@ -193,7 +200,7 @@ class Deliveries:
             if landed:
                 self._land(queue)
         for batch, error in failed:
-            batch.acknowledgement.fail(error)
+            self._fail(batch, error)
 
     def _stumble(self, queue: PartitionQueue, error: LogbusError) -> None:
         """A request failed: nothing is sent before the others that are on their way are over."""
@@ -222,12 +229,13 @@ class Deliveries:
             self._accumulator.withdraw(due)
         for batch in due:
             last = batch.last_error or reason(batch.topic_partition)
-            batch.acknowledgement.fail(
+            self._fail(
+                batch,
                 RequestTimeoutError(
                     f"{batch.record_count} records for {batch.topic_partition} were not "
                     f"acknowledged within {self._delivery_timeout_ms} ms; last failure: "
-                    f"{last or 'none'}"
-                )
+                    f"{last or 'none.'}"
+                ),
             )
 
     def fail_topic(self, topic: str, error: LogbusError) -> None:
@@ -240,7 +248,7 @@ class Deliveries:
             ]
             self._accumulator.withdraw(due)
         for batch in due:
-            batch.acknowledgement.fail(error)
+            self._fail(batch, error)
 
     def abort(self, error: LogbusError) -> None:
         """Fail everything, also what is on its way."""
@@ -248,7 +256,10 @@ class Deliveries:
             due = list(self._accumulator.unsettled)
             self._accumulator.withdraw(due)
         for batch in due:
-            batch.acknowledgement.fail(error)
+            self._fail(batch, error)
+
+    def _fail(self, batch: QueuedBatch, error: LogbusError) -> None:
+        batch.acknowledgement.fail(error, records=batch.record_count, failures=self._failures)
 
 
 def _waits(queue: PartitionQueue, batch: QueuedBatch) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
+from spark_logbus.client.producer.helpers import Helpers
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
@@ -57,7 +58,7 @@ class LeaderConnections:
         self._wake = wake
         self._links: dict[BrokerAddress, Link] = {}
         self._lookups: dict[str, _Lookup] = {}
-        self._helpers = ThreadPoolExecutor(2, thread_name_prefix="logbus-producer-connect")
+        self._helpers = Helpers(2, name="logbus-producer-connect")
         self.last_error: LogbusError | None = None
 
     def __iter__(self) -> Iterator[Link]:
@@ -167,7 +168,7 @@ class LeaderConnections:
                 yield lookup.not_before
 
     def close(self) -> None:
-        self._helpers.shutdown(wait=True, cancel_futures=True)
+        self._helpers.close()
         for link in self._links.values():
             if link.dialing is not None and not link.dialing.cancelled():
                 self._adopt_late(link)

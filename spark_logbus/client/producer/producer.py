@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import datetime
 from threading import get_ident
 from types import TracebackType
@@ -24,7 +26,11 @@ from spark_logbus.client.arguments import (
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.accumulator import Accumulator
-from spark_logbus.client.producer.acknowledgements import AppendedRange, RecordFuture, range_future
+from spark_logbus.client.producer.acknowledgements import (
+    AppendedRange,
+    RangeFuture,
+    RecordFuture,
+)
 from spark_logbus.client.producer.arrow_split import (
     arrow_batches,
     check_record_sizes,
@@ -35,6 +41,7 @@ from spark_logbus.client.producer.arrow_split import (
 )
 from spark_logbus.client.producer.batches import overhead_bytes
 from spark_logbus.client.producer.columns import Values, record_columns, require_sequence
+from spark_logbus.client.producer.failures import Failures, OnFailure
 from spark_logbus.client.producer.interceptors import Interceptors, ProducerInterceptor
 from spark_logbus.client.producer.leader_connections import Link
 from spark_logbus.client.producer.partitioner import (
@@ -46,7 +53,7 @@ from spark_logbus.client.producer.partitioner import (
 from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.transport.poller import Poller
-from spark_logbus.errors import RequestTimeoutError
+from spark_logbus.errors import DeliveryFailedError, LogbusError, RequestTimeoutError
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
 from spark_logbus.record.arrow import canonical, encode, encode_column
@@ -59,6 +66,8 @@ if TYPE_CHECKING:
     from spark_logbus.client.value_schemas import WriterSchema
 
     Value: TypeAlias = bytes | Mapping[str, Any] | DataclassInstance
+
+logger = logging.getLogger(__name__)
 
 # For the last records of a program that is asked to end: service managers give it 10 s or more.
 _LAST_RECORDS_S: Final = 5.0
@@ -73,9 +82,17 @@ class Producer:
     (unless ``idempotent`` is off). A record that failed because of a timeout or a lost connection
     may be there all the same: to send it once more can make a second copy.
 
+    ``flush``, ``close`` and leaving its ``with`` block raise DeliveryFailedError when records have
+    failed and nobody has heard of it: has asked their futures for the result or the error, or has
+    given the futures, or the producer as ``on_failure``, a callback. Each failure is raised once.
+    ``on_failure(failed)`` is called with ``FailedRecords`` for each record batch that fails, in
+    the sender's thread, which it must not hold up. What waits for long is logged as a warning.
+
     Leaving its ``with`` block closes it, which flushes: by SystemExit or KeyboardInterrupt, which
-    end a service, for at most 5 seconds; by any other exception not at all. The cluster is shared,
-    not owned: ``close`` leaves it open.
+    end a service, for at most 5 seconds; by any other exception not at all. That exception goes
+    on, with a note about the records that have failed. A producer that is open when the program
+    ends is closed then, likewise for at most 5 seconds, and what is lost is logged. The cluster is
+    shared, not owned: ``close`` leaves it open.
 
     With a ``stage_id`` (see ``record.stage_id``) it is an attempt of an atomic write's task: what
     it appends is staged, flushed and unseen, and offsets count the records of this attempt.
@@ -96,6 +113,7 @@ class Producer:
         interceptors: Sequence[ProducerInterceptor] = (),
         stage_id: int | None = None,
         schemas: Mapping[str, WriterSchema | None] | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = config or ProducerConfig()
@@ -103,6 +121,7 @@ class Producer:
         self._now_ns = cluster.clock.now_ns
         self._partitioner = partitioner
         self._interceptors = Interceptors(interceptors)
+        self._failures = Failures(on_failure)
         poller: Poller[Link] = Poller()
         self._accumulator = Accumulator(self._config, clock=cluster.clock, wake=poller.wake)
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
@@ -121,9 +140,11 @@ class Producer:
             self._accumulator,
             poller,
             interceptors=self._interceptors,
+            failures=self._failures,
             staging=stage_id is not None,
         )
         self._sender.start()
+        _open.add(self)
 
     # -- sending --------------------------------------------------------------------------
 
@@ -358,7 +379,7 @@ class Producer:
         if watched is not None:
             self._interceptors.watch(acknowledgement, route.topic, watched)
         self._topics.refresh_partitions(route)
-        future = range_future(acknowledgement)
+        future = RangeFuture(acknowledgement)
         if on_ack is not None:
             future.add_done_callback(on_ack)
         return future
@@ -386,7 +407,7 @@ class Producer:
             route.queues, partition, data, record_count=header.record_count
         )
         self._topics.refresh_partitions(route)
-        future = range_future(acknowledgement)
+        future = RangeFuture(acknowledgement)
         if on_ack is not None:
             future.add_done_callback(on_ack)
         return future
@@ -456,11 +477,20 @@ class Producer:
     # -- finishing ------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send what is collected now, and return when all of it is acknowledged or failed.
+        """Send what is collected now, and return when all of it is acknowledged.
 
-        Futures raise the failures, not this. RequestTimeoutError after ``timeout_s``,
-        which by default is the delivery timeout and one request.
+        Raises DeliveryFailedError when records have failed of which nobody has heard (see the
+        class), also if that was before; and RequestTimeoutError after ``timeout_s``, which by
+        default is the delivery timeout and one request.
         """
+        undone = self._await_settled(timeout_s)
+        if undone is not None:
+            raise RequestTimeoutError(f"{undone}; they are still being sent.")
+        self._failures.raise_unheard()
+
+    def _await_settled(self, timeout_s: float | None) -> str | None:
+        """Send what is collected, and wait until all of it is acknowledged or has failed; what is
+        not done within ``timeout_s``, for people."""
         if timeout_s is None:
             waiting_ms = self._config.delivery_timeout_ms + self._cluster.config.request_timeout_ms
             timeout_s = waiting_ms / 1000
@@ -469,22 +499,35 @@ class Producer:
         for acknowledgement in waiting:
             if not acknowledgement.settled(deadline.remaining_s):
                 undone = sum(not one.done for one in waiting)
-                raise RequestTimeoutError(
+                return (
                     f"{undone} of {len(waiting)} record batches were not acknowledged within "
-                    f"{timeout_s} s; they are still being sent."
+                    f"{timeout_s} s"
                 )
+        return None
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError."""
+        """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError.
+
+        Raises what ``flush`` does, once it has stopped.
+        """
         if self._closed:  # two threads at once would both wait for the end, which harms nothing
             return
         self._closed = True
         self._accumulator.close()
+        undone: str | None = None
         try:
             if not self._sender.stopped:
-                self.flush(timeout_s)
+                undone = self._await_settled(timeout_s)
         finally:
             self._stop()
+        failed = self._failures.take()
+        if undone is not None:
+            raise RequestTimeoutError(
+                f"{undone}; the producer is closed, so they are not sent again, and may or may not "
+                "be there."
+            ) from failed
+        if failed is not None:
+            raise failed
 
     def _abandon(self) -> None:
         """Stop without a flush: what waits is never sent, and fails with ProducerClosedError."""
@@ -494,6 +537,7 @@ class Producer:
             self._stop()
 
     def _stop(self) -> None:
+        _open.discard(self)
         if self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1):
             self._interceptors.close()
 
@@ -508,10 +552,36 @@ class Producer:
     ) -> None:
         if error is None:
             self.close()
-        elif isinstance(error, SystemExit | KeyboardInterrupt):
+            return
+        lost: LogbusError | None
+        if isinstance(error, SystemExit | KeyboardInterrupt):
             # An end of the program is no failure: what was handed over is due.
-            with suppress(RequestTimeoutError):
-                self.close(_LAST_RECORDS_S)
+            lost = self._close_at_exit(_LAST_RECORDS_S)
         else:
             # The caller wants out, not to wait for a broker that may be gone.
             self._abandon()
+            lost = self._failures.take()
+        if lost is not None:  # and must not hide why the block ends
+            error.add_note(f"When the producer's block ended: {lost}")
+
+    def _close_at_exit(self, timeout_s: float) -> LogbusError | None:
+        """Close it, as the program ends; what failed, which nobody else may say, and is logged."""
+        try:
+            self.close(timeout_s)
+        except (DeliveryFailedError, RequestTimeoutError) as failed:
+            logger.error("A producer was closed because the program ends: %s", failed)
+            return failed
+        return None
+
+
+_open: Final[set[Producer]] = set()
+
+
+def _close_all() -> None:
+    """Close the producers that the program has left open, at its end."""
+    until = time.monotonic() + _LAST_RECORDS_S
+    for producer in list(_open):
+        producer._close_at_exit(max(0.0, until - time.monotonic()))
+
+
+atexit.register(_close_all)

@@ -18,6 +18,7 @@ from spark_logbus.client.producer.accumulator import Accumulator
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep, append_outcomes
 from spark_logbus.client.producer.deliveries import Deliveries
+from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
@@ -42,6 +43,10 @@ _WORTH_A_REQUEST_BYTES: Final = 256 << 10
 _PACE_S: Final = 0.001
 # Between two looks at all leaders of a topic, some of which are away: there may be a thousand.
 _LOOK_AROUND_S: Final = 0.05
+# Records that wait for so long are worth a word to whoever runs the program; then so often.
+_SAY_AFTER_S: Final = 10.0
+_SAY_AGAIN_S: Final = 60.0
+_LOOK_AT_WAITING_S: Final = 0.5
 
 
 # Of one partition, what one request carries.
@@ -59,15 +64,21 @@ class Sender:
         poller: Poller[Link],
         *,
         interceptors: Interceptors,
+        failures: Failures,
         staging: bool = False,
     ) -> None:
         """With ``staging`` record batches are staged, not appended."""
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
+        self._failures = failures
         self._deliveries = Deliveries(
-            accumulator, delivery_timeout_ms=config.delivery_timeout_ms, backoff=cluster.backoff
+            accumulator,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            backoff=cluster.backoff,
+            failures=failures,
         )
+        self._say_at = 0.0
         self._links = LeaderConnections(cluster, wake=poller.wake)
         self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
@@ -114,6 +125,8 @@ class Sender:
             self._deliveries.fail_topic(topic, unknown)
         self._accumulator.seal_lingering(now)
         self._deliveries.fail_expired(now, reason=self._reason_to_wait)
+        self._failures.say(now)
+        self._say_what_waits(now)
         self._time_out(now)
         self._go_around_leaders_away(now)
         self._fill_requests(now)
@@ -164,6 +177,30 @@ class Sender:
             elif self._links.unreachable_reason(queue.topic_partition) is not None:
                 self._away.add(queue)
         self._deliveries.set_away([queue for queue in siblings if queue in self._away])
+
+    def _say_what_waits(self, now: float) -> None:
+        """Log what has waited for long, before it fails; now and then."""
+        if now < self._say_at:
+            return
+        self._say_at = now + _LOOK_AT_WAITING_S
+        oldest = self._accumulator.oldest
+        if oldest is None:
+            return
+        waited_s = now - oldest.opened_at - self._config.linger_ms / 1000
+        if waited_s < min(_SAY_AFTER_S, self._config.delivery_timeout_ms / 2000):
+            return
+        self._say_at = now + _SAY_AGAIN_S
+        reason = oldest.last_error or self._reason_to_wait(oldest.topic_partition)
+        logger.warning(
+            "Records for %s have waited for %.0f s, and %d bytes of all topics wait in this "
+            "producer. They are sent as soon as that is possible, and fail in %.0f s "
+            "(delivery_timeout_ms). The reason: %s",
+            oldest.topic_partition,
+            waited_s,
+            self._accumulator.buffered_bytes,
+            max(0.0, oldest.give_up_at - now),
+            reason or "the broker has not answered yet.",
+        )
 
     def _reason_to_wait(self, topic_partition: TopicPartition) -> LogbusError | None:
         return self._links.unreachable_reason(topic_partition) or self._links.last_error

@@ -24,8 +24,8 @@ from spark_logbus.client import (
 from spark_logbus.client.producer.acknowledgements import (
     Acknowledgement,
     AppendedRange,
+    RangeFuture,
     RecordFuture,
-    range_future,
 )
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -164,9 +164,7 @@ def test_records_that_are_refused(fake: FakeCluster, cluster: Cluster) -> None:
 
         def send() -> None:
             fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
-            future = producer.send("t", b"a", partition=0)
-            producer.flush()
-            future.result()
+            producer.send("t", b"a", partition=0).result()
 
         with pytest.raises(InvalidRequestError, match="no"):
             send()
@@ -192,8 +190,8 @@ def test_futures_of_record_batches_that_one_error_refused() -> None:
     refused = [Acknowledgement(T0), Acknowledgement(T1)]
     for each in refused:
         each.fail(refusal)
-    left = range_future(refused[0])
-    assert kept_of_caller(lambda: range_future(refused[1]).result(0)) is None
+    left = RangeFuture(refused[0])
+    assert kept_of_caller(lambda: RangeFuture(refused[1]).result(0)) is None
     assert str(left.exception(0)) == "no"
 
 
@@ -243,7 +241,7 @@ def test_interceptors_that_raise_what_a_future_has_too(fake: FakeCluster, cluste
     with Producer(cluster, interceptors=[raises]) as producer:
         fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
         future = producer.send("t", b"a", partition=0)
-        producer.flush()
+        assert future.exception(60) is not None
     gc.collect()
     assert raises.at_hand is not None
     assert raises.at_hand() is None

@@ -17,6 +17,7 @@ from spark_logbus.client.producer.acknowledgements import (
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
 from spark_logbus.client.producer.completion import Appended, NextStep
 from spark_logbus.client.producer.deliveries import Deliveries
+from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.errors import (
@@ -58,6 +59,7 @@ class Bench:
             self.accumulator,
             delivery_timeout_ms=CONFIG.delivery_timeout_ms,
             backoff=Backoff(first_ms=1_000, max_ms=1_000, jitter=no_jitter),
+            failures=Failures(),
         )
         self.keyless = RoundRobin(partitions, start=0)
         self.queues: list[PartitionQueue] = []

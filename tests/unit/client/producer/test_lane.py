@@ -328,13 +328,12 @@ def test_record_batches_that_fail_take_no_others_with_them(
             if number % 1_000 == 500:
                 fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
             futures.append(producer.send("t", b"%d" % number))
-        producer.flush()
+        futures[-1].exception(60)
         # Those that are refused together are sent again, each by itself; this one is alone.
         fake.brokers[0].fault(Api.APPEND, "partition_error", InvalidRequestError("no"))
         futures.append(producer.send("t", b"5000"))
-        producer.flush()
+        refused = [number for number, each in enumerate(futures) if each.exception(60) is not None]
     values = stored(fake, T0)
-    refused = [number for number, each in enumerate(futures) if each.exception(0) is not None]
     taken = {number: each for number, each in enumerate(futures) if each.exception(0) is None}
     assert refused[-1:] == [5_000]
     assert len(values) == len(taken)
