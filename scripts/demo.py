@@ -354,8 +354,7 @@ def run_steps(demo: Demo, cluster: EmbeddedCluster) -> None:
 def prepare_environment() -> None:
     """What Spark's processes take from the environment."""
     ensure_java_home()
-    os.environ["LOGBUS_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = str(ROOT / "scripts" / "_worker_python")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(ROOT / "conf" / "spark")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # The JVM that only puts together the command line of the next one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -108,11 +107,7 @@ class Job:
         for query, starts in self.starts.items():
             starts.add(model.next_micro_batch(self.checkpoint / query))
         log = self._directory / f"run-{self._runs}.log"
-        env = {
-            "SPARK_CONF_DIR": str(PROJECT / "conf" / "spark"),
-            "LOGBUS_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": str(PROJECT / "scripts" / "_worker_python"),
-        }
+        env = {"SPARK_CONF_DIR": str(PROJECT / "conf" / "spark")}
         return Driver("jobs.clickstream", *self._arguments, *more, log=log, env=env)
 
     def kill_when(self, *made: str) -> None:

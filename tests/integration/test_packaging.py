@@ -17,8 +17,12 @@ import pytest
 from tests.servers.spark import Logbus
 
 ROOT = Path(__file__).parents[2]
+PATH_FILE = "logbus_pyspark.pth"
 LETTERS = "abcdefghijklmnopqrst"
-PARTS = ("pyproject.toml", "LICENSE", "README.md", "spark_logbus", "pyspark_logbus", "jobs", "conf")
+PARTS = (
+    "pyproject.toml", "LICENSE", "README.md", "spark_logbus", "pyspark_logbus", "jobs", "conf",
+    "packaging",
+)  # fmt: skip
 
 _READER = """
 import sys
@@ -128,7 +132,7 @@ def test_all_files_of_the_packages_are_installed(installed: Path, package: str) 
 def test_nothing_else_is_importable(installed: Path) -> None:
     [site] = installed.glob("lib/python*/site-packages")
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert names - {"__pycache__"} == {"spark_logbus", "pyspark_logbus"}
+    assert names - {"__pycache__"} == {"spark_logbus", "pyspark_logbus", PATH_FILE}
 
 
 @pytest.mark.long
@@ -208,6 +212,7 @@ def test_any_installation_reads_a_topic_from_any_folder(
         what = ("-e", source)
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", *what)
     site = lend_dependencies(tmp_path / "venv")
+    assert (site / PATH_FILE).is_file()
     assert imported_from(python, tmp_path).startswith(str(source if way == "editable" else site))
     assert str(list(LETTERS)) in run_reader(python, logbus, tmp_path)
 

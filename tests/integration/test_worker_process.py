@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -106,6 +107,22 @@ def test_a_read_brings_no_pandas_and_leaves_little_to_collect(logbus: Logbus) ->
     assert frozen[0] > 10_000
     assert frozen[1] <= frozen[0]  # once
     assert walked < 2_000
+
+
+@pytest.mark.spark
+def test_sparks_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """The one that is compiled, not the one in the zip file that Spark puts first on the path."""
+
+    def where(_: int) -> tuple[str, str]:
+        import os
+
+        import pyspark
+
+        return pyspark.__file__, os.environ["PYTHONPATH"]
+
+    [(file, path)] = spark.sparkContext.parallelize([0], 1).map(where).collect()
+    assert file == pyspark.__file__
+    assert "pyspark.zip" in path
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has the option")
