@@ -96,7 +96,10 @@ def consume(
         admin = Admin(cluster)
         if group is not None:
             _refuse_with_group(partition)
-            shared = _shared(cluster, admin, group, topics, regex=regex, start=spec, follow=follow)
+            shared = _shared(
+                cluster, admin, group, topics, regex=regex, start=spec, limit=limit, follow=follow
+            )
+            limit = None  # it ends by itself when it is asked for more: then all was printed
             reader = stack.enter_context(closing(shared))
         else:
             names = _matching(admin, topics) if regex else topics
@@ -170,10 +173,11 @@ def _shared(
     *,
     regex: bool,
     start: OffsetSpec,
+    limit: int | None,
     follow: bool,
 ) -> Generator[list[ConsumerRecord], None, None]:
-    """As a member of a group, one record at a time, so that what is committed was printed; without
-    ``follow`` until it is at the ends of what it reads."""
+    """As a member of a group, one record at a time, so that what is committed was printed; up to
+    ``limit`` of them, and without ``follow`` until it is at the ends of what it reads."""
     from spark_logbus.client import Consumer, ConsumerConfig
     from spark_logbus.model import Latest
 
@@ -181,11 +185,16 @@ def _shared(
         consumer.subscribe(re.compile(_any_of(topics)) if regex else topics)
         assigned: list[TopicPartition] = []
         ends: dict[TopicPartition, int | None] = {}
-        while not reader_is_gone(sys.stdout):
+        handed_out = 0
+        while limit is None or handed_out < limit:
+            if reader_is_gone(sys.stdout):
+                consumer.close(failed=True)  # the last record may have reached nobody
+                return
             records = consumer.poll(1.0, max_records=1)
             if records:
                 schema = consumer.value_schema(records[0].topic)
                 yield list(_with_json(records, None if schema is None else _parsed(schema)))
+                handed_out += 1
             elif not follow and consumer.assignment:
                 if consumer.assignment != assigned:
                     assigned = consumer.assignment

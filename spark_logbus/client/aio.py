@@ -8,9 +8,10 @@ producer's or the consumer's own.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
@@ -18,17 +19,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
-from spark_logbus.client.fetch.records import ConsumerRecord, records_of
+from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.client.producer.acknowledgements import (
     AppendedRange,
     RangeFuture,
     RecordMetadata,
 )
 from spark_logbus.client.producer.producer import Producer
+from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import OffsetSpec, TopicPartition
 
 if TYPE_CHECKING:
     import re
+
+    import pandas as pd
+    import pyarrow as pa
 
     from spark_logbus.client.fetch.batches import FetchedBatch
 
@@ -127,114 +132,228 @@ async def _done(when_done: Callable[[Callable[[Any], object]], None]) -> None:
         if not done.done():
             done.set_result(None)
 
-    def tell(_: object) -> None:
-        try:
-            loop.call_soon_threadsafe(wake)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            return
-
-    when_done(tell)
+    when_done(lambda _: _tell(loop, wake))
     await done
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Have the loop make that call, from another thread."""
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(call)
+
+
+class _Loop:
+    """An ``async for`` over a consumer."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self
+
+    def __anext__(self) -> Awaitable[ConsumerRecord]:
+        return self._consumer.next_record(in_loop=True)
 
 
 class AsyncConsumer:
     """A ``Consumer`` of its own for one event loop. The cluster is shared, not owned.
 
-    ``async for record in consumer`` hands records out one by one and waits for more for ever. One
-    task at a time may ask for records. What a task that was cancelled has asked for is handed out
-    to the next.
+    It has the methods of a ``Consumer``, which are awaited, and ``async for record in consumer``
+    hands records out one by one and waits for more for ever. One task at a time may ask for
+    records. What a task that was cancelled has asked for is handed out to the next.
     """
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig | None = None) -> None:
         self._consumer = Consumer(cluster, config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logbus-async-consumer")
-        self._records: deque[ConsumerRecord] = deque()
-        self._polling: Future[list[FetchedBatch]] | None = None
+        self._under_way = 0  # calls in the thread: the consumer is not the event loop's meanwhile
+        self._unclaimed = False  # what the last call handed out has not reached its task yet
+        self._closed = False
+
+    # -- what to read ---------------------------------------------------------------------
 
     async def subscribe(
         self, topics: str | Iterable[str] | re.Pattern[str], **callbacks: Any
     ) -> None:
         """See ``Consumer.subscribe``. Callbacks run in the consumer's thread."""
-        await self._run(partial(self._consumer.subscribe, topics, **callbacks))
+        await self._turn_to(partial(self._consumer.subscribe, topics, **callbacks))
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, and read nothing: see ``Consumer.unsubscribe``."""
+        await self._turn_to(self._consumer.unsubscribe)
 
     async def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        await self._run(partial(self._consumer.assign, topic_partitions))
+        await self._turn_to(partial(self._consumer.assign, topic_partitions))
 
     async def assign_topics(self, *topics: str) -> None:
-        await self._run(partial(self._consumer.assign_topics, *topics))
-
-    async def seek(self, topic_partition: TopicPartition, to: int | str | OffsetSpec) -> None:
-        """Records of the partition that were received and not handed out are dropped."""
-        await self._take_polled()
-        self._forget(topic_partition)
-        await self._run(partial(self._consumer.seek, topic_partition, to))
-
-    def _forget(self, topic_partition: TopicPartition) -> None:
-        self._records = deque(
-            record
-            for record in self._records
-            if TopicPartition(record.topic, record.partition) != topic_partition
-        )
+        await self._turn_to(partial(self._consumer.assign_topics, *topics))
 
     @property
     def assignment(self) -> list[TopicPartition]:
         return self._consumer.assignment
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store the positions behind what was handed out: see ``Consumer.commit``."""
-        await self._run(partial(self._commit, offsets, list(self._records)))
+    async def pause(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these until ``resume``: see ``Consumer.pause``."""
+        await self._run(partial(self._consumer.pause, topic_partitions))
 
-    def _commit(
-        self, offsets: Mapping[TopicPartition, int] | None, waiting: list[ConsumerRecord]
-    ) -> None:
-        if offsets is None and waiting:
-            positions = {at: self._consumer.position(at) for at in self._consumer.assignment}
-            for record in reversed(waiting):  # ends with the first of each partition
-                at = TopicPartition(record.topic, record.partition)
-                if at in positions:
-                    positions[at] = record.offset
-            offsets = positions
-        self._consumer.commit(offsets)
+    async def resume(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these again."""
+        await self._run(partial(self._consumer.resume, topic_partitions))
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self._consumer.paused
+
+    async def seek(self, topic_partition: TopicPartition, to: int | str | OffsetSpec) -> None:
+        """Go on from there: see ``Consumer.seek``."""
+        await self._run(partial(self._consumer.seek, topic_partition, to))
+
+    async def position(self, topic_partition: TopicPartition) -> int:
+        """The offset of the next record that this consumer hands out."""
+        return await self._run(partial(self._consumer.position, topic_partition))
+
+    # -- reading --------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord]:
+        """Up to ``max_records`` records, as soon as there are some: see ``Consumer.poll``."""
+        return await self._polled(
+            timeout_s, lambda for_s: self._consumer.poll(for_s, max_records=max_records)
+        )
 
     async def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
-        """See ``Consumer.poll_arrow``. Not to be mixed with iteration, of which some records may
-        wait here."""
-        return await self._run(partial(self._consumer.poll_arrow, timeout_s))
+        """Whole arrow batches, as soon as there are some: see ``Consumer.poll_arrow``."""
+        return await self._polled(timeout_s, self._consumer.poll_arrow)
 
-    def __aiter__(self) -> Self:
-        return self
+    async def to_arrow(self) -> pa.Table:
+        """All that there is from the positions on: see ``Consumer.to_arrow``."""
+        return await self._received(self._consumer.to_arrow)
+
+    async def to_pandas(self) -> pd.DataFrame:
+        """Likewise as a DataFrame."""
+        return await self._received(self._consumer.to_pandas)
+
+    async def value_schema(self, topic: str) -> str | None:
+        """The schema that the values of ``topic`` are read under: see ``Consumer.value_schema``."""
+        return await self._run(partial(self._consumer.value_schema, topic))
+
+    @property
+    def dropped_records(self) -> int:
+        """The number of records that were left out so far, as their values do not decode."""
+        return self._consumer.dropped_records
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return _Loop(self)
 
     async def __anext__(self) -> ConsumerRecord:
-        while not self._records:
-            await self._poll()
-        return self._records.popleft()
+        return await self.next_record()
 
-    async def _poll(self) -> None:
-        if self._polling is None:
-            self._polling = self._thread.submit(self._consumer.poll_arrow, _POLL_S)
-        await self._take_polled()
+    async def next_record(self, *, in_loop: bool = False) -> ConsumerRecord:
+        """The next record; waits for one as long as it takes. One that comes ``in_loop`` counts as
+        dealt with when the next is asked for, and not when the consumer is closed."""
+        record = None
+        while record is None:
+            if not (self._under_way or self._unclaimed):
+                record = self._consumer.next_at_hand()
+            if record is None:
+                poll = partial(self._consumer.poll, _POLL_S, max_records=1)
+                record = next(iter(await self._received(poll)), None)
+        if in_loop:
+            self._consumer.keep_last()
+        return record
 
-    async def _take_polled(self) -> None:
-        """What a poll has brought that was begun here, perhaps by a task that is gone."""
-        polling = self._polling
-        if polling is not None:
-            await _done(polling.add_done_callback)  # who is cancelled here leaves it to the next
-            self._polling = None
-            for batch in polling.result(0):
-                self._records.extend(records_of(batch))
+    # -- the group ------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store the positions behind what was handed out: see ``Consumer.commit``."""
+        await self._run(partial(self._consumer.commit, offsets))
+
+    async def committed(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The group's committed offsets; partitions without one are left out."""
+        return await self._run(partial(self._consumer.committed, topic_partitions))
+
+    async def resume_from_committed(self) -> None:
+        """Forget the positions and take up the group's committed offsets, rewinds included."""
+        await self._run(self._consumer.resume_from_committed)
+
+    # -- in the thread --------------------------------------------------------------------
+
+    async def _polled(self, timeout_s: float, poll: Callable[[float], list[T]]) -> list[T]:
+        """What ``poll`` brings, which waits for a while at a time, so that a task that is cancelled
+        holds up nobody for long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        while True:
+            left_s = max(0.0, until - loop.time())
+            found = await self._received(partial(poll, min(left_s, _POLL_S)))
+            if found or left_s <= _POLL_S:
+                return found
+
+    async def _received(self, call: Callable[[], T]) -> T:
+        """The result of a call that hands records out. If the task is cancelled before it has them,
+        the next call hands them out again."""
+        found = await asyncio.wrap_future(self._begin(call, hands_out=True))
+        self._unclaimed = False
+        return found
 
     async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await asyncio.wrap_future(self._begin(call))
+
+    async def _turn_to(self, call: Callable[[], None]) -> None:
+        """A call by which the consumer leaves what it has read so far."""
+        if _in_flight():
+            await self._run(partial(self._consumer.unsubscribe, failed=True))
+        await self._run(call)
+
+    def _begin(self, call: Callable[[], T], *, hands_out: bool = False) -> Future[T]:
+        if self._closed:
+            raise InvalidRequestError("This consumer is closed; make another one.")
+        loop = asyncio.get_running_loop()
+        begun = self._thread.submit(self._call, call, hands_out)
+        self._under_way += 1
+        begun.add_done_callback(lambda _: _tell(loop, self._ended))
+        return begun
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+
+    def _call(self, call: Callable[[], T], hands_out: bool) -> T:
+        """In the thread, one after the other."""
+        if self._unclaimed:
+            self._unclaimed = False
+            self._consumer.take_back()
+        found = call()
+        self._unclaimed = hands_out
+        return found
+
+    # -- the end --------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop reading, and leave the group."""
-        try:
-            await self._run(self._consumer.close)
-        finally:
-            self._thread.shutdown(wait=False)
+        """Stop reading, and leave the group. What was handed out counts as dealt with, unless an
+        exception is being handled: see ``Consumer.close``."""
+        await self._close(failed=_in_flight())
+
+    async def _close(self, *, failed: bool) -> None:
+        if self._closed:
+            return
+        closing = self._begin(partial(self._consumer.close, failed=failed))
+        self._closed = True
+        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close(failed=kind is not None)
+
+
+def _in_flight() -> bool:
+    """True while the task that asks handles an exception."""
+    return sys.exc_info()[0] is not None

@@ -15,6 +15,7 @@ from spark_logbus.client import (
     AsyncProducer,
     ClientConfig,
     Cluster,
+    Consumer,
     ConsumerConfig,
     ProducerConfig,
 )
@@ -88,6 +89,43 @@ def test_the_loop_runs_on_while_a_consumer_waits(cluster: Cluster, topic: str) -
             await producer.send(topic, b"x")
             # Whether or not the poll of the task that is gone had brought it.
             assert (await asyncio.wait_for(anext(consumer), 30)).value == b"x"
+
+    asyncio.run(run())
+
+
+def test_an_async_consumer_does_what_a_consumer_does(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    for_the_loop = {"next_at_hand", "keep_last", "take_back"}
+    names = {name for name in dir(Consumer) if not name.startswith("_")} - for_the_loop
+    assert names <= set(dir(AsyncConsumer))
+    one, other = (TopicPartition(topic, number) for number in (0, 1))
+    group = ConsumerConfig(group=topic, zookeeper=brokers.zookeeper)
+
+    async def run() -> None:
+        async with AsyncProducer(cluster) as producer, AsyncConsumer(cluster, group) as consumer:
+            await producer.send_many(topic, [b"%d" % n for n in range(10)], partition=0)
+            await producer.send_many(topic, [b"%d" % n for n in range(10)], partition=1)
+            await consumer.assign([one, other])
+            await consumer.pause([other])
+            assert consumer.paused == [other]
+            records = await consumer.poll(30, max_records=4)
+            assert [record.value for record in records] == [b"0", b"1", b"2", b"3"]
+            assert await consumer.position(one) == 4
+            assert (await anext(consumer)).offset == 4
+            assert await consumer.committed([one]) == {}
+            await consumer.commit()
+            assert await consumer.committed([one, other]) == {one: 5, other: 0}
+            assert (await consumer.to_arrow()).column("offset").to_pylist() == [5, 6, 7, 8, 9]
+            assert await consumer.poll(0) == []
+            await consumer.resume([other])
+            assert len(await consumer.to_pandas()) == 10
+            await consumer.resume_from_committed()
+            fetched, *_ = await consumer.poll_arrow(30)
+            assert fetched.base_offset == {one: 5, other: 0}[fetched.topic_partition]
+            assert await consumer.value_schema(topic) is None
+            assert consumer.dropped_records == 0
+            await consumer.unsubscribe()
 
     asyncio.run(run())
 

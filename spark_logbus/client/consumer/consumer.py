@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,10 @@ class Consumer:
     there are some. The position of a partition is the offset of the next record to hand out;
     ``commit`` stores positions for the group. The cluster is shared, not owned.
 
+    What was handed out counts as dealt with when the consumer is asked for more: only then does it
+    commit it by itself. Leaving the ``with`` block counts as well, but not when an exception leaves
+    it, nor for the last record of a loop over the consumer. ``commit`` counts all.
+
     A position is of one topic, known by its id: when the topic is deleted and created again,
     nothing is read or committed at the old position in the new topic.
     """
@@ -73,6 +78,7 @@ class Consumer:
         )
         self._group: ConsumerGroup | None = None
         self._subscription: Subscription | None = None
+        self._calls_back = False
         self._commit_due = math.inf
         self._auto_committed: dict[TopicPartition, Position] = {}
 
@@ -150,12 +156,16 @@ class Consumer:
         )
         self._schedule_commit()
 
-    def unsubscribe(self) -> None:
-        """Leave the group, and read nothing; does nothing without a subscription."""
+    def unsubscribe(self, *, failed: bool | None = None) -> None:
+        """Leave the group, and read nothing; does nothing without a subscription. ``failed`` is as
+        in ``close``."""
         subscription = self._subscription
         if subscription is not None:
+            if not ((_in_flight() if failed is None else failed) or self._reading.in_loop):
+                self._reading.settle()
             try:
-                subscription.close()
+                with self._calling_back():
+                    subscription.close()
             finally:
                 self._subscription = None
                 self._opened_group().leave()
@@ -220,7 +230,11 @@ class Consumer:
         go on behind them, and the retriable ones when no partition could be read for the retry
         deadline.
         """
-        self._commit_if_due()
+        self._begin_call()
+        return self._take_arrow(timeout_s)
+
+    def _take_arrow(self, timeout_s: float) -> list[FetchedBatch]:
+        """As ``poll_arrow``, in the same call as what was taken before."""
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
         waited = False
         while self._keep_in_step(deadline):
@@ -236,34 +250,39 @@ class Consumer:
     def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord]:
         """Up to ``max_records`` records, as soon as there are some, or none after ``timeout_s``;
         the position moves past them only. Raises what ``poll_arrow`` does."""
+        if max_records < 1:
+            raise InvalidRequestError(f"max_records is {max_records}; ask for at least 1.")
         deadline = self._cluster.deadline_ms(timeout_s * 1000)
-        if not self._prepare_iteration(deadline):
-            return []
-        iteration = self._reading.iteration
-        records = list(islice(iteration.rows, max_records))
-        if records:
-            iteration.last = records[-1]
-        if len(records) < max_records:
-            self._reading.end_iteration()
-        return records
+        while self._prepare_iteration(deadline):
+            records = self._reading.take_records(max_records)
+            if records:
+                return records
+        return []
 
     def to_arrow(self) -> pa.Table:
         """All records from the positions to the ends as they are now, of the partitions that are
-        read and not paused; positions move past them. A few that came since may be among them.
+        read and not paused; positions move past them, or past none when an error is raised. A few
+        that came since may be among them.
 
         Columns: topic, partition, offset, timestamp, key, value, headers; ``value`` of topics with
         a schema is a struct of its fields. Raises what ``poll_arrow`` does, and InvalidRequestError
         for topics whose values have different types; waits for leaders that are away.
         """
+        self._begin_call()
         ends = self._admin.list_offsets(
             {each: Latest() for each in self.assignment if each not in self.paused}
         )
         batches: list[FetchedBatch] = []
-        while any(
-            each in self._reading and self.position(each) < (end or 0) for each, end in ends.items()
-        ):
-            batches += self.poll_arrow(_ITERATION_POLL_S)
-        return table_of(batches, self._reading.value_type())
+        try:
+            while any(
+                each in self._reading and self.position(each) < (end or 0)
+                for each, end in ends.items()
+            ):
+                batches += self._take_arrow(_ITERATION_POLL_S)
+            return table_of(batches, self._reading.value_type())
+        except BaseException:
+            self._reading.take_back()
+            raise
 
     def value_schema(self, topic: str) -> str | None:
         """The schema that the values of ``topic`` are read under, as JSON text with all that it
@@ -283,7 +302,20 @@ class Consumer:
 
     def _keep_in_step(self, deadline: Deadline) -> bool:
         """False if it is not certain by the deadline what is to be read."""
-        return self._subscription is None or self._subscription.keep_in_step(deadline)
+        if self._subscription is None:
+            return True
+        with self._calling_back():
+            return self._subscription.keep_in_step(deadline)
+
+    @contextmanager
+    def _calling_back(self) -> Iterator[None]:
+        """Callbacks that commit do so as the consumer does by itself: they are called by it, and
+        say nothing of what the program has dealt with."""
+        before, self._calls_back = self._calls_back, True
+        try:
+            yield
+        finally:
+            self._calls_back = before
 
     def _receive(self, deadline: Deadline) -> None:
         """Wait for records, until the deadline or until the group shares its partitions anew."""
@@ -310,34 +342,61 @@ class Consumer:
             self._prepare_iteration()
             iteration = self._reading.iteration
             rows = iteration.rows
+            self._reading.in_loop = True
             member = None if self._subscription is None else self._subscription.member
-            for record in rows:
-                iteration.last = record
-                yield record
-                if iteration.rows is not rows or (member is not None and elapsed() >= member.until):
-                    break
-            else:
-                self._reading.end_iteration()
+            try:
+                for record in rows:
+                    iteration.last = record
+                    yield record
+                    if iteration.rows is not rows or (
+                        member is not None and elapsed() >= member.until
+                    ):
+                        break
+                else:
+                    self._reading.end_iteration()
+            except GeneratorExit:
+                raise
+            except BaseException:
+                iteration.begin_again()
+                raise
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for one as long as it takes."""
         iteration = self._reading.iteration
         while True:
-            if self._out_of_step() or iteration.batch is None:
+            if self._is_to_look() or iteration.batch is None:
                 self._prepare_iteration()
-            self._commit_if_due()
-            record = next(iteration.rows, None)
+            record = self._reading.next_record()
             if record is not None:
-                iteration.last = record
                 return record
             self._reading.end_iteration()
+
+    def next_at_hand(self) -> ConsumerRecord | None:
+        """The next record if it can be had without waiting for anything; else None."""
+        return None if self._is_to_look() else self._reading.next_record()
+
+    def keep_last(self) -> None:
+        """Count the record that was handed out last as dealt with when more are asked for, or when
+        it is committed, but not when the consumer is closed."""
+        self._reading.in_loop = True
+
+    def take_back(self) -> None:
+        """Hand out once more what the last call of ``poll``, ``poll_arrow`` or ``to_arrow`` has
+        brought, as the caller has not received it."""
+        self._reading.take_back()
+
+    def _is_to_look(self) -> bool:
+        """There is more to do than to hand out the next record of those at hand."""
+        return self._subscription is not None and (
+            self._subscription.out_of_step or elapsed() >= self._commit_due
+        )
 
     def _prepare_iteration(self, deadline: Deadline | None = None) -> bool:
         """Return when there is something to hand out, and it may be; False if that is not so by
         the deadline, None being never."""
         reading = self._reading
         while True:
-            self._commit_if_due()
+            self._begin_call()
             patience = deadline or self._cluster.deadline_ms(_ITERATION_POLL_S * 1000)
             if self._keep_in_step(patience):
                 if reading.iteration.batch is not None:
@@ -353,7 +412,8 @@ class Consumer:
     # -- the group ------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store the positions (or ``offsets``, each the next to read) for the group.
+        """Store the positions (or ``offsets``, each the next to read) for the group. In a callback
+        of ``subscribe``, those of what is dealt with.
 
         GroupRewoundError when the group was rewound since this consumer read its offsets; then
         ``resume_from_committed`` goes where the rewind says. TopicRecreatedError, and nothing is
@@ -361,11 +421,13 @@ class Consumer:
         GroupHeldError, with the holder's name, while a query or a load holds the group.
         Needs ZooKeeper, and no broker.
         """
-        positions = self._reading.positions()
+        reading = self._reading
+        positions = reading.settled_positions() if self._calls_back else reading.positions()
         if offsets is None:
             offsets = {each: at.offset for each, at in positions.items()}
         known = {each: positions[each].topic_id for each in offsets if each in positions}
         self._opened_group().commit_offsets(offsets, known)
+        reading.settle_to(offsets)
 
     def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""
@@ -383,8 +445,9 @@ class Consumer:
             self._commit_due = elapsed() + every_ms / 1000
             self._subscription.member.commit_at(self._commit_due)
 
-    def _commit_if_due(self) -> None:
+    def _begin_call(self) -> None:
         """What was handed out before is dealt with, as the next is asked for."""
+        self._reading.settle()
         if self._subscription is not None and elapsed() >= self._commit_due:
             self._schedule_commit()
             self._commit_handed_out(self.assignment)
@@ -394,11 +457,11 @@ class Consumer:
             self._commit_handed_out(partitions)
 
     def _commit_handed_out(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit positions that have moved, by itself: a failure is no concern of who reads, and
-        a ZooKeeper that is away is not waited for."""
+        """Commit positions that have moved, of what is dealt with, by itself: a failure is no
+        concern of who reads, and a ZooKeeper that is away is not waited for."""
         if not self._opened_group().connected:
             return
-        positions = self._reading.positions()
+        positions = self._reading.settled_positions()
         moved = {
             each: positions[each]
             for each in partitions
@@ -434,11 +497,14 @@ class Consumer:
 
     # -- the end --------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop reading, and leave the group. Without a subscription nothing is committed by
-        itself."""
+    def close(self, *, failed: bool | None = None) -> None:
+        """Stop reading, and leave the group. Without a subscription nothing is committed by itself.
+
+        ``failed`` says that the caller has not dealt with what was handed out last, which then is
+        not committed; None: it has, unless an exception is being handled, as in a ``finally``.
+        """
         try:
-            self.unsubscribe()
+            self.unsubscribe(failed=failed)
         finally:
             self._fetcher.close()
             if self._group is not None:
@@ -453,4 +519,10 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(failed=kind is not None)
+
+
+def _in_flight() -> bool:
+    """True while an exception is being handled. One that has nothing to do with the records looks
+    the same: then they come again, and none is lost."""
+    return sys.exc_info()[0] is not None

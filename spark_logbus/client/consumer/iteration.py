@@ -14,23 +14,36 @@ class Iteration:
 
     Whoever takes a record from ``rows`` notes it in ``last``: that is all that a record costs here,
     and the position is computed when somebody asks for it. ``rows`` is another object after
-    ``begin`` and ``end``, by which a loop over it sees that it is to stop.
+    ``begin``, ``begin_again`` and ``end``, by which a loop over it sees that it is to stop.
     """
 
     def __init__(self) -> None:
         self.rows: Iterator[ConsumerRecord] = iter(())
         self.last: ConsumerRecord | None = None
+        #: ``last`` once it is known to be dealt with, or once ``Reading`` keeps account of it.
+        self.settled: ConsumerRecord | None = None
         self.batch: FetchedBatch | None = None
         #: The position once all of the batch was handed out.
         self.end_offset = 0
 
     def begin(self, batch: FetchedBatch, *, end: int) -> None:
-        self.batch, self.last, self.end_offset = batch, None, end
         self.rows = records_of(batch)
+        self.batch, self.last, self.settled, self.end_offset = batch, None, None, end
+
+    def begin_again(self) -> None:
+        """Go back to behind ``last``: what was taken from ``rows`` since reached nobody."""
+        rest = self.rest()
+        self.rows = iter(()) if rest is None else records_of(rest)
 
     def end(self) -> None:
-        self.batch = self.last = None
+        self.batch = self.last = self.settled = None
         self.rows = iter(())
+
+    @property
+    def unsettled(self) -> int | None:
+        """The offset of the record that was handed out last, if it may still be worked on."""
+        last = self.last
+        return None if last is None or last is self.settled else last.offset
 
     @property
     def next_offset(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.topic_values import TopicValues, take_typed
 from spark_logbus.client.fetch.batches import FetchedBatch, received_run
 from spark_logbus.client.fetch.columns import take_batch
+from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
@@ -44,6 +46,9 @@ class Reading:
     Each has a *position*, the offset of the next record to hand out, once it was found. What was
     received lies between the position and the place of the next fetch. One batch may be under
     ``iteration``, past which the position moves record by record.
+
+    What was handed out is *settled*, that is dealt with, when the consumer is asked for more
+    (``settle``). Until then the caller may be at work on it, or may have failed.
     """
 
     def __init__(
@@ -66,6 +71,11 @@ class Reading:
         self._recreated: set[TopicPartition] = set()  # whose topic is another now, as raised
         self._paused: set[TopicPartition] = set()
         self._received: deque[_Received] = deque()
+        # Where what is not settled begins, but for a record that the iteration has handed out.
+        self._unsettled: dict[TopicPartition, int] = {}
+        #: The last record was handed out by a loop over the consumer, which has no end: it is
+        #: dealt with when the loop asks for the next, and in no other way.
+        self.in_loop = False
         self.iteration = Iteration()
 
     # -- which partitions -----------------------------------------------------------------
@@ -86,6 +96,7 @@ class Reading:
         for topic_partition in before:
             if topic_partition not in self._partitions:
                 self._drop(topic_partition)
+                self._unsettled.pop(topic_partition, None)
                 self._positions.pop(topic_partition, None)
                 self._paused.discard(topic_partition)
 
@@ -98,6 +109,7 @@ class Reading:
 
     def pause(self, topic_partition: TopicPartition) -> None:
         self._note_iteration()
+        self._unsettled |= self._unsettled_one()
         self._drop(topic_partition)  # what was received is asked for again
         self._paused.add(topic_partition)
 
@@ -110,6 +122,45 @@ class Reading:
     @property
     def paused(self) -> list[TopicPartition]:
         return sorted(self._paused)
+
+    # -- what was dealt with --------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All that was handed out is dealt with: the caller asks for more, or commits it."""
+        self._unsettled.clear()
+        self.iteration.settled = self.iteration.last
+
+    def settle_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What stands before these offsets is dealt with, as the caller has committed them."""
+        self._unsettled = {
+            each: max(offset, offsets.get(each, offset)) for each, offset in self._unsettled.items()
+        }
+        for topic_partition, offset in self._unsettled_one().items():
+            if offsets.get(topic_partition, offset) > offset:
+                self.iteration.settled = self.iteration.last
+
+    def settled_positions(self) -> dict[TopicPartition, Position]:
+        """The positions that were found, each before what is not settled."""
+        positions = self.positions()
+        for topic_partition, offset in (self._unsettled | self._unsettled_one()).items():
+            if topic_partition in positions:
+                positions[topic_partition] = positions[topic_partition]._replace(offset=offset)
+        return positions
+
+    def _unsettled_one(self) -> dict[TopicPartition, int]:
+        """The record that the iteration has handed out last, if it is not settled."""
+        current, offset = self.iteration.batch, self.iteration.unsettled
+        if current is None or offset is None or current.topic_partition in self._unsettled:
+            return {}
+        return {current.topic_partition: offset}
+
+    def take_back(self) -> None:
+        """Hand out once more what is not settled, as it has reached nobody."""
+        self._go_to({
+            each: self._positions[each]._replace(offset=offset)
+            for each, offset in self._unsettled.items()
+            if each in self._positions
+        })  # fmt: skip
 
     # -- positions ------------------------------------------------------------------------
 
@@ -187,10 +238,12 @@ class Reading:
         for topic_partition in self._partitions:
             self._drop(topic_partition)
         self._positions.clear()
+        self._unsettled.clear()
 
     def _go_to(self, positions: Mapping[TopicPartition, Position]) -> None:
         for topic_partition, position in positions.items():
             self._drop(topic_partition)
+            self._unsettled.pop(topic_partition, None)
             self._positions[topic_partition] = position
             if topic_partition not in self._paused:
                 self._fetch_from[topic_partition] = position
@@ -288,19 +341,61 @@ class Reading:
 
     def take_all(self) -> list[FetchedBatch]:
         """What is there; positions move past it."""
+        self.in_loop = False
         rest = self.iteration.rest()
-        self.end_iteration()
         batches = [] if rest is None else [rest]
+        if rest is not None:
+            self._unsettled.setdefault(rest.topic_partition, rest.base_offset)
+        self.end_iteration()
         while self._received:
+            topic_partition = self._received[0][0]
+            self._unsettled.setdefault(topic_partition, self._positions[topic_partition].offset)
             try:
                 fetched = self._next_received()
             except LogbusError:
                 if not batches:
                     raise
                 break  # the next call meets it again; what stands before it is handed out first
+            except BaseException:
+                self.take_back()
+                raise
             if fetched is not None:
                 batches.append(fetched)
         return batches
+
+    def next_record(self) -> ConsumerRecord | None:
+        """The next of the records under iteration; None behind the last one. What was handed out
+        before is dealt with."""
+        self.in_loop = False
+        iteration = self.iteration
+        if self._unsettled:
+            self.settle()
+        try:
+            record = next(iteration.rows, None)
+        except BaseException:
+            iteration.begin_again()
+            raise
+        if record is not None:
+            iteration.last = record
+        return record
+
+    def take_records(self, most: int) -> list[ConsumerRecord]:
+        """Up to so many of the records under iteration, which ends with its last one; the position
+        moves past them."""
+        self.in_loop = False
+        iteration = self.iteration
+        batch = iteration.batch
+        try:
+            records = list(islice(iteration.rows, most))
+        except BaseException:
+            iteration.begin_again()
+            raise
+        if batch is not None and records:
+            self._unsettled.setdefault(batch.topic_partition, records[0].offset)
+            iteration.last = iteration.settled = records[-1]
+        if len(records) < most:
+            self.end_iteration()
+        return records
 
     def _next_received(self) -> FetchedBatch | None:
         topic_partition, run, values = self._received[0]
@@ -338,9 +433,15 @@ class Reading:
         topic_partition = self._received[0][0]
         before = self._positions[topic_partition]
         fetched = self._next_received()
-        if fetched is not None:
-            self.iteration.begin(fetched, end=self._positions[topic_partition].offset)
-            self._positions[topic_partition] = before  # it moves record by record from here
+        if fetched is None:
+            return
+        end = self._positions[topic_partition].offset
+        self._positions[topic_partition] = before  # it moves record by record from here
+        try:
+            self.iteration.begin(fetched, end=end)
+        except BaseException:
+            self._go_to({topic_partition: before})
+            raise
 
     def end_iteration(self) -> None:
         """All of it was handed out; so was the gap that compaction may have left behind it."""
