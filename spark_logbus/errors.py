@@ -350,6 +350,12 @@ class BufferExhaustedError(LimitExceededError):
     code = 63
 
 
+class ProcessForkedError(InvalidRequestError):
+    """A client that another process made is used by one that was forked from that."""
+
+    code = 65
+
+
 class DeliveryFailedError(LogbusError):
     """Records of a producer failed, and nobody has asked for their fate. The first failure is its
     cause."""

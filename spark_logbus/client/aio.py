@@ -90,6 +90,7 @@ class AsyncProducer:
         return send() if self._producer.has_room(topic) else await self._run(send)
 
     async def _run(self, call: Callable[[], T]) -> T:
+        self._producer.require_own_process()  # before a thread is waited for, which is not there
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def flush(self) -> None:

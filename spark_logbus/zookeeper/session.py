@@ -13,6 +13,7 @@ views and calls their callbacks.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
+from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
 from spark_logbus.zookeeper.diagnosis import Diagnosis, Finding
@@ -66,7 +68,8 @@ class Session:
     ``expects_cluster`` it does neither: where no ZooKeeper can be at the address, or there is no
     such chroot, it says so at once.
 
-    Thread-safe. Not for use across ``fork`` and not picklable: each process starts its own.
+    Thread-safe and not picklable. In a forked process every operation raises ProcessForkedError:
+    each process starts its own.
     Every operation on it waits through a lost connection for at most ``operation_timeout_ms``
     and then raises CoordinationError. ``start`` waits for ``connect_timeout_ms``; None: until
     ZooKeeper answers or the session is closed, and says now and then that it does.
@@ -96,8 +99,9 @@ class Session:
             self.connect.servers, session_timeout_ms=session_timeout_ms, granted=self._note_granted
         )
         self._client.add_listener(self._on_kazoo_state)
-        self._life = threading.RLock()  # kazoo's own start and stop exclude each other
-        self._changed = threading.Condition()
+        self._process = os.getpid()
+        self._forked = False
+        self._make_locks()
         self._state = SessionState.CLOSED
         self._started = False
         self._closed = False
@@ -107,6 +111,22 @@ class Session:
         self._state_hook: Callable[[SessionState, int], None] = _ignore
         self._reporter = StateReporter(client_name, self.connect.servers, clock=self.clock)
         self.worker = Worker(f"logbus-zookeeper-watches-{client_name}", clock=self.clock)
+        follow_forks(self)
+
+    def _make_locks(self) -> None:
+        self._life = threading.RLock()  # kazoo's own start and stop exclude each other
+        self._changed = threading.Condition()
+
+    def after_fork(self) -> None:
+        """Leave the session to the parent, whose threads keep it."""
+        self._make_locks()
+        self._forked = True
+        self._state = SessionState.CLOSED
+
+    def require_own_process(self) -> None:
+        """Raise ProcessForkedError in a process that was forked from the one that made it."""
+        if self._forked:
+            raise forked(f"The ZooKeeper session of {self.client_name}", self._process)
 
     # -- life ----------------------------------------------------------------------------
 
@@ -140,7 +160,10 @@ class Session:
             raise
 
     def close(self) -> None:
-        """End the session, and with it its ephemeral nodes, at once. Idempotent."""
+        """End the session, and with it its ephemeral nodes, at once; not in a forked process,
+        whose parent has it. Idempotent."""
+        if self._forked:
+            return
         with self._changed:
             if self._closed:
                 return
@@ -419,6 +442,7 @@ class Session:
     def _await_connection(self, what: str, deadline: Deadline) -> None:
         """Requests are not handed to kazoo while there is no connection: it would queue them
         without a bound and send them long after we gave up."""
+        self.require_own_process()
         with self._changed:
             while True:
                 if self._closed or not self._started:

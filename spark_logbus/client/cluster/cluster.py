@@ -20,6 +20,7 @@ from spark_logbus.errors import (
     RequestTimeoutError,
     UnknownTopicError,
 )
+from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, Message, MetadataRequest, MetadataResponse
 from spark_logbus.retry import Backoff, Deadline, gave_up
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """Bootstrap, metadata cache and connection pool. Thread-safe; share one per process.
+    """Bootstrap, metadata cache and connection pool. Thread-safe; share one per process. A forked
+    process can go on with the one of its parent: it connects anew.
 
     Not picklable: it holds sockets. Send its ``Bootstrap`` and connect again.
     """
@@ -50,11 +52,21 @@ class Cluster:
         self.backoff = Backoff(first_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._callers = BrokerCalls(self.pool, config, bootstrap, rebootstrap)
         self._metadata = Metadata()  # replaced as a whole, under _lock; read without it
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()  # one thread asks for metadata, the others wait for it
         self._closing = threading.Event()
+        self._make_locks()
+        follow_forks(self)
         #: Where it was found, if that was in ZooKeeper.
         self.zookeeper: str | None = None
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()  # one thread asks for metadata, the others wait for it
+
+    def after_fork(self) -> None:
+        self._make_locks()
+        was_closing, self._closing = self._closing.is_set(), threading.Event()
+        if was_closing:
+            self._closing.set()
 
     @classmethod
     def connect(

@@ -18,6 +18,7 @@ from spark_logbus.coordination.lease import Lease
 from spark_logbus.coordination.membership import GroupMembership, Subscribed
 from spark_logbus.coordination.partition_owners import PartitionOwnership
 from spark_logbus.errors import CoordinationError
+from spark_logbus.forks import follow_forks
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState
 from spark_logbus.zookeeper.nodes import ConflictError
@@ -70,6 +71,15 @@ class GroupMember:
         self._left = False
         #: It was taken out of the group because it asked for nothing.
         self.left_out = False
+        follow_forks(self)
+
+    def after_fork(self) -> None:
+        """Let nothing more be handed out in the child."""
+        self.until = 0.0
+
+    def require_own_process(self) -> None:
+        """Raise ProcessForkedError in a forked process, whose parent is the member."""
+        self._session.require_own_process()
 
     def _new_membership(self) -> GroupMembership:
         return GroupMembership(
@@ -127,10 +137,12 @@ class GroupMember:
 
     @property
     def out_of_step(self) -> bool:
-        """The consumer is to look at what it owns before it hands out anything more."""
+        """The consumer is to look at what it owns before it hands out anything more. Raises
+        ProcessForkedError in a forked process."""
         now = elapsed()
         if now < self.until:
             return False
+        self.require_own_process()
         self._asked_at = now
         often_s = self._settings.max_poll_interval_ms / 1000 / _IDLE_LOOKS
         self.until = min(self._lease.until, self._look_again_at, self._commit_at, now + often_s)

@@ -128,7 +128,8 @@ class Subscription:
 
     def close(self) -> None:
         """Give everything up. What cannot be said to ZooKeeper ends with the session. Raises what
-        the callbacks raise."""
+        the callbacks raise, and ProcessForkedError in a forked process."""
+        self.member.require_own_process()
         try:
             with _told_later():
                 if self.member.connected and self.member.ownership.owned >= self._reads:

@@ -23,6 +23,7 @@ from spark_logbus.client.producer.lane import LANES_ARE_SAFE, Lane, LanePlace
 from spark_logbus.clock import Clock
 from spark_logbus.errors import (
     BufferExhaustedError,
+    LogbusError,
     ProducerClosedError,
 )
 from spark_logbus.model import Header
@@ -287,6 +288,13 @@ class Accumulator:
             if queue is not None and queue.open is batch:
                 self.seal(queue)
         self._lingering.clear()
+
+    def give_up_in_child(self, error: LogbusError) -> None:
+        """Fail everything in a forked process, whose parent goes on with it. Takes no lock."""
+        self._closed = True
+        self.lanes.clear()
+        for batch in self.unsettled:
+            batch.acknowledgement.fail_in_child(error)
 
     def close(self) -> None:
         """Accept no more records, also from those that wait for room. Idempotent."""

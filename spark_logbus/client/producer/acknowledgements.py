@@ -7,11 +7,11 @@ A future per record would cost more than the record. So all records of a record 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -45,7 +45,15 @@ class AppendedRange(msgspec.Struct, frozen=True, gc=False):
 
 # One for all of them: what is done under it takes no time, and a lock for each record batch costs
 # as much as the rest of what is made for one. A signal's handler may ask for another one meanwhile.
-_settling: Final = threading.RLock()
+_settling = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _settling
+    _settling = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Acknowledgement:
@@ -76,6 +84,19 @@ class Acknowledgement:
             self.topic_partition.topic, self.topic_partition.partition, records, error
         )
         self._settle(None, error, 0 if told else records, failures)
+
+    def fail_in_child(self, error: LogbusError) -> None:
+        """Likewise in a forked process, whose parent goes on with the record batch. Callers'
+        callbacks are not called: the parent calls them. Takes no lock, as whoever has it may have
+        no thread here."""
+        if not self.done:
+            self.error = error
+            self._done = None
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks or ():
+                future = getattr(callback, "__self__", None)
+                if isinstance(future, RangeFuture):
+                    future.fail_in_child(error)
 
     def _settle(
         self,
@@ -220,6 +241,12 @@ class RangeFuture(Future[AppendedRange]):
         self._has_callback = False
         self.set_running_or_notify_cancel()
         acknowledgement.when_done(self._settle)
+
+    def fail_in_child(self, error: LogbusError) -> None:
+        """See ``Acknowledgement``."""
+        self._condition = threading.Condition()
+        self._done_callbacks: list[Callable[[Future[AppendedRange]], object]] = []
+        self.set_exception(error.again())
 
     def _settle(self) -> None:
         failure = self._acknowledgement.failure(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -53,7 +54,13 @@ from spark_logbus.client.producer.partitioner import (
 from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.transport.poller import Poller
-from spark_logbus.errors import DeliveryFailedError, LogbusError, RequestTimeoutError
+from spark_logbus.errors import (
+    DeliveryFailedError,
+    LogbusError,
+    ProcessForkedError,
+    RequestTimeoutError,
+)
+from spark_logbus.forks import follow_forks, forked
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
 from spark_logbus.record.arrow import canonical, encode, encode_column
@@ -87,6 +94,9 @@ class Producer:
     given the futures, or the producer as ``on_failure``, a callback. Each failure is raised once.
     ``on_failure(failed)`` is called with ``FailedRecords`` for each record batch that fails, in
     the sender's thread, which it must not hold up. What waits for long is logged as a warning.
+
+    In a process that is forked from the one that made it every method raises ProcessForkedError,
+    and so do the futures of what had not been acknowledged: the parent goes on with that.
 
     Leaving its ``with`` block closes it, which flushes: by SystemExit or KeyboardInterrupt, which
     end a service, for at most 5 seconds; by any other exception not at all. That exception goes
@@ -143,8 +153,28 @@ class Producer:
             failures=self._failures,
             staging=stage_id is not None,
         )
+        self._process = os.getpid()
+        self._forked = False
         self._sender.start()
         _open.add(self)
+        follow_forks(self)
+
+    def after_fork(self) -> None:
+        """Refuse everything in the child, which has no thread that sends. Takes no lock: threads of
+        the parent may have held them all."""
+        _open.discard(self)
+        self._forked = True
+        self._topics.refuse(self.require_own_process)
+        self._known_topic = self._topics.known_topic
+        self._accumulator.give_up_in_child(self._of_parent())
+
+    def _of_parent(self) -> ProcessForkedError:
+        return forked("This producer", self._process)
+
+    def require_own_process(self) -> None:
+        """Raise ProcessForkedError in a process that was forked from the one that made it."""
+        if self._forked:
+            raise self._of_parent()
 
     # -- sending --------------------------------------------------------------------------
 
@@ -415,6 +445,7 @@ class Producer:
     def has_room(self, topic: str) -> bool:
         """True if a record for ``topic`` would be in memory at once: the topic was met before, and
         at most half of the buffer is taken."""
+        self.require_own_process()
         known = self._topics.known_topic(topic) is not None
         return known and self._accumulator.buffered_bytes <= self._config.buffer_bytes // 2
 
@@ -483,6 +514,7 @@ class Producer:
         class), also if that was before; and RequestTimeoutError after ``timeout_s``, which by
         default is the delivery timeout and one request.
         """
+        self.require_own_process()
         undone = self._await_settled(timeout_s)
         if undone is not None:
             raise RequestTimeoutError(f"{undone}; they are still being sent.")
@@ -510,6 +542,7 @@ class Producer:
 
         Raises what ``flush`` does, once it has stopped.
         """
+        self.require_own_process()
         if self._closed:  # two threads at once would both wait for the end, which harms nothing
             return
         self._closed = True
@@ -552,6 +585,8 @@ class Producer:
     ) -> None:
         if error is None:
             self.close()
+            return
+        if self._forked:
             return
         lost: LogbusError | None
         if isinstance(error, SystemExit | KeyboardInterrupt):

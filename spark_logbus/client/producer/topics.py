@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,9 +64,17 @@ class ProducerTopics:
         self._lock = threading.Lock()
         self._topics: dict[str, Route] = {}
         self.known_topic = self._topics.get  # the fast path: one dict lookup
+        self._refuse: Callable[[], None] = _no_objection
+
+    def refuse(self, refuse: Callable[[], None]) -> None:
+        """Let every look-up of a topic call ``refuse``, which raises."""
+        self._refuse = refuse
+        self._topics = {}
+        self.known_topic = self._topics.get
 
     def open_topic(self, topic: str) -> Route:
         """The topic's route; asks for its metadata, for at most ``max_block_ms``."""
+        self._refuse()
         deadline = self._cluster.deadline_ms(max(self._config.max_block_ms, 1))
         known = self._cluster.retrying(
             f"Looking up topic {topic}",
@@ -134,3 +142,7 @@ class ProducerTopics:
                     self._queue(topic_partition, route.keyless, batch_limit, route.queues)
                 )
             route.keyless.partitions = len(route.queues)
+
+
+def _no_objection() -> None:
+    """In the place of what refuses to look up topics."""

@@ -24,6 +24,7 @@ from spark_logbus.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
+from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress
 from spark_logbus.protocol import (
     ABOUT_CONNECTION,
@@ -121,6 +122,7 @@ class BrokerConnection:
         self._unanswered: deque[tuple[int, PendingResponse]] = deque()
         self._poll = select.poll()
         self._poll.register(self)
+        follow_forks(self)
 
     # -- state ----------------------------------------------------------------------------
 
@@ -319,6 +321,15 @@ class BrokerConnection:
             pending.fail(self.failure)
         self._awaited.clear()
         self._unanswered.clear()
+
+    def after_fork(self) -> None:
+        """Give the connection up in the child, which would take away its parent's answers."""
+        self.close(
+            BrokerUnavailableError(
+                f"The connection to {self.address} belongs to the process from which this one was "
+                "forked."
+            )
+        )
 
     def take_limits(self, *, max_request_bytes: int, max_record_batch_bytes: int) -> None:
         """Take over what the broker announced in its handshake."""

@@ -8,6 +8,7 @@ import socket
 from typing import Generic, TypeVar
 
 from spark_logbus.client.transport.connection import BrokerConnection
+from spark_logbus.forks import follow_forks
 
 T = TypeVar("T")
 
@@ -17,6 +18,10 @@ class Poller(Generic[T]):
     the thread that waits."""
 
     def __init__(self) -> None:
+        self._open()
+        follow_forks(self)
+
+    def _open(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._wake_end, self._wake_in = socket.socketpair()
         self._wake_end.setblocking(False)
@@ -67,6 +72,12 @@ class Poller(Generic[T]):
         # the flag set, and no later one would get through. The waiter sees what a wake skipped
         # here has announced when this wait is over.
         self._awake = False
+
+    def after_fork(self) -> None:
+        """Begin anew without a connection: what is forgotten here would be forgotten for the
+        parent, too."""
+        self.close()
+        self._open()
 
     def close(self) -> None:
         self._selector.close()

@@ -14,6 +14,7 @@ from spark_logbus.client.config import ClientConfig
 from spark_logbus.client.transport.connect import connect
 from spark_logbus.client.transport.connection import BrokerConnection
 from spark_logbus.errors import BrokerUnavailableError
+from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Deadline
 
@@ -27,6 +28,12 @@ class ConnectionPool:
         self._idle: dict[BrokerAddress, list[BrokerConnection]] = {}
         self._closed = False
         self._max_record_batch_bytes: int | None = None
+        follow_forks(self)
+
+    def after_fork(self) -> None:
+        """Begin anew in the child, without the connections of the parent."""
+        self._lock = threading.Lock()
+        self._idle = {}
 
     @property
     def max_record_batch_bytes(self) -> int | None:

@@ -20,6 +20,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, StagedDataLostError, UnknownTopicError
+from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -97,6 +98,10 @@ class AtomicWrites:
         self._publish_call = _share_call(cluster, Api.PUBLISH, PublishRequest)
         # The last write of each writer that was seen to be published everywhere.
         self._published: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+        follow_forks(self)
+
+    def after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def commit(self, identity: WriteIdentity, write: int, tasks: Sequence[StagedTask]) -> Commit:
