@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_logbus.coordination.decisions import DecidedWrite, WriterState
 from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
-from spark_logbus.record.stage_id import parse_attempts, stage_id
+from spark_logbus.record.stage_id import StageIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,13 @@ class PartitionShare:
 def shares_of(decision: DecidedWrite) -> Iterator[PartitionShare]:
     """What of a decided write is not known to be published, partition by partition. Raises
     InvalidRequestError."""
-    producer_ids = tuple(
-        stage_id(decision.write, attempt) for attempt in parse_attempts(decision.attempts)
-    )
+    attempts = StageIds.of(decision.write, decision.attempts)
     for topic, part in decision.topics.items():
         for partition, records in part.records.items():
             yield PartitionShare(
                 TopicPartition(topic, partition),
                 part.topic_id,
-                DecidedShare(decision.write, producer_ids, records),
+                DecidedShare(attempts, records),
             )
 
 

@@ -20,6 +20,7 @@ from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.decisions import WriterState
 from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
@@ -166,9 +167,11 @@ class Publisher:
         """One look at the list. Raises CoordinationError."""
         logs = self._logs.logs()
         known = {log: set(log.staging.decided) for log in logs}
-        states = self._writers.pending()
+        found = self._writers.pending()
+        states = found.states
         pending = {state.last.write for state in states.values() if state.last is not None}
-        self.pending = len(states)
+        pending |= {write for write in found.unusable.values() if write is not None}
+        self.pending = len(states) + len(found.unusable)
         now = self._clock.monotonic()
         self._seen = {write: self._seen.get(write, now) for write in pending}
         # Only what was known before the list was read: what came since may be missing in it.
@@ -178,10 +181,15 @@ class Publisher:
             log.staging.settle(settled)
             log.staging.expire(now_us, pending=pending)
         for writer, state in states.items():
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._session.state is not SessionState.CONNECTED:
                 return
             if state.last is None or now - self._seen[state.last.write] >= _LEAVE_TO_WRITER_S:
-                self._follow_up(writer, state)
+                try:
+                    self._follow_up(writer, state)
+                except LogbusError as error:  # whatever is wrong with one, the others go on
+                    logger.warning("A write of %s is looked after later: %s", writer, error)
+                except Exception:
+                    logger.exception("A write of %s could not be looked after.", writer)
         if now - self._forgot_at >= _FORGET_EVERY_S:
             self._forgot_at = now
             self._forget()
@@ -192,12 +200,16 @@ class Publisher:
             self._writers.published(writer, 0, {})
             return
         done: defaultdict[str, list[int]] = defaultdict(list)
-        records = self._topics.some(list(decision.topics))
+        records = self._topics.each_of(list(decision.topics))
         ours: list[PartitionShare] = []
         for each in shares_of(decision):
             topic, partition = each.topic_partition.topic, each.topic_partition.partition
-            record = records.get(topic)
-            if record is None or record.topic_id != each.topic_id:
+            record = records[topic]
+            # Where its node cannot be read, its log is served as before, if it is.
+            deleted = record is None or (
+                isinstance(record, TopicRecord) and record.topic_id != each.topic_id
+            )
+            if deleted:
                 done[topic].append(partition)  # deleted, and what was staged with it
             elif self._replica_manager.find(each.topic_partition) is not None:
                 ours.append(each)

@@ -189,6 +189,7 @@ class Broker:
                 self._publisher,
                 logs=self._logs,
                 writers=writers,
+                metadata_cache=self._metadata_cache,
                 copying=self._copying,
                 coordinating=self._executor,
                 metrics=metrics,

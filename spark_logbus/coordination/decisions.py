@@ -26,13 +26,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spark_logbus.errors import WriteFencedError
+from spark_logbus.coordination.topic_records import MAX_PARTITIONS
+from spark_logbus.errors import InvalidRequestError, WriteFencedError
+from spark_logbus.model import check_name
+from spark_logbus.record import format as fmt
+from spark_logbus.record.stage_id import StageIds
 
 # Of runs that were succeeded, and of aborted writes, a writer remembers so many. A zombie older
 # than a hundred restarts of its query, or than twenty failed attempts, is not expected.
 MAX_ENDED_RUNS: Final = 100
 MAX_ABORTED: Final = 20
 NO_VERSION: Final = -1
+MAX_VERSION: Final = (1 << 63) - 1
+# Of a run's id and of a topic's: both are 32 to 36 characters long.
+_MAX_ID_LENGTH: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,63 @@ class Outcome:
 
 
 NOTHING: Final = WriterState()
+
+
+def check_decided(decision: DecidedWrite) -> StageIds:
+    """Raise InvalidRequestError unless brokers can follow the decision up; its attempts.
+
+    What is decided stands until it is published, so nothing may be decided that nobody publishes:
+    a topic that no broker can have, or attempts that are none.
+    """
+    if not 0 <= decision.version <= MAX_VERSION:
+        raise InvalidRequestError(
+            f"The version of a write is 0 to {MAX_VERSION}, got {decision.version}."
+        )
+    attempts = StageIds.of(decision.write, decision.attempts)
+    for topic, part in decision.topics.items():
+        check_name("topic", topic)
+        check_id("topic", part.topic_id)
+        for partition, records in part.records.items():
+            if not 0 <= partition < MAX_PARTITIONS:
+                raise InvalidRequestError(
+                    f"A partition is 0 to {MAX_PARTITIONS - 1}, got {partition} of {topic}."
+                )
+            check_records(records, where=f"{topic}-{partition}")
+    return attempts
+
+
+def check_records(records: int, *, where: str) -> None:
+    """Raise InvalidRequestError unless a write can have so many records for a partition."""
+    if not 1 <= records <= fmt.MAX_OFFSET:
+        raise InvalidRequestError(
+            f"A write has 1 to {fmt.MAX_OFFSET} records for a partition that is part of it; got "
+            f"{records} for {where}."
+        )
+
+
+def check_id(kind: str, value: str) -> None:
+    """Raise InvalidRequestError for what is no id of a topic or run."""
+    if not 0 < len(value) <= _MAX_ID_LENGTH:
+        raise InvalidRequestError(
+            f"The id of a {kind} has 1 to {_MAX_ID_LENGTH} characters, got {len(value)}."
+        )
+
+
+def check_proposal(proposal: Proposal) -> None:
+    """Raise InvalidRequestError for a decision that nobody could follow up, or that no writer
+    makes."""
+    decision = proposal.decision
+    attempts = check_decided(decision)
+    records = sum(sum(part.records.values()) for part in decision.topics.values())
+    if len(attempts) > records:
+        raise InvalidRequestError(
+            f"A write of {records} records cannot be of {len(attempts)} attempts of tasks: those "
+            "that count have staged something."
+        )
+    if proposal.run:
+        check_id("run", proposal.run)
+    if any(not part.records for part in decision.topics.values()):
+        raise InvalidRequestError("A write has records for each of its topics; got one with none.")
 
 
 def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:

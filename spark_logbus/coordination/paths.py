@@ -71,9 +71,14 @@ def pending_write(writer_id: str) -> str:
     return f"{PENDING_WRITES}/{_quoted_writer(writer_id)}"
 
 
-def writer_of(name: str) -> str:
-    """The writer that a node below ``WRITERS`` or ``PENDING_WRITES`` is of."""
-    return unquote(name)
+def writer_of(name: str) -> str | None:
+    """The writer that a node below ``WRITERS`` or ``PENDING_WRITES`` is of; None of a node that is
+    not logbus's."""
+    writer_id = unquote(name)
+    try:
+        return writer_id if _quoted_writer(writer_id) == name else None
+    except (InvalidRequestError, UnicodeEncodeError):
+        return None
 
 
 def _quoted_writer(writer_id: str) -> str:

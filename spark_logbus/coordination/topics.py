@@ -186,13 +186,26 @@ class TopicRegistry:
     def some(self, names: Iterable[str]) -> dict[str, TopicRecord]:
         """Those of ``names`` that there are. CorruptNodeError for one whose node is not in order:
         nobody can say if there is such a topic."""
+        found: dict[str, TopicRecord] = {}
+        for name, record in self.each_of(names).items():
+            if isinstance(record, CorruptNodeError):
+                raise record
+            if record is not None:
+                found[name] = record
+        return found
+
+    def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | CorruptNodeError | None]:
+        """Each topic by name: None where there is none, an error in the place of one whose node is
+        not in order."""
         by_path = {paths.topic(name): name for name in names}
-        records = [
-            decode_topic(by_path[path], node)
-            for path, node in self._tree.get_many(by_path).items()
-            if node is not None
-        ]
-        return {record.name: record for record in records if record is not None}
+        found: dict[str, TopicRecord | CorruptNodeError | None] = {}
+        for path, node in self._tree.get_many(by_path).items():
+            name = by_path[path]
+            try:
+                found[name] = None if node is None else decode_topic(name, node)
+            except CorruptNodeError as error:
+                found[name] = error
+        return found
 
     def watch(self, f: Callable[[dict[str, TopicRecord]], None]) -> ChildrenView[TopicRecord]:
         """Call ``f`` with all topics: now, on this thread; then, on the session's worker, when a

@@ -8,7 +8,8 @@ says what was decided last.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from spark_logbus.coordination import decisions, paths
 from spark_logbus.coordination.decisions import (
@@ -17,6 +18,7 @@ from spark_logbus.coordination.decisions import (
     Proposal,
     TopicRecords,
     WriterState,
+    check_decided,
 )
 from spark_logbus.coordination.payloads import (
     DecisionPayload,
@@ -37,9 +39,20 @@ from spark_logbus.zookeeper.transactions import (
     Operation,
     SetData,
 )
-from spark_logbus.zookeeper.unreadable import CorruptNodeError
+from spark_logbus.zookeeper.unreadable import CorruptNodeError, foreign_node
 
 logger = logging.getLogger(__name__)
+
+
+class PendingWrites(NamedTuple):
+    """The writers whose last write is not known to be published everywhere.
+
+    ``states`` are by writer. ``unusable`` are writers whose nodes cannot be followed up, with the
+    number of the write that was decided, None where that cannot be read either.
+    """
+
+    states: dict[str, WriterState]
+    unusable: dict[str, int | None]
 
 
 class WriterRegistry:
@@ -48,14 +61,20 @@ class WriterRegistry:
     def __init__(self, session: Session) -> None:
         self._tree = Nodes(session)
         self._clock = session.clock
+        self._unreadable = session.unreadable
 
-    def decide(self, writer: str, proposal: Proposal) -> Outcome:
-        """Raises WriteFencedError, CoordinationError, and InvalidRequestError for a decision that
+    def decide(
+        self, writer: str, proposal: Proposal, *, admit: Callable[[], None] = lambda: None
+    ) -> Outcome:
+        """Decide the proposed write if the writer's state lets it. ``admit`` is called before
+        anything is decided, and raises what stands against it.
+
+        Raises WriteFencedError, CoordinationError, and InvalidRequestError for a decision that
         does not fit into a node."""
-        return self._change(writer, proposal, aborting=False)
+        return self._change(writer, proposal, aborting=False, admit=admit)
 
     def abort(self, writer: str, proposal: Proposal) -> Outcome:
-        return self._change(writer, proposal, aborting=True)
+        return self._change(writer, proposal, aborting=True, admit=lambda: None)
 
     def look(self, writer: str, proposal: Proposal) -> Outcome:
         """What ``decide`` would say; changes nothing."""
@@ -66,7 +85,9 @@ class WriterRegistry:
         now = decisions.NOTHING if node is None else _state(node, path)
         return decisions.decide(now, proposal, now_us=self._clock.now_us())
 
-    def _change(self, writer: str, proposal: Proposal, *, aborting: bool) -> Outcome:
+    def _change(
+        self, writer: str, proposal: Proposal, *, aborting: bool, admit: Callable[[], None]
+    ) -> Outcome:
         path, entry = paths.writer(writer), paths.pending_write(writer)
         what = f"{'abort' if aborting else 'decide'} a write of {writer}"
         change = decisions.abort if aborting else decisions.decide
@@ -81,6 +102,7 @@ class WriterRegistry:
             outcome = change(now, proposal, now_us=self._clock.now_us())
             if outcome.state is None:
                 return outcome
+            admit()
             operations = [_write(path, node, outcome.state)]
             if nodes[entry] is None and not aborting:
                 operations.append(Create(entry))
@@ -89,18 +111,34 @@ class WriterRegistry:
 
         return self._tree.repeat(what, step)
 
-    def pending(self) -> dict[str, WriterState]:
-        """The writers to look after, and their states."""
+    def pending(self) -> PendingWrites:
+        """The writers to look after, and their states. Nodes that nobody can follow up are told
+        once, and cost their writers only."""
         deadline = self._tree.session.deadline()
         self._tree.sync(deadline=deadline)
         names = self._tree.children(paths.PENDING_WRITES, deadline=deadline) or []
-        writers = {paths.writer(paths.writer_of(name)): paths.writer_of(name) for name in names}
-        found: dict[str, WriterState] = {}
+        writers: dict[str, str] = {}
+        for name in names:
+            entry = f"{paths.PENDING_WRITES}/{name}"
+            writer = paths.writer_of(name)
+            if writer is None:
+                foreign = foreign_node(entry, "writer")
+                self._unreadable.met(entry, foreign, instead="It is passed over.")
+            else:
+                writers[paths.writer(writer)] = writer
+        found = PendingWrites({}, {})
         for path, node in self._tree.get_many(writers, deadline=deadline).items():
+            writer, payload = writers[path], None
             try:
-                found[writers[path]] = decisions.NOTHING if node is None else _state(node, path)
+                payload = None if node is None else decode(WriterPayload, node.data, path=path)
+                state = decisions.NOTHING if payload is None else _state_of(payload, path)
             except CorruptNodeError as error:
-                logger.error("A decided write cannot be published: %s", error)
+                last = None if payload is None else payload.last
+                found.unusable[writer] = None if last is None else last.write
+                self._unreadable.met(path, error, instead="Its last write is not published.")
+            else:
+                found.states[writer] = state
+                self._unreadable.in_order(path)
         return found
 
     def published(
@@ -136,9 +174,8 @@ class WriterRegistry:
         deadline = self._tree.session.deadline()
         pending = set(self._tree.children(paths.PENDING_WRITES, deadline=deadline) or [])
         names = self._tree.children(paths.WRITERS, deadline=deadline) or []
-        by_path = {
-            paths.writer(paths.writer_of(name)): name for name in names if name not in pending
-        }
+        writers = [paths.writer_of(name) for name in names if name not in pending]
+        by_path = [paths.writer(writer) for writer in writers if writer is not None]
         removed = 0
         for path, node in self._tree.get_many(by_path, deadline=deadline).items():
             try:
@@ -167,9 +204,13 @@ def _write(path: str, node: Node | None, state: WriterState) -> Operation:
 
 
 def _state(node: Node, path: str) -> WriterState:
-    payload = decode(WriterPayload, node.data, path=path)
+    return _state_of(decode(WriterPayload, node.data, path=path), path)
+
+
+def _state_of(payload: WriterPayload, path: str) -> WriterState:
+    """CorruptNodeError for a decision that nobody could follow up: earlier releases took some."""
     last = payload.last
-    return WriterState(
+    state = WriterState(
         last=None
         if last is None
         else DecidedWrite(
@@ -186,6 +227,16 @@ def _state(node: Node, path: str) -> WriterState:
         once=payload.once,
         changed_us=payload.changed_us,
     )
+    if state.last is not None:
+        try:
+            check_decided(state.last)
+        except InvalidRequestError as error:
+            raise CorruptNodeError(
+                f"The ZooKeeper node {path} holds a decision about a write that no broker can "
+                f"follow up: {error} Remove the node by hand, and its namesake below "
+                f"{paths.PENDING_WRITES}."
+            ) from error
+    return state
 
 
 def _payload(state: WriterState) -> WriterPayload:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +48,7 @@ from spark_logbus.log.staging.staged_file import StagedBatches
 from spark_logbus.log.state import LogState, OnFlushed
 from spark_logbus.log.validate import ValidatedBatch, validate_append
 from spark_logbus.record import RecordBatchHeader, split, stamp
+from spark_logbus.record.stage_id import StageIds
 
 logger = logging.getLogger(__name__)
 
@@ -283,8 +284,7 @@ class LogWriter:
         """
         with self._writing:
             self._state.raise_if_offline()
-            appended = self._producers.appended_records([staged.producer_id])
-            held = appended.get(staged.producer_id, 0)
+            held = self._producers.held_of(staged.producer_id)
             position, headers = staged.after(held)
             if not headers:
                 return
@@ -314,25 +314,25 @@ class LogWriter:
         with self._writing:
             self._state.conceal(write, self.tail.end_offset)
 
-    def appended_records(self, producer_ids: Iterable[int]) -> dict[int, int]:
+    def appended_records(self, attempts: StageIds) -> dict[int, int]:
         """How many records of each attempt the log has; without those of which it has none."""
         with self._writing:
-            return self._producers.appended_records(producer_ids)
+            return self._producers.appended_records(attempts)
 
-    def first_offset(self, producer_ids: Iterable[int]) -> int:
+    def first_offset(self, attempts: StageIds) -> int:
         """The lowest offset of what the log has of these attempts."""
         with self._writing:
-            return self._producers.first_offset(producer_ids)
+            return self._producers.first_offset(attempts)
 
-    def protect(self, producer_ids: Iterable[int]) -> None:
-        """Do not forget what the log has of these attempts."""
+    def protect(self, write: int) -> None:
+        """Do not forget what the log has of the attempts of a write."""
         with self._writing:
-            self._producers.protect(producer_ids)
+            self._producers.protect(write)
 
-    def release(self, producer_ids: Iterable[int]) -> None:
+    def release(self, attempts: StageIds) -> None:
         """Forget these attempts: none of them comes again."""
         with self._writing:
-            self._producers.release(producer_ids)
+            self._producers.release(attempts)
 
     # -- rolling ------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_logbus.log import DecidedShare, PartitionLog
-from spark_logbus.record.stage_id import stage_id
+from spark_logbus.record.stage_id import StageIds, stage_id
 from tests.builders.producers import batch
 from tests.builders.record_batches import joined
 
@@ -28,7 +28,7 @@ def stage(
 
 
 def share(records: int, *attempts: int, write: int = WRITE) -> DecidedShare:
-    return DecidedShare(write, tuple(attempt(one, write=write) for one in attempts), records)
+    return DecidedShare(StageIds(write, [(one, one) for one in attempts]), records)
 
 
 def publish(log: PartitionLog, decided: DecidedShare) -> None:

@@ -119,6 +119,7 @@ def dispatcher_over(
                 publisher,
                 logs=logs.directory,
                 writers=cast(WriterRegistry, writers),
+                metadata_cache=cache,
                 copying=executor,
                 coordinating=executor,
                 metrics=metrics,

@@ -18,8 +18,12 @@ from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     AlterTopicRequest,
     Api,
+    AppendPartition,
     CreateTopicRequest,
+    DecideRequest,
+    Decision,
     DeleteTopicRequest,
+    DiscardRequest,
     FetchPartition,
     FetchRequest,
     HandshakeRequest,
@@ -27,32 +31,25 @@ from spark_logbus.protocol import (
     ListOffsetsRequest,
     Message,
     MetadataRequest,
+    PrepareRequest,
+    PublishRequest,
     SplitRangePartition,
     SplitRangeRequest,
+    StageRequest,
+    TopicShares,
+    WriteShare,
     frame_head,
 )
-from spark_logbus.record import HEADER_SIZE
+from spark_logbus.record import HEADER_SIZE, stamp_producer
 from spark_logbus.record import format as fmt
+from spark_logbus.record.stage_id import stage_id
 from tests.builders.forged import reseal
+from tests.builders.hostile_values import NUMBERS, OTHERS, TEXTS, TOPIC
 from tests.builders.record_batches import joined, record_batch
 from tests.servers.wire import append_request
 
+WRITE: Final = 77
 MAX_TEXT: Final = 8 << 20  # characters of a changed message, written out
-
-# Not the topic of the client that must go on being served.
-TOPIC: Final = "fuzzed"
-
-NUMBERS: Final = [
-    -(1 << 63), -(1 << 31), -1, 0, 1, 2, 127, 128, 255, 256, 4095, 65_535, 65_536, (1 << 31) - 1,
-    1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
-]  # fmt: skip
-TEXTS: Final = [
-    "", ".", "..", "../x", "a/b", "\0", "é", "\U0001f600", "x" * 249, "x" * 250, "x" * 10_000,
-    "none", "written", "flushed", "earliest", "latest", "timestamp", "retention.ms", "-1", TOPIC,
-]  # fmt: skip
-OTHERS: Final[list[Any]] = [
-    None, True, 0.5, float("nan"), float("inf"), b"", b"bytes", [], {}, [[]], {"": {}}, [1, "a"],
-]  # fmt: skip
 
 
 def valid(dice: random.Random) -> tuple[Api, Message, bytes]:
@@ -60,6 +57,7 @@ def valid(dice: random.Random) -> tuple[Api, Message, bytes]:
     batch = record_batch(dice.randint(1, 3), payload=dice.randbytes(dice.choice((0, 8, 300, 5000))))
     data = joined(*[batch] * dice.choice((1, 1, 2, 5)))
     offset = dice.choice((0, 1, 5, 1 << 40))
+    share = WriteShare(TOPIC, "a" * 32, 0, 3)
     makers: list[Callable[[], tuple[Api, Message, bytes]]] = [
         lambda: (Api.HANDSHAKE, HandshakeRequest("fuzzer"), b""),
         lambda: (Api.METADATA, MetadataRequest(dice.choice((None, [TOPIC])), True), b""),
@@ -96,9 +94,31 @@ def valid(dice: random.Random) -> tuple[Api, Message, bytes]:
             b"",
         ),
         lambda: (Api.DELETE_TOPIC, DeleteTopicRequest(TOPIC), b""),
+        lambda: staging(dice, data),
+        lambda: (Api.PREPARE, PrepareRequest(WRITE, "0-1,7", [share]), b""),
+        lambda: (
+            Api.DECIDE,
+            DecideRequest(
+                "writer",
+                "run",
+                Decision(1, WRITE, "0-1,7", {TOPIC: TopicShares("a" * 32, {0: 3})}),
+                abort=dice.random() < 0.3,
+                look=dice.random() < 0.3,
+            ),
+            b"",
+        ),
+        lambda: (Api.PUBLISH, PublishRequest(WRITE, "0-1,7", [share]), b""),
+        lambda: (Api.DISCARD, DiscardRequest(WRITE, dice.choice((None, 0))), b""),
     ]
-    weights = [2, 3, 9, 6, 3, 3, 2, 2, 1]
+    weights = [2, 3, 9, 6, 3, 3, 2, 2, 1, 6, 2, 4, 2, 1]
     return dice.choices(makers, weights)[0]()
+
+
+def staging(dice: random.Random, data: memoryview) -> tuple[Api, Message, bytes]:
+    stamp_producer(
+        data, producer_id=stage_id(WRITE, dice.choice((0, 7))), producer_epoch=0, base_sequence=0
+    )
+    return Api.STAGE, StageRequest(50, [AppendPartition(TOPIC, 0, len(data))]), bytes(data)
 
 
 def nearly_valid(dice: random.Random) -> bytes:

@@ -24,9 +24,10 @@ from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import Api, FrameLimits, FrameReader, decode_response
+from tests.builders.hostile_values import TOPIC
 from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
 from tests.fakes.handlers import Peer, dispatcher_over
-from tests.fuzz.requests import TOPIC, nearly_valid
+from tests.fuzz.requests import nearly_valid
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic
 from tests.servers.peers import resident_mib, works

@@ -176,7 +176,9 @@ class CopiedTopic:
     def wait_until_settled(self) -> None:
         with Session(self.logbus.zookeeper, client_name="test") as session:
             registry = WriterRegistry(session)
-            wait_until(lambda: not registry.pending(), message="decided writes to be published")
+            wait_until(
+                lambda: not registry.pending().states, message="decided writes to be published"
+            )
 
     def staged_bytes(self) -> int:
         return staged_bytes(self.embedded, self.target)

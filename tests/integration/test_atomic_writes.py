@@ -6,6 +6,7 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,14 +22,32 @@ from spark_logbus.client import (
     StagedTask,
     WriteIdentity,
 )
-from spark_logbus.errors import StagedDataLostError, WriteFencedError
+from spark_logbus.coordination.paths import PENDING_WRITES, WRITERS
+from spark_logbus.coordination.payloads import (
+    DecisionPayload,
+    TopicRecordsPayload,
+    WriterPayload,
+    encode,
+)
+from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.errors import InvalidRequestError, StagedDataLostError, WriteFencedError
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.protocol import Api, Decision, PublishRequest, ShareResponse, WriteShare
+from spark_logbus.protocol import (
+    Api,
+    DecideRequest,
+    DecideResponse,
+    Decision,
+    PublishRequest,
+    ShareResponse,
+    TopicShares,
+    WriteShare,
+)
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
 from spark_logbus.retry import Deadline
 from tests.helpers import wait_until
 from tests.integration.staged_files import staged_bytes
+from tests.servers.zookeeper import put, session
 
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
@@ -259,3 +278,76 @@ def test_an_empty_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> N
     assert writes.commit(identity, write_number(), []).committed
     assert not committed(cluster, topic, writes, identity, ["x"]).committed
     assert read(cluster, topic) == [[], []]
+
+
+def decide(cluster: Cluster, **changes: Any) -> DecideResponse:
+    """Send a broker a decision about a write of one record, but for the changes."""
+    asked: dict[str, Any] = {
+        "writer": f"hostile {uuid.uuid4()}", "run": "", "version": 1, "write": write_number(),
+        "attempts": "0", "topics": {},
+    } | changes  # fmt: skip
+    decision = Decision(asked["version"], asked["write"], asked["attempts"], asked["topics"])
+    request = DecideRequest(asked["writer"], asked["run"], decision)
+    return cluster.ask_any(Api.DECIDE, request, DecideResponse, deadline=cluster.retry_deadline())
+
+
+def test_what_no_broker_could_follow_up_is_not_decided(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    topic_id = cluster.topic(topic, cluster.retry_deadline()).topic_id
+    good = {topic: TopicShares(topic_id, {0: 1})}
+    for changes in (
+        {"topics": {"../../escape": TopicShares(topic_id, {0: 1})}},
+        {"topics": {"": TopicShares(topic_id, {0: 1})}},
+        {"topics": {"unknown": TopicShares(topic_id, {0: 1})}},
+        {"topics": {topic: TopicShares("f" * 32, {0: 1})}},
+        {"topics": {topic: TopicShares(topic_id, {2: 1})}},
+        {"topics": {topic: TopicShares(topic_id, {-1: 1})}},
+        {"topics": {topic: TopicShares(topic_id, {0: 0})}},
+        {"topics": {topic: TopicShares(topic_id, {0: 1 << 63})}},
+        {"topics": {topic: TopicShares(topic_id, {})}},
+        {"topics": good, "attempts": "0-1048574"},
+        {"topics": good, "attempts": "0,0"},
+        {"topics": good, "version": -1},
+        {"topics": good, "version": 1 << 63},
+        {"topics": good, "write": 1 << 43},
+        {"topics": good, "writer": ""},
+        {"topics": good, "writer": "w" * 501},
+        {"topics": good, "run": "r" * 501},
+    ):
+        with pytest.raises(InvalidRequestError):
+            decide(cluster, **changes)
+    with session(brokers.zookeeper) as connected:
+        found = WriterRegistry(connected).pending()
+        assert not [writer for writer in found.states if writer.startswith("hostile")]
+        assert not found.unusable
+
+
+def test_nodes_that_nobody_can_follow_up_cost_no_other_writer_its_write(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier release has decided them; or somebody has written them."""
+    shares = {"escape": ("../../escape", "0"), "empty": ("", "0"), "million": (topic, "0-1048575x")}
+    nodes = {"garbage": b"no JSON", "%zz": b"{}", "x" * 600: b"{}"}
+    for name, (named, attempts) in shares.items():
+        topics = {named: TopicRecordsPayload(id="f" * 32, records={0: 1})}
+        last = DecisionPayload(version=1, write=5, attempts=attempts, topics=topics)
+        nodes[name] = encode(WriterPayload(last=last, changed_us=1))
+    for name, data in nodes.items():
+        put(brokers.zookeeper, f"{WRITERS}/{name}", data)
+        put(brokers.zookeeper, f"{PENDING_WRITES}/{name}", b"")
+    try:
+        monkeypatch.setattr(AtomicWrites, "_publish_all", _die)
+        for number in range(2):
+            identity = WriteIdentity(writer=f"{number} {uuid.uuid4()}", version=1)
+            with pytest.raises(ZeroDivisionError):
+                committed(cluster, topic, AtomicWrites(cluster), identity, ["a", "b"])
+        wait_until(
+            lambda: read(cluster, topic) == [["a", "a"], ["b", "b"]],
+            message="the brokers to publish what was decided",
+        )
+    finally:
+        with session(brokers.zookeeper) as by_hand:
+            for name in nodes:
+                for parent in (WRITERS, PENDING_WRITES):
+                    by_hand._client.delete(f"{by_hand.connect.chroot}{parent}/{name}")

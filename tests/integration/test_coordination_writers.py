@@ -25,15 +25,15 @@ def proposal(version: int, write: int, *, once: bool = False, attempts: str = "0
 
 
 def test_a_decision_is_pending_until_all_of_it_is_published(registry: WriterRegistry) -> None:
-    assert registry.pending() == {}
+    assert registry.pending().states == {}
     registry.decide("me/ü.", proposal(1, 10))
-    (state,) = registry.pending().values()
+    (state,) = registry.pending().states.values()
     assert state.last == proposal(1, 10).decision
     assert registry.published("me/ü.", 10, {"t": [0]}) is not None
-    assert list(registry.pending()) == ["me/ü."]
+    assert list(registry.pending().states) == ["me/ü."]
     assert registry.published("me/ü.", 9, {"t": [1]}) is not None
     assert registry.published("me/ü.", 10, {"t": [1]}) is None
-    assert registry.pending() == {}
+    assert registry.pending().states == {}
     assert registry.look("me/ü.", proposal(1, 11)).already
 
 
@@ -48,12 +48,12 @@ def test_what_is_decided_last_is_forgotten_when_it_is_old(registry: WriterRegist
     assert registry.look("often", proposal(1, 11)).already
     assert not registry.look("once", proposal(1, 11)).already
     assert registry.forget(before_us=later, once_before_us=later) == 1
-    assert list(registry.pending()) == ["pending"]
+    assert list(registry.pending().states) == ["pending"]
 
 
 def test_an_aborted_write_needs_nobody_to_look_after_it(registry: WriterRegistry) -> None:
     registry.abort("me", proposal(1, 10))
-    assert registry.pending() == {}
+    assert registry.pending().states == {}
     with pytest.raises(WriteFencedError):
         registry.decide("me", proposal(1, 10))
 
@@ -62,4 +62,4 @@ def test_a_decision_that_no_node_holds_is_refused(registry: WriterRegistry) -> N
     scattered = ",".join(str(number) for number in range(0, 300_000, 2))
     with pytest.raises(InvalidRequestError, match="coalesce"):
         registry.decide("me", proposal(1, 10, attempts=scattered))
-    assert registry.pending() == {}
+    assert registry.pending().states == {}

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from spark_logbus.broker.decided_shares import PartitionShare
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
+from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.network import Answer, Response
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.coordination.decisions import DecidedWrite, Outcome, Proposal, TopicRecords
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.decisions import (
+    DecidedWrite,
+    Outcome,
+    Proposal,
+    TopicRecords,
+    check_proposal,
+    check_records,
+)
+from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.writers import WriterRegistry
-from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import DecidedShare, LogDirectory
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
@@ -30,7 +41,7 @@ from spark_logbus.protocol import (
     encode_response,
     error_info,
 )
-from spark_logbus.record.stage_id import MAX_WRITE, parse_attempts, stage_id
+from spark_logbus.record.stage_id import StageIds, check_write, stage_id
 
 
 class WriteHandler:
@@ -46,6 +57,7 @@ class WriteHandler:
         *,
         logs: LogDirectory,
         writers: WriterRegistry,
+        metadata_cache: MetadataCache,
         copying: WorkExecutor,
         coordinating: WorkExecutor,
         metrics: RequestMetrics,
@@ -53,6 +65,7 @@ class WriteHandler:
         self._publisher = publisher
         self._logs = logs
         self._writers = writers
+        self._metadata_cache = metadata_cache
         self._copying = copying
         self._coordinating = coordinating
         self._metrics = metrics
@@ -97,12 +110,12 @@ class WriteHandler:
         return Response(encode_response(ShareResponse(results)))
 
     def decide(self, request: DecideRequest, _: RequestContext) -> Answer:
-        parse_attempts(request.decision.attempts)  # refuse what no broker could publish
-        _check_write(request.decision.write)
-        if not request.writer:
-            raise InvalidRequestError("A decision names the writer; got an empty name.")
         proposal = _proposal(request)
-        change: Callable[[str, Proposal], Outcome] = self._writers.decide
+        change: Callable[[str, Proposal], Outcome] = partial(
+            self._writers.decide, admit=partial(self._admit, proposal)
+        )
+        if request.look and request.abort:
+            raise InvalidRequestError("A decision is looked at or aborted; got a request for both.")
         if request.look:
             change = self._writers.look
         elif request.abort:
@@ -114,8 +127,21 @@ class WriteHandler:
 
         return self._coordinating.run(decide)
 
+    def _admit(self, proposal: Proposal) -> None:
+        """Raise UnknownTopicError for a part of a write that no broker could publish. May ask
+        ZooKeeper."""
+        topics = proposal.decision.topics
+        known = self._metadata_cache.topics
+        unsure = [name for name, part in topics.items() if _missing(known.get(name), part)]
+        found = self._metadata_cache.look_up(unsure) if unsure else {}
+        for name in unsure:
+            part = topics[name]
+            if (missing := _missing(found.get(name), part)) is not None:
+                raise UnknownTopicError(f"The write cannot be committed: {missing} Write it again.")
+
     def discard(self, request: DiscardRequest, _: RequestContext) -> Answer:
         write, attempt = request.write, request.attempt
+        check_write(write)
         producer_id = None if attempt is None else stage_id(write, attempt)
 
         def discard() -> Response:
@@ -134,35 +160,47 @@ class WriteHandler:
 
 
 def _shares(request: PrepareRequest) -> list[PartitionShare]:
-    _check_write(request.write)
-    attempts = parse_attempts(request.attempts)
-    producer_ids = tuple(stage_id(request.write, attempt) for attempt in attempts)
-    return [
-        PartitionShare(
-            TopicPartition(share.topic, share.partition),
-            share.topic_id,
-            DecidedShare(request.write, producer_ids, share.records),
+    attempts = StageIds.of(request.write, request.attempts)
+    shares: dict[TopicPartition, PartitionShare] = {}
+    for share in request.partitions:
+        topic_partition = TopicPartition(share.topic, share.partition)
+        check_records(share.records, where=str(topic_partition))
+        if topic_partition in shares:
+            raise InvalidRequestError(f"A request about a write names {topic_partition} twice.")
+        shares[topic_partition] = PartitionShare(
+            topic_partition, share.topic_id, DecidedShare(attempts, share.records)
         )
-        for share in request.partitions
-    ]
+    return list(shares.values())
 
 
-def _check_write(write: int) -> None:
-    if not 0 <= write <= MAX_WRITE:
-        raise InvalidRequestError(f"A write's number is 0 to {MAX_WRITE}, got {write}.")
+def _missing(record: TopicRecord | None, part: TopicRecords) -> str | None:
+    """What the topic of a write lacks, as a sentence; None if it has it all."""
+    if record is None or record.topic_id != part.topic_id:
+        return f"its topic with the id {part.topic_id} is gone, or never was."
+    lacking = [partition for partition in part.records if partition not in record.partitions]
+    if lacking:
+        return (
+            f"the topic {record.name} has {len(record.partitions)} partitions, and none with the "
+            f"number {lacking[0]}."
+        )
+    return None
 
 
 def _proposal(request: DecideRequest) -> Proposal:
+    """InvalidRequestError for a decision that nobody could follow up."""
+    paths.writer(request.writer)
     decision = request.decision
     topics = {
         topic: TopicRecords(part.topic_id, part.records) for topic, part in decision.topics.items()
     }
-    return Proposal(
+    proposal = Proposal(
         DecidedWrite(decision.version, decision.write, decision.attempts, topics),
         run=request.run,
         settled=request.settled,
         once=request.once,
     )
+    check_proposal(proposal)
+    return proposal
 
 
 def _response(outcome: Outcome, *, aborting: bool) -> DecideResponse:

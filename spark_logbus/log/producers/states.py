@@ -16,7 +16,7 @@ stop, saves a recovery from reading the headers of the whole log (see ``snapshot
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -31,6 +31,7 @@ from spark_logbus.errors import (
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
+from spark_logbus.record.stage_id import StageIds, write_of
 
 # A producer that has one append of a partition on its way needs one run; one that has more, as
 # many. Five is what Kafka allows.
@@ -105,7 +106,7 @@ class ProducerStateManager:
         self._count = count if count is not None else ProducerCount()
         self._by_id: dict[int, ProducerState] = {}
         self._limit = _MAX_RECOVERED
-        self._protected: set[int] = set()
+        self._protected: set[int] = set()  # numbers of writes
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -177,7 +178,7 @@ class ProducerStateManager:
         too_many_in_all = self._count.add(1)
         excess = max(len(self._by_id) - self._limit, int(too_many_in_all))
         if excess > 0:
-            others = (known for known in self._by_id if known not in self._protected)
+            others = (known for known in self._by_id if write_of(known) not in self._protected)
             for forgotten in list(islice(others, min(excess, len(self._by_id) - 1))):
                 if forgotten != producer_id:
                     self._forget(forgotten)
@@ -199,35 +200,34 @@ class ProducerStateManager:
                 break
             silent.append(producer_id)
         for producer_id in silent:
-            if producer_id not in self._protected:
+            if write_of(producer_id) not in self._protected:
                 self._forget(producer_id)
 
     # -- attempts of atomic writes --------------------------------------------------------
 
-    def appended_records(self, producer_ids: Iterable[int]) -> dict[int, int]:
+    def appended_records(self, attempts: StageIds) -> dict[int, int]:
         """How many records of each the log has, of those that number them from 0 on in one epoch;
         without those of which it has none."""
-        return {
-            producer_id: producer.next_sequence
-            for producer_id in producer_ids
-            if (producer := self._by_id.get(producer_id)) is not None
-        }
+        return {each: self._by_id[each].next_sequence for each in attempts.among(self._by_id)}
 
-    def first_offset(self, producer_ids: Iterable[int]) -> int:
+    def held_of(self, producer_id: int) -> int:
+        """How many records of one attempt the log has."""
+        producer = self._by_id.get(producer_id)
+        return 0 if producer is None else producer.next_sequence
+
+    def first_offset(self, attempts: StageIds) -> int:
         """The lowest offset that any of them has; at least one must be known."""
-        known = (self._by_id.get(producer_id) for producer_id in producer_ids)
-        return min(producer.first_offset for producer in known if producer is not None)
+        return min(self._by_id[each].first_offset for each in attempts.among(self._by_id))
 
-    def protect(self, producer_ids: Iterable[int]) -> None:
-        """Forget none of them, however silent they are and however many others come."""
-        self._protected.update(producer_ids)
+    def protect(self, write: int) -> None:
+        """Forget no attempt of the write, however silent it is and however many others come."""
+        self._protected.add(write)
 
-    def release(self, producer_ids: Iterable[int]) -> None:
-        """Forget them: none of them appends again."""
-        for producer_id in producer_ids:
-            self._protected.discard(producer_id)
-            if producer_id in self._by_id:
-                self._forget(producer_id)
+    def release(self, attempts: StageIds) -> None:
+        """Forget the attempts of a write: none of them appends again."""
+        self._protected.discard(attempts.write)
+        for producer_id in attempts.among(self._by_id):
+            self._forget(producer_id)
 
     # -- checks ---------------------------------------------------------------------------
 

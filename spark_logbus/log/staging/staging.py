@@ -35,7 +35,7 @@ from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import validate_append
 from spark_logbus.log.writer import LogWriter
 from spark_logbus.model import TopicPartition
-from spark_logbus.record.stage_id import write_of
+from spark_logbus.record.stage_id import StageIds, write_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +73,15 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class DecidedShare:
-    """The part of a decided write that is to be published in one partition: what these attempts
-    have staged, in this order, ``records`` of them."""
+    """The part of a decided write that is to be published in one partition: what the attempts
+    have staged, in their order, ``records`` of them."""
 
-    write: int
-    producer_ids: tuple[int, ...]
+    attempts: StageIds
     records: int
+
+    @property
+    def write(self) -> int:
+        return self.attempts.write
 
 
 class PartitionStaging:
@@ -185,11 +188,11 @@ class PartitionStaging:
     def _missing(self, share: DecidedShare) -> bool:
         """True if records of the share are to be copied still. Raises StagedDataLostError."""
         file = self._files.get(share.write)
-        appended = self._writer.appended_records(share.producer_ids)
-        there = 0
-        for producer_id in share.producer_ids:
-            staged = 0 if file is None else file.flushed_records(producer_id)
-            there += max(appended.get(producer_id, 0), staged)
+        appended = self._writer.appended_records(share.attempts)
+        held = dict.fromkeys(appended, 0)
+        if file is not None:
+            held |= {each: file.flushed_records(each) for each in self._staged(share, file)}
+        there = sum(max(appended.get(each, 0), staged) for each, staged in held.items())
         if there != share.records:
             raise StagedDataLostError(
                 f"Of {share.records} records that a write has staged for "
@@ -198,14 +201,19 @@ class PartitionStaging:
             )
         return sum(appended.values()) != share.records
 
+    @staticmethod
+    def _staged(share: DecidedShare, file: StagedFile) -> list[int]:
+        """The attempts that count and have staged something here, in the order of their tasks."""
+        return share.attempts.among(file.shares)
+
     def expect(self, share: DecidedShare) -> None:
         """The write is decided: remember how much of it the log has, and keep that from consumers
         if it is not all. For a log that is about to be served. Raises StorageError."""
         self._decided[share.write] = share
-        self._writer.protect(share.producer_ids)
-        appended = self._writer.appended_records(share.producer_ids)
+        self._writer.protect(share.write)
+        appended = self._writer.appended_records(share.attempts)
         if 0 < sum(appended.values()) < share.records:
-            first = self._writer.first_offset(share.producer_ids)
+            first = self._writer.first_offset(share.attempts)
             with suppress(DamageFoundError):
                 try:
                     self._state.conceal(share.write, first)
@@ -219,7 +227,7 @@ class PartitionStaging:
         """
         with self._publishing:
             self._decided[share.write] = share
-            self._writer.protect(share.producer_ids)
+            self._writer.protect(share.write)
             try:
                 if self._missing(share):
                     self._copy(share, self._files[share.write], leader_epoch)
@@ -231,7 +239,7 @@ class PartitionStaging:
         chunk_bytes = min(CHUNK_BYTES, self._writer.config.segment_bytes)
         runs = [
             (producer_id, staged)
-            for producer_id in share.producer_ids
+            for producer_id in self._staged(share, file)
             if (staged := file.shares.get(producer_id)) is not None
         ]
         several = len(runs) > 1 or any(
@@ -265,7 +273,7 @@ class PartitionStaging:
         for write in writes:
             share = self._decided.pop(write, None)
             if share is not None:
-                self._writer.release(share.producer_ids)
+                self._writer.release(share.attempts)
                 self._state.reveal(write)
                 self._state.notify()
             self.discard(write)

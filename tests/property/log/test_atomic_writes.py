@@ -26,7 +26,7 @@ from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRec
 from spark_logbus.errors import LogbusError, StagedDataLostError, WriteFencedError
 from spark_logbus.log import DecidedShare, LogConfig, PartitionLog
 from spark_logbus.model import TopicPartition
-from spark_logbus.record.stage_id import attempts_text, parse_attempts, stage_id
+from spark_logbus.record.stage_id import StageIds, attempts_text, stage_id
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk, Survival
@@ -139,8 +139,7 @@ class AtomicWrites(RuleBasedStateMachine):
     # -- the driver's commit ----------------------------------------------------------------
 
     def share(self, write: int, attempts: str, records: int) -> DecidedShare:
-        numbers = parse_attempts(attempts)
-        return DecidedShare(write, tuple(stage_id(write, one) for one in numbers), records)
+        return DecidedShare(StageIds.of(write, attempts), records)
 
     @rule(write=writes)
     def prepare(self, write: Write) -> None:

@@ -19,7 +19,7 @@ from spark_logbus.broker.replica_manager import ReplicaManager
 from spark_logbus.coordination.decisions import WriterState
 from spark_logbus.coordination.topic_records import Claim, PartitionState, TopicRecord
 from spark_logbus.coordination.topics import Led, TopicRegistry
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
     CoordinationError,
     LogbusError,
@@ -116,8 +116,8 @@ class Writers:
     def __init__(self) -> None:
         self.states: dict[str, WriterState] = {}
 
-    def pending(self) -> dict[str, WriterState]:
-        return self.states
+    def pending(self) -> PendingWrites:
+        return PendingWrites(self.states, {})
 
 
 class Following:

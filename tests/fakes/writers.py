@@ -1,0 +1,67 @@
+"""Atomic writers' states in memory, in the place of ZooKeeper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from spark_logbus.coordination import decisions, paths
+from spark_logbus.coordination.decisions import Outcome, Proposal, WriterState
+from spark_logbus.coordination.payloads import WriterPayload, decode, encode
+from spark_logbus.coordination.writers import (
+    PendingWrites,
+    WriterRegistry,
+    _payload,
+    _state_of,
+)
+
+
+class MemoryWriters:
+    """Keeps the bytes that ``WriterRegistry`` would keep, by path. One thread."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, bytes] = {}
+        self.unusable: dict[str, int | None] = {}
+
+    def as_registry(self) -> WriterRegistry:
+        return cast(WriterRegistry, self)
+
+    def state(self, writer: str) -> WriterState:
+        path = paths.writer(writer)
+        data = self.nodes.get(path)
+        if data is None:
+            return decisions.NOTHING
+        return _state_of(decode(WriterPayload, data, path=path), path)
+
+    def decide(
+        self, writer: str, proposal: Proposal, *, admit: Callable[[], None] = lambda: None
+    ) -> Outcome:
+        outcome = decisions.decide(self.state(writer), proposal, now_us=1)
+        if outcome.state is not None:
+            admit()
+        return self._kept(writer, outcome)
+
+    def abort(self, writer: str, proposal: Proposal) -> Outcome:
+        return self._kept(writer, decisions.abort(self.state(writer), proposal, now_us=1))
+
+    def look(self, writer: str, proposal: Proposal) -> Outcome:
+        return decisions.decide(self.state(writer), proposal, now_us=1)
+
+    def pending(self) -> PendingWrites:
+        names = {paths.writer_of(path.rpartition("/")[2]) for path in self.nodes}
+        states = {name: self.state(name) for name in names if name is not None}
+        return PendingWrites(
+            {name: state for name, state in states.items() if state.unpublished}, self.unusable
+        )
+
+    def published(
+        self, writer: str, write: int, done: Mapping[str, Sequence[int]]
+    ) -> WriterState | None:
+        state = decisions.published(self.state(writer), write, done)
+        self._kept(writer, Outcome(state))
+        return state
+
+    def _kept(self, writer: str, outcome: Outcome) -> Outcome:
+        if outcome.state is not None:
+            self.nodes[paths.writer(writer)] = encode(_payload(outcome.state))
+        return outcome

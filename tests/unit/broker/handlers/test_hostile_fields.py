@@ -1,0 +1,275 @@
+"""Each field of each request of each API, with values that no client of ours would send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from spark_logbus.broker.handlers.work_executor import WorkExecutor
+from spark_logbus.broker.network import DelayedResponse, NoResponse, NotYet, Response
+from spark_logbus.coordination.decisions import check_decided
+from spark_logbus.coordination.topic_records import TopicRecord, check_topic
+from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.log import LogConfig
+from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.protocol import (
+    PROTOCOL_VERSION,
+    AlterTopicRequest,
+    Api,
+    AppendPartition,
+    AppendRequest,
+    ColumnChoice,
+    CreateTopicRequest,
+    DecideRequest,
+    Decision,
+    DeleteTopicRequest,
+    DiscardRequest,
+    FetchPartition,
+    FetchRequest,
+    Frame,
+    HandshakeRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    Message,
+    MetadataRequest,
+    PrepareRequest,
+    PublishRequest,
+    SplitRangePartition,
+    SplitRangeRequest,
+    StageRequest,
+    TopicShares,
+    WriteShare,
+    decode_response,
+)
+from spark_logbus.record import stamp_producer
+from spark_logbus.record.stage_id import stage_id
+from tests.builders.hostile_values import NUMBERS, OTHERS, TEXTS
+from tests.builders.record_batches import record_batch
+from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in
+from tests.fakes.handlers import Peer, dispatcher_over
+from tests.fakes.writers import MemoryWriters
+from tests.helpers import wait_until
+
+WRITE = 77
+DATA = record_batch(3)
+STAGED = bytearray(record_batch(3))
+stamp_producer(
+    memoryview(STAGED), producer_id=stage_id(WRITE, 0), producer_epoch=0, base_sequence=0
+)
+SHARES = [WriteShare("t", TOPIC_ID, 0, 3)]
+
+# With no field at its default, so that each is in the message.
+REQUESTS: dict[Api, tuple[Message, bytes]] = {
+    Api.HANDSHAKE: (HandshakeRequest("client", "software", PROTOCOL_VERSION + 1), b""),
+    Api.METADATA: (MetadataRequest(["t"], True), b""),
+    Api.APPEND: (
+        AppendRequest("flushed", 50, [AppendPartition("t", 0, len(DATA))]),
+        bytes(DATA),
+    ),
+    Api.FETCH: (
+        FetchRequest(
+            50, 1, 1 << 20,
+            [FetchPartition("t", 0, 0, 1 << 20, 2, TOPIC_ID, ColumnChoice(["key"], {7: [0]}, 1))],
+            1 << 20,
+        ),
+        b"",
+    ),
+    Api.LIST_OFFSETS: (
+        ListOffsetsRequest([ListOffsetsPartition("t", 0, "timestamp", 5, TOPIC_ID)]),
+        b"",
+    ),
+    Api.CREATE_TOPIC: (CreateTopicRequest("new", 2, {"retention.ms": "5"}), b""),
+    Api.DELETE_TOPIC: (DeleteTopicRequest("t"), b""),
+    Api.SPLIT_RANGE: (SplitRangeRequest([SplitRangePartition("t", 0, 0, 3, 100)]), b""),
+    Api.ALTER_TOPIC: (AlterTopicRequest("t", {"flush.ms": "5"}, ["retention.ms"], 2), b""),
+    Api.STAGE: (StageRequest(50, [AppendPartition("t", 0, len(STAGED))]), bytes(STAGED)),
+    Api.PREPARE: (PrepareRequest(WRITE, "0", SHARES), b""),
+    Api.DECIDE: (
+        DecideRequest(
+            "writer", "run", Decision(1, WRITE, "0", {"t": TopicShares(TOPIC_ID, {0: 3})}),
+            settled=5, once=True, abort=True, look=True,
+        ),
+        b"",
+    ),
+    Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES), b""),
+    Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
+}  # fmt: skip
+
+
+class Topics:
+    """In the place of ``TopicRegistry`` and of the cache: checks what those check."""
+
+    def __init__(self) -> None:
+        self.topics = {"t": TopicRecord("t", TOPIC_ID, {0: [5], 1: [5]}, {})}
+        self.brokers = [SimpleNamespace(broker_id=5, host="h", port=1, local_socket=None)]
+
+    def create(self, name: str, *, partitions: int, brokers: Any, config: Any) -> TopicRecord:
+        check_name("topic", name)
+        check_topic(name, partitions=partitions, brokers=brokers, config=config)
+        return TopicRecord(name, TOPIC_ID, {each: [5] for each in range(partitions)}, config)
+
+    def alter(
+        self, name: str, change: Callable[[TopicRecord], TopicRecord]
+    ) -> tuple[TopicRecord, TopicRecord]:
+        before = self._record(name)
+        return before, change(before)
+
+    def delete(self, name: str) -> None:
+        self._record(name)
+
+    def look_up(self, names: list[str]) -> dict[str, TopicRecord]:
+        return {each: self.topics[each] for each in names if each in self.topics}
+
+    def look_up_brokers(self) -> list[Any]:
+        return self.brokers
+
+    def leader(self, record: TopicRecord, partition: int) -> tuple[int, int]:
+        return record.partitions[partition][0], 0
+
+    def _record(self, name: str) -> TopicRecord:
+        check_name("topic", name)
+        if name not in self.topics:
+            raise UnknownTopicError(f"There is no topic {name}.")
+        return self.topics[name]
+
+
+class World:
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self.writers = MemoryWriters()
+        self.executor = WorkExecutor("ZooKeeper", clock=logs.clock, max_wait_ms=60_000)
+        topics = Topics()
+        self._dispatcher = dispatcher_over(
+            logs, self.executor, metadata_cache=topics, topics=topics, writers=self.writers
+        )
+        logs.lead(TopicPartition("t", 0))
+        logs.lead(TopicPartition("t", 1))
+
+    def ask(self, api: Api, tree: Any, payload: bytes) -> Message | None:
+        """The response; None where none is wanted. Raises the error that it is."""
+        header = msgspec.msgpack.encode(tree)
+        frame = Frame(api, PROTOCOL_VERSION, 1, header, memoryview(bytearray(payload)))
+        answer = self._dispatcher.dispatch(Peer(handshaken=True).as_connection(), frame)
+        assert not isinstance(answer, NotYet)
+        if isinstance(answer, NoResponse):
+            return None
+
+        def poll() -> Response | None:
+            assert isinstance(answer, DelayedResponse)
+            self.logs.flush()
+            return answer.poll()
+
+        if isinstance(answer, DelayedResponse):
+            self.logs.clock.advance(61)
+        found = wait_until(poll) if isinstance(answer, DelayedResponse) else answer
+        assert isinstance(found, Response)
+        return decode_response(api, found.header)
+
+    def outcome(self, api: Api, tree: Any, payload: bytes) -> type[LogbusError] | None:
+        try:
+            self.ask(api, tree, payload)
+        except LogbusError as error:
+            return type(error)
+        return None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with logs_in(tmp_path / "data", LogConfig(index_interval_bytes=128)) as logs:
+        made = World(logs)
+        yield made
+        made.executor.stop()
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all fields, elements and values."""
+    items: list[tuple[Any, Any]] = []
+    if isinstance(tree, dict):
+        items = list(tree.items())
+    elif isinstance(tree, list):
+        items = list(enumerate(tree))
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+def put(tree: Any, path: tuple[Any, ...], other: Any) -> Any:
+    """A copy with the other value in that place."""
+    if not path:
+        return other
+    key, *rest = path
+    copied = dict(tree) if isinstance(tree, dict) else list(tree)
+    copied[key] = put(tree[key], tuple(rest), other)
+    return copied
+
+
+def hostile(value: Any) -> Iterator[Any]:
+    """What may stand in the place of a value: of its type first, then of any other."""
+    if isinstance(value, list):
+        yield from (value * times for times in (0, 2, 300))
+    if isinstance(value, dict):
+        one = next(iter(value.values()))
+        yield from ({key: one} for key in (*TEXTS, *NUMBERS))
+        yield {}
+    yield from NUMBERS
+    yield from TEXTS
+    yield from OTHERS
+
+
+def test_each_api_has_a_request_with_all_of_its_fields() -> None:
+    assert REQUESTS.keys() == set(Api)
+    for message, _ in REQUESTS.values():
+        _require_all_fields(message)
+
+
+def _require_all_fields(message: Message) -> None:
+    given = msgspec.to_builtins(message)
+    for field in msgspec.structs.fields(message):
+        assert field.encode_name in given, f"{type(message).__name__}.{field.name} is not tried"
+        value = getattr(message, field.name)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Message):
+                _require_all_fields(each)
+
+
+@pytest.mark.parametrize("api", Api)
+def test_no_value_of_a_field_gets_more_than_a_typed_error(world: World, api: Api) -> None:
+    message, payload = REQUESTS[api]
+    tree = msgspec.to_builtins(message)
+    outcomes = set()
+    for path in places(tree):
+        for flags in ({}, {"abort": False}, {"look": False}, {"abort": False, "look": False}):
+            if api is not Api.DECIDE and flags:
+                continue
+            value = tree
+            for key in path:
+                value = value[key]
+            for other in hostile(value):
+                asked = put(tree | flags, path, other)
+                outcomes.add(world.outcome(api, asked, payload))
+    assert LogbusError not in outcomes, "an error of no type"
+    assert len(outcomes) > 1, "nothing was refused"
+    for state in world.writers.pending().states.values():
+        assert state.last is not None
+        check_decided(state.last)
+        assert set(state.last.topics) <= {"t"}
+    world.ask(Api.APPEND, msgspec.to_builtins(REQUESTS[Api.APPEND][0]), bytes(DATA))
+
+
+def test_nothing_is_written_outside_of_the_partitions(tmp_path: Path) -> None:
+    with logs_in(tmp_path / "data", LogConfig(index_interval_bytes=128)) as logs:
+        world = World(logs)
+        before = {path.name for path in (tmp_path / "data").iterdir()}
+        for api in (Api.STAGE, Api.APPEND):
+            message, payload = REQUESTS[api]
+            tree = msgspec.to_builtins(message)
+            for name in TEXTS:
+                world.ask(api, put(tree, ("partitions", 0, "topic"), name), payload)
+        assert {path.name for path in (tmp_path / "data").iterdir()} == before
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+        world.executor.stop()

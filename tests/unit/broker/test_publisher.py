@@ -1,0 +1,163 @@
+"""What a broker does about decided writes that nobody follows up."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from spark_logbus.broker.decided_shares import decided_shares
+from spark_logbus.broker.publisher import Publisher
+from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRecords, WriterState
+from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.errors import InvalidNameError
+from spark_logbus.log import DecidedShare, LogConfig
+from spark_logbus.model import TopicPartition
+from spark_logbus.record.stage_id import StageIds
+from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
+from tests.builders.staged import attempt, publish, stage
+from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
+from tests.fakes.log_directory import offsets_from
+from tests.fakes.writers import MemoryWriters
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+class World:
+    """A publisher over logs, writers and topics that the test owns."""
+
+    def __init__(self, logs: Logs) -> None:
+        self.logs = logs
+        self._flushing = ThreadPoolExecutor(1)
+        logs.flusher.request = lambda log: self._flushing.submit(log.flush)  # type: ignore[assignment]
+        self.writers = MemoryWriters()
+        self.topics: dict[str, TopicRecord | CorruptNodeError] = {
+            name: TopicRecord(name, TOPIC_ID, {0: [5]}, {}) for name in ("t", "u")
+        }
+        self.publisher = Publisher(
+            logs.here.as_replica_manager(),
+            logs=logs.directory,
+            writers=self.writers.as_registry(),
+            topics=cast(TopicRegistry, self),
+            lease=held_lease(),
+            session=cast(Session, SimpleNamespace(state=SessionState.CONNECTED)),
+            clock=logs.clock,
+            retention_ms=1,
+        )
+        for each in (T0, U0):
+            logs.lead(each)
+
+    def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | CorruptNodeError | None]:
+        return {name: self.topics.get(name) for name in names}
+
+    def decide(self, writer: str, write: int, *topics: str) -> None:
+        records = {topic: TopicRecords(TOPIC_ID, {0: 2}) for topic in topics}
+        self.writers.decide(writer, Proposal(DecidedWrite(1, write, "1", records)))
+
+    def stage(self, where: TopicPartition, write: int) -> None:
+        stage(self.logs.here.led[where].log, attempt(1, write=write), 2)
+
+    def look(self) -> None:
+        """At what is decided, until nothing can be new to the publisher."""
+        self.publisher.look()
+        self.logs.clock.advance(5)
+        self.publisher.look()
+
+    def visible(self, where: TopicPartition) -> list[int]:
+        return offsets_from(self.logs.here.led[where].log, 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with logs_in(tmp_path / "data", LogConfig()) as logs:
+        yield World(logs)
+
+
+def test_a_topic_that_cannot_be_read_costs_no_other_writer_its_write(world: World) -> None:
+    for number, topic in ((1, "t"), (2, "u")):
+        world.stage(TopicPartition(topic, 0), number)
+    world.decide("first", 1, "t", "elsewhere")
+    world.decide("second", 2, "u")
+    world.topics["elsewhere"] = CorruptNodeError("The node is garbage.")
+    world.look()
+    assert world.visible(T0) == [0]
+    assert world.visible(U0) == [0]
+    first, second = world.writers.state("first").last, world.writers.state("second").last
+    assert first is not None
+    assert first.topics.keys() == {"elsewhere"}  # nobody knows, so it is not given up
+    assert second is not None
+    assert not second.topics
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("a bug"), InvalidNameError("no name")])
+def test_whatever_is_wrong_with_one_writer_the_others_are_followed_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    for number in (1, 2, 3):
+        world.stage(T0, number)
+        world.decide(f"writer {number}", number, "t")
+    follow_up = world.publisher._follow_up
+
+    def harmed(writer: str, state: WriterState) -> None:
+        if writer == "writer 1":
+            raise failure
+        follow_up(writer, state)
+
+    monkeypatch.setattr(world.publisher, "_follow_up", harmed)
+    world.look()
+    assert sorted(world.writers.pending().states) == ["writer 1"]
+    assert world.visible(T0) == [0, 2]
+
+
+def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_path: Path) -> None:
+    """Also one of an earlier release, which took numbers of attempts that no write has."""
+    partitions = 60
+    topics = {"t": TopicRecords(TOPIC_ID, dict.fromkeys(range(partitions), 1))}
+    state = WriterState(DecidedWrite(1, 5, "0-1048574", topics))
+    with logs_in(tmp_path / "data", LogConfig()) as logs:
+        found = [logs.lead(TopicPartition("t", number)) for number in range(partitions)]
+        tracemalloc.start()
+        try:
+            for log in found:
+                for each in decided_shares([state])[log.topic_partition]:
+                    log.staging.expect(each.share)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_a_wide_write_is_prepared_and_published_by_what_each_partition_has(tmp_path: Path) -> None:
+    """20,000 tasks, each of which has written to one of many partitions."""
+    tasks, partitions, write = 20_000, 40, 5
+    with logs_in(tmp_path / "data", LogConfig()) as logs:
+        for number in range(partitions):
+            log = logs.lead(TopicPartition("t", number))
+            for task in range(number, tasks, tasks // 4):
+                stage(log, attempt(task, write=write), 2)
+        attempts = StageIds.of(write, f"0-{tasks - 1}")
+        looked_up = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal looked_up
+            looked_up += event == "call"
+
+        sys.setprofile(count)
+        try:
+            for number in range(partitions):
+                log = logs.here.led[TopicPartition("t", number)].log
+                log.staging.check(DecidedShare(attempts, 8))
+        finally:
+            sys.setprofile(None)
+        assert looked_up < 200 * partitions
+        for number in range(partitions):
+            log = logs.here.led[TopicPartition("t", number)].log
+            publish(log, DecidedShare(attempts, 8))
+            assert offsets_from(log, 0) == [0, 2, 4, 6]
