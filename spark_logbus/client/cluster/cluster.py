@@ -287,20 +287,26 @@ class Cluster:
         Raises UnknownTopicError for a partition that the topic does not have, and
         BrokerUnavailableError while no live broker leads it.
         """
-        topic = self.topic(topic_partition.topic, deadline)
-        if topic_partition.partition not in topic.leaders:
-            topic = self._learn(
-                topic_partition.topic, deadline, partition=topic_partition.partition
-            )  # it may be new
-        if topic_partition.partition not in topic.leaders:
-            raise UnknownTopicError(
-                f"Topic {topic_partition.topic} has the partitions 0 to {len(topic.leaders) - 1}, "
-                f"not {topic_partition.partition}."
-            )
+        self.topic_with(topic_partition, deadline)
         address = self._metadata.leader(topic_partition)
         if address is None:
             raise self.not_running(topic_partition)
         return address
+
+    def topic_with(self, topic_partition: TopicPartition, deadline: Deadline) -> KnownTopic:
+        """The topic as it is known to have that partition, which is asked for if it is not known.
+
+        Raises UnknownTopicError for a partition that the topic does not have.
+        """
+        name, partition = topic_partition.topic, topic_partition.partition
+        topic = self.topic(name, deadline)
+        if partition not in topic.leaders and partition >= 0:
+            topic = self._learn(name, deadline, partition=partition)  # it may be new
+        if partition not in topic.leaders:
+            raise UnknownTopicError(
+                f"Topic {name} has the partitions 0 to {len(topic.leaders) - 1}, not {partition}."
+            )
+        return topic
 
     def not_running(self, topic_partition: TopicPartition) -> BrokerUnavailableError:
         """The error for a leader that is not among the live brokers."""

@@ -266,7 +266,7 @@ class Producer:
             partition = self._choose(self._partitioner, route, key, value)
         elif partition is not None:
             partition = as_partition(partition)
-            route.require_partition(partition)
+            self._topics.require_partition(route, partition)
         if partition is None and key is not None:
             partition = partition_of(key, len(queues))
         future, news = self._accumulator.append_record(
@@ -357,7 +357,7 @@ class Producer:
         topic = route.topic
         if partition is not None:
             partition = as_partition(partition)
-            route.require_partition(partition)
+            self._topics.require_partition(route, partition)
         limit, now_us = route.max_record_batch_bytes, self._now_us()
         if writer is None and self._sends_columns_as_they_are:
             values = lone_values(data, limit=min(limit, self._config.arrow_piece_bytes))
@@ -429,7 +429,7 @@ class Producer:
         """
         topic = as_topic(topic)
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
-        route.require_partition(partition)
+        self._topics.require_partition(route, partition)
         if len(data) > route.max_record_batch_bytes:
             raise too_large(len(data), topic=topic, limit=route.max_record_batch_bytes)
         header = parse_header(data)
@@ -477,7 +477,7 @@ class Producer:
         chosen = partitioner(route.topic, key, value, len(route.queues))
         if chosen is not None:
             chosen = as_partition(chosen)
-            route.require_partition(chosen)
+            self._topics.require_partition(route, chosen)
         return chosen
 
     def _check_alone(

@@ -13,8 +13,8 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.batches import PartitionQueue, overhead_bytes
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
-from spark_logbus.errors import UnknownTopicError
 from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.retry import Deadline
 from spark_logbus.topic_schemas import VALUE_ENCODING
 
 if TYPE_CHECKING:
@@ -37,13 +37,6 @@ class Route:
 
     values: ValueWriter | None = None
     """Of a topic with a schema."""
-
-    def require_partition(self, partition: int) -> None:
-        if not 0 <= partition < len(self.queues):
-            raise UnknownTopicError(
-                f"Topic {self.topic} has the partitions 0 to {len(self.queues) - 1}, "
-                f"not {partition}."
-            )
 
 
 class ProducerTopics:
@@ -75,11 +68,8 @@ class ProducerTopics:
     def open_topic(self, topic: str) -> Route:
         """The topic's route; asks for its metadata, for at most ``max_block_ms``."""
         self._refuse()
-        deadline = self._cluster.deadline_ms(max(self._config.max_block_ms, 1))
-        known = self._cluster.retrying(
-            f"Looking up topic {topic}",
-            lambda deadline: self._cluster.topic(topic, deadline),
-            deadline=deadline,
+        known = self._look_up(
+            f"Looking up topic {topic}", lambda deadline: self._cluster.topic(topic, deadline)
         )
         values = self._value_writer(known)
         limit = self._cluster.pool.max_record_batch_bytes or _DEFAULT_LIMIT
@@ -93,6 +83,24 @@ class ProducerTopics:
         with self._lock:
             made = Route(topic, queues, keyless, limit, values)
             return self._topics.setdefault(topic, made)
+
+    def require_partition(self, route: Route, partition: int) -> None:
+        """Raise UnknownTopicError unless the topic has that partition.
+
+        One that is not known may have been added: the brokers are asked before it is refused, for
+        at most ``max_block_ms``. Raises what fails meanwhile.
+        """
+        if not 0 <= partition < len(route.queues):
+            topic_partition = TopicPartition(route.topic, partition)
+            known = self._look_up(
+                f"Looking up {topic_partition}",
+                lambda deadline: self._cluster.topic_with(topic_partition, deadline),
+            )
+            self._grow(route, len(known.leaders))
+
+    def _look_up(self, what: str, ask: Callable[[Deadline], KnownTopic]) -> KnownTopic:
+        deadline = self._cluster.deadline_ms(max(self._config.max_block_ms, 1))
+        return self._cluster.retrying(what, ask, deadline=deadline)
 
     def _value_writer(self, known: KnownTopic) -> ValueWriter | None:
         """Of a topic that has a schema. Raises CoordinationError."""
