@@ -160,6 +160,12 @@ class WriteFencedError(InvalidRequestError):
     code = 23
 
 
+class WriteMismatchError(InvalidRequestError):
+    """A version that was committed before comes again, and is not the write that was committed."""
+
+    code = 26
+
+
 class UnsupportedSchemaError(InvalidRequestError):
     """A schema whose values no columns can hold, or columns that no schema describes."""
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from spark_logbus.client.writes.atomic_write import (
         AtomicWrites,
         Commit,
+        Repetition,
         StagedTask,
         WriteIdentity,
     )
+    from spark_logbus.client.writes.content import WriteInputs
     from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription
     from spark_logbus.protocol import PartitionEnds
 else:
@@ -59,7 +61,8 @@ else:
             "producer.failures": "FailedRecords",
             "producer.interceptors": "ProducerInterceptor",
             "producer.producer": "Producer",
-            "writes.atomic_write": "AtomicWrites Commit StagedTask WriteIdentity",
+            "writes.atomic_write": "AtomicWrites Commit Repetition StagedTask WriteIdentity",
+            "writes.content": "WriteInputs",
         },
     )
 
@@ -93,9 +96,11 @@ __all__ = [
     "RangeReader",
     "RecordFuture",
     "RecordMetadata",
+    "Repetition",
     "SchemaDescription",
     "StagedTask",
     "TopicAlteration",
     "TopicDescription",
     "WriteIdentity",
+    "WriteInputs",
 ]

@@ -13,7 +13,8 @@ the writer's state, when a write is proposed    outcome
 ==============================================  ====================================
 this very write is decided                      decided (a repeated request)
 this write was aborted                          refused
-its version or a later one is decided           already: the decision that stands
+its version or a later one is decided           already: the decision that stands,
+                                                or refused: not the write of that version
 its run has been succeeded by another           refused
 the last decision is not published everywhere   unsettled: that decision
 none of these                                   decided
@@ -27,6 +28,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_logbus.coordination.topic_records import MAX_PARTITIONS
+from spark_logbus.coordination.write_content import (
+    RememberedVersion,
+    WriteContent,
+    check_content,
+    remember,
+    require_same,
+)
 from spark_logbus.errors import InvalidRequestError, WriteFencedError
 from spark_logbus.model import check_name
 from spark_logbus.record import format as fmt
@@ -63,7 +71,9 @@ class DecidedWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """``last`` is None as long as nothing was decided. ``once``: there will be no other write."""
+    """``last`` is None as long as nothing was decided. ``once``: there will be no other write.
+    ``remembered`` says what the last versions hold, in their order; it is empty where a release
+    decided that did not say so. ``inputs`` are those of the last."""
 
     last: DecidedWrite | None = None
     run: str = ""
@@ -71,6 +81,8 @@ class WriterState:
     aborted: Sequence[int] = ()
     once: bool = False
     changed_us: int = 0
+    remembered: Sequence[RememberedVersion] = ()
+    inputs: str = ""
 
     @property
     def unpublished(self) -> bool:
@@ -79,22 +91,29 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """``settled`` is the write that its writer knows to be published everywhere."""
+    """``settled`` is the write that its writer knows to be published everywhere. ``content``, told
+    as ``inputs``, is what a repetition is known by; None where the writer knows its own.
+    ``repetition_dropped``: a version that was committed before is not compared."""
 
     decision: DecidedWrite
     run: str = ""
     settled: int | None = None
     once: bool = False
+    content: WriteContent | None = None
+    inputs: str = ""
+    repetition_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """``state`` is the new one, None where nothing changes. ``standing`` is the decision that is
-    in the proposal's way, published or not, as ``already`` says."""
+    in the proposal's way, published or not, as ``already`` says. ``compared``: the proposal is the
+    write that was decided under its version, as far as its content tells."""
 
     state: WriterState | None = None
     standing: DecidedWrite | None = None
     already: bool = field(default=False)
+    compared: bool = field(default=False)
 
 
 NOTHING: Final = WriterState()
@@ -155,10 +174,12 @@ def check_proposal(proposal: Proposal) -> None:
         check_id("run", proposal.run)
     if any(not part.records for part in decision.topics.values()):
         raise InvalidRequestError("A write has records for each of its topics; got one with none.")
+    if proposal.content is not None:
+        check_content(proposal.content, proposal.inputs)
 
 
 def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
-    """The outcome of a proposal. Raises WriteFencedError."""
+    """The outcome of a proposal. Raises WriteFencedError and WriteMismatchError."""
     wanted, last = proposal.decision, now.last
     if last is not None and last.write == wanted.write:
         return Outcome()
@@ -168,7 +189,13 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
             "write it again."
         )
     if last is not None and wanted.version <= last.version:
-        return Outcome(standing=last, already=True)
+        compared = proposal.content is not None and not proposal.repetition_dropped
+        if proposal.content is not None and compared:
+            require_same(
+                now.remembered, version=wanted.version, content=proposal.content,
+                inputs=proposal.inputs, last=last.version, last_inputs=now.inputs,
+            )  # fmt: skip
+        return Outcome(standing=last, already=True, compared=compared)
     if proposal.run and proposal.run in now.ended_runs:
         raise WriteFencedError(
             f"Another run of the same query has written since (run {now.run}); this one, "
@@ -182,7 +209,8 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
     return Outcome(
         replace(
             now, last=wanted, run=proposal.run, ended_runs=ended, once=proposal.once,
-            changed_us=now_us,
+            changed_us=now_us, inputs=proposal.inputs,
+            remembered=remember(now.remembered, wanted.version, proposal.content),
         )
     )  # fmt: skip
 

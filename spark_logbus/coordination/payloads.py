@@ -127,6 +127,18 @@ class DecisionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     topics: dict[str, TopicRecordsPayload] = {}  # what is not known to be published
 
 
+class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
+    """Of a version that was decided, see ``coordination.write_content``. A list, as there are a
+    hundred of them."""
+
+    version: int
+    records: NonNegative
+    topics: str = ""
+    partitions: str = ""
+    layout: str = ""
+    inputs: str = ""
+
+
 class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an atomic writer, see ``coordination.decisions``."""
 
@@ -136,6 +148,8 @@ class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     aborted: list[NonNegative] = []
     once: bool = False
     changed_us: int
+    remembered: list[RememberedVersionPayload] = []  # in rising order, none of earlier releases
+    inputs: str = ""  # of the last
 
 
 class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,11 +22,13 @@ from spark_logbus.coordination.decisions import (
 )
 from spark_logbus.coordination.payloads import (
     DecisionPayload,
+    RememberedVersionPayload,
     TopicRecordsPayload,
     WriterPayload,
     decode,
     encode,
 )
+from spark_logbus.coordination.write_content import RememberedVersion, WriteContent
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import Node, Nodes
@@ -69,8 +71,8 @@ class WriterRegistry:
         """Decide the proposed write if the writer's state lets it. ``admit`` is called before
         anything is decided, and raises what stands against it.
 
-        Raises WriteFencedError, CoordinationError, and InvalidRequestError for a decision that
-        does not fit into a node."""
+        Raises WriteFencedError, WriteMismatchError, CoordinationError, and InvalidRequestError for
+        a decision that does not fit into a node."""
         return self._change(writer, proposal, aborting=False, admit=admit)
 
     def abort(self, writer: str, proposal: Proposal) -> Outcome:
@@ -226,6 +228,14 @@ def _state_of(payload: WriterPayload, path: str) -> WriterState:
         aborted=payload.aborted,
         once=payload.once,
         changed_us=payload.changed_us,
+        remembered=tuple(
+            RememberedVersion(
+                one.version,
+                WriteContent(one.records, one.topics, one.partitions, one.layout, one.inputs),
+            )
+            for one in payload.remembered
+        ),
+        inputs=payload.inputs,
     )
     if state.last is not None:
         try:
@@ -258,4 +268,16 @@ def _payload(state: WriterState) -> WriterPayload:
         aborted=list(state.aborted),
         once=state.once,
         changed_us=state.changed_us,
+        remembered=[
+            RememberedVersionPayload(
+                one.version,
+                one.content.records,
+                one.content.topics,
+                one.content.partitions,
+                one.content.layout,
+                one.content.inputs,
+            )
+            for one in state.remembered
+        ],
+        inputs=state.inputs,
     )

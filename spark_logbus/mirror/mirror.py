@@ -16,12 +16,20 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from spark_logbus.client import Admin, AtomicWrites, Cluster, Commit, RangeReader, WriteIdentity
+from spark_logbus.client import (
+    Admin,
+    AtomicWrites,
+    Cluster,
+    Commit,
+    RangeReader,
+    StagedTask,
+    WriteIdentity,
+)
 from spark_logbus.coordination.mirrors import (
     MirroredTopic,
     Mirrors,
@@ -224,7 +232,7 @@ class Mirror:
                 f"Round {self._state.round.number} was staged and is not committed. {error}"
             ) from error
         self._in_doubt = True
-        return self._writes.commit(self._identity(), staged.write, [staged.task])
+        return self._commit(staged.write, [staged.task])
 
     def note_round(self, commit: Commit, staged: StagedRound | None) -> RoundReport:
         """Write down how far the copy has come. ``staged`` is None where another process did it.
@@ -268,6 +276,10 @@ class Mirror:
 
     # -- help -----------------------------------------------------------------------------
 
+    def _commit(self, write: int, tasks: Sequence[StagedTask]) -> Commit:
+        # Which plan was committed its token tells; records may be fewer when it is done again.
+        return self._writes.commit(self._identity(), write, tasks, repetition=None)
+
     def _identity(self) -> WriteIdentity:
         return WriteIdentity(
             writer=f"mirror:{self.config.name}", version=self._state.round.number, run=self._run
@@ -309,7 +321,7 @@ class Mirror:
                 self._state.round.number, ", ".join(map(str, gone)),
             )  # fmt: skip
             write = new_write(self._state.round.token, closes=True)
-            return self.note_round(self._writes.commit(self._identity(), write, []), None)
+            return self.note_round(self._commit(write, []), None)
         self._copy_schemas(found)
         self._found = found
         self._in_doubt = False

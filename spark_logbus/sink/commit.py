@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_logbus.client import AtomicWrites, Cluster, Commit, StagedTask, WriteIdentity
+from spark_logbus.client import (
+    AtomicWrites,
+    Cluster,
+    Commit,
+    Repetition,
+    StagedTask,
+    WriteIdentity,
+    WriteInputs,
+)
 from spark_logbus.errors import LogbusError
 from spark_logbus.record.stage_id import MAX_ATTEMPT, WRITE_BITS
+from spark_logbus.sink.checkpoint import planned_inputs
 from spark_logbus.sink.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -28,6 +37,8 @@ logger = logging.getLogger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
+
+_QUERY = "query"  # how the names of writers begin that are streaming queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ def micro_batch_write() -> AtomicWrite:
             f"({_QUERY_ID}, {_BATCH_ID}), so it cannot be written exactly once; set the option "
             "delivery to at-least-once."
         )
-    identity = WriteIdentity(writer=f"query:{query}", version=int(batch), run=run or "")
+    identity = WriteIdentity(writer=f"{_QUERY}:{query}", version=int(batch), run=run or "")
     digest = hashlib.blake2b(f"{query} {batch} {run}".encode(), digest_size=8).digest()
     return AtomicWrite(identity, int.from_bytes(digest, "big") >> (64 - WRITE_BITS))
 
@@ -84,21 +95,37 @@ def attempt_number() -> int:
     return context.taskAttemptId() & MAX_ATTEMPT
 
 
-def commit(cluster: Cluster, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
-    """Commit what the tasks have staged, in their order; None if that is nothing."""
+def commit(
+    cluster: Cluster, options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
+) -> Commit | None:
+    """Commit what the tasks have staged, in their order; None if that is nothing. Raises
+    WriteMismatchError for a version that was committed and is another write."""
     staged = [message for message in messages if isinstance(message, StagedMessage)]
-    if not any(message.staged.records for message in staged):
+    if not staged:
         return None
-    write = staged[0].write
-    outcome = _writes(cluster).commit(
-        write.identity, write.number, [message.staged for message in staged]
-    )
+    write, identity = staged[0].write, staged[0].write.identity
+    writes, repetition = _writes(cluster), options.repetition
+    inputs = None if identity.once else _inputs(options, identity)
+    if not any(message.staged.records for message in staged):
+        if not identity.once:
+            writes.check_empty(identity, write.number, inputs=inputs, repetition=repetition)
+        return None
+    tasks = [message.staged for message in staged]
+    outcome = writes.commit(identity, write.number, tasks, inputs=inputs, repetition=repetition)
     if not outcome.committed:
-        logger.warning(
-            "Version %d of %s was committed before; what was written this time is dropped.",
-            write.identity.version, write.identity.writer,
+        logger.info(
+            "Version %d of %s was committed before; what was written again is dropped%s.",
+            identity.version, identity.writer,
+            "" if repetition is Repetition.CHECKED else ", whatever it is",
         )  # fmt: skip
     return outcome
+
+
+def _inputs(options: SinkOptions, identity: WriteIdentity) -> WriteInputs | None:
+    """What the micro-batch was made of, where its checkpoint says so."""
+    kind, _, name = identity.writer.partition(":")
+    query = name if kind == _QUERY else None
+    return planned_inputs(options.checkpoint, identity.version, query=query)
 
 
 def abort(cluster: Cluster, write: AtomicWrite) -> None:

@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from spark_logbus.client import Repetition
 from spark_logbus.errors import InvalidNameError, InvalidOptionError
 from spark_logbus.model import Acks, Compression, check_name
 from spark_logbus.spark.options import SparkOptions, zookeeper_address
 
 KNOWN: Final = (
     "zookeeper", "topic", "path", "delivery", "acks", "compression", "txnAppId", "txnVersion",
-    "evolve", "audit",
+    "evolve", "audit", "repetition", "checkpointLocation",
 )  # fmt: skip
 
 MAX_APP_ID_LENGTH: Final = 150
 
 # Spark hands these of its own streaming options over with the user's.
-_SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+_SPARKS_OWN: Final = ("queryname",)
 
 # What people who come from Spark's Kafka sink write, and what to write here.
 _FOREIGN: Final = {
@@ -68,6 +69,10 @@ class SinkOptions:
     audit: bool = False
     #: Of a batch write that may be done again.
     transaction: Transaction | None = None
+    #: What becomes of a version that was committed before.
+    repetition: Repetition = Repetition.CHECKED
+    #: Of the streaming query whose micro-batches are written.
+    checkpoint: str | None = None
 
 
 def parse_options(
@@ -93,6 +98,15 @@ def parse_options(
             f"{delivery.value} unless it says otherwise; leave acks out, or set delivery to "
             f"{Delivery.AT_LEAST_ONCE.value}."
         )
+    transaction = _transaction(given, delivery, streaming=streaming)
+    repetitions = [one.value for one in Repetition]
+    repetition = given.choice("repetition", repetitions, default=Repetition.CHECKED.value)
+    has_versions = delivery is Delivery.EXACTLY_ONCE and (streaming or transaction is not None)
+    if given.text("repetition") is not None and not has_versions:
+        raise InvalidOptionError(
+            "Option repetition is for writes whose versions are known: a stream that is "
+            f"{Delivery.EXACTLY_ONCE.value}, or a write with txnAppId and txnVersion. Leave it out."
+        )
     kinds = [kind.name.lower() for kind in Compression]
     compression = given.choice("compression", kinds, default=Compression.NONE.name.lower())
     return SinkOptions(
@@ -103,7 +117,9 @@ def parse_options(
         compression=Compression[compression.upper()],
         evolve=given.boolean("evolve", default=False),
         audit=given.boolean("audit", default=False),
-        transaction=_transaction(given, delivery, streaming=streaming),
+        transaction=transaction,
+        repetition=Repetition(repetition),
+        checkpoint=given.text("checkpointLocation"),
     )
 
 

@@ -8,7 +8,7 @@ thread while Spark prepares the next rows; the task ends when everything is ackn
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -65,6 +65,8 @@ class TaskWriter:
         self._waiting: dict[Destination, _Waiting] = {}
         self._waiting_bytes = 0
         self.size_bytes = 0
+        #: By topic, the rows that say neither by their key nor themselves where they go.
+        self.unplaced = Counter[str]()
         self._unacknowledged: deque[Future[AppendedRange]] = deque()
         self._appended: dict[TopicPartition, Appended] = {}
 
@@ -90,6 +92,12 @@ class TaskWriter:
     def _collect(self, destination: Destination, records: pa.RecordBatch) -> None:
         waiting = self._waiting.setdefault(destination, _Waiting())
         size_bytes = records.nbytes
+        if destination.partition is None:
+            keyless = records.num_rows
+            if "key" in records.schema.names:
+                keyless = records.column("key").null_count
+            if keyless:
+                self.unplaced[destination.topic] += keyless
         waiting.arrow_batches.append(records)
         waiting.size_bytes += size_bytes
         self.size_bytes += size_bytes

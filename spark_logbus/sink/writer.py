@@ -148,7 +148,7 @@ def stage_task(
             commits.discard_attempt(cluster, write, attempt)
             raise
         records = {topic_partition: one.records for topic_partition, one in written.items()}
-        staged = StagedTask(attempt, records, writer.size_bytes)
+        staged = StagedTask(attempt, records, writer.size_bytes, writer.unplaced)
         return StagedMessage(write, staged, {} if counts is None else counts.counts)
 
 
@@ -179,7 +179,7 @@ def _producer(
 def _commit_staged(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Commit an atomic write, and report what it has appended."""
     cluster = driver_cluster(plan.options.zookeeper)
-    outcome = commits.commit(cluster, messages)
+    outcome = commits.commit(cluster, plan.options, messages)
     if plan.audit_schema is None or outcome is None:
         return
     if not outcome.committed and "timestamp" not in plan.columns.record:

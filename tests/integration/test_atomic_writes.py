@@ -19,8 +19,10 @@ from spark_logbus.client import (
     Commit,
     Producer,
     RangeReader,
+    Repetition,
     StagedTask,
     WriteIdentity,
+    WriteInputs,
 )
 from spark_logbus.coordination.paths import PENDING_WRITES, WRITERS
 from spark_logbus.coordination.payloads import (
@@ -30,7 +32,12 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.coordination.writers import WriterRegistry
-from spark_logbus.errors import InvalidRequestError, StagedDataLostError, WriteFencedError
+from spark_logbus.errors import (
+    InvalidRequestError,
+    StagedDataLostError,
+    WriteFencedError,
+    WriteMismatchError,
+)
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import (
@@ -84,9 +91,9 @@ def stage(cluster: Cluster, topic: str, write: int, attempt: int, values: list[s
             producer.send(topic, value.encode(), partition=number % 2)
             for number, value in enumerate(values)
         ]
-    for future in futures:
-        placed = future.result(0)
-        records[TopicPartition(placed.topic, placed.partition)] += 1
+        for future in futures:
+            placed = future.result(60)
+            records[TopicPartition(placed.topic, placed.partition)] += 1
     return StagedTask(attempt, records, 1000)
 
 
@@ -182,12 +189,61 @@ def committed(
 
 def test_a_version_is_committed_once(cluster: Cluster, topic: str) -> None:
     writer = uuid.uuid4().hex
-    for version, values in [(1, ["a", "b"]), (1, ["x", "y"]), (0, ["x"]), (2, ["c"]), (2, ["x"])]:
+    for version, values in [(1, ["a", "b"]), (1, ["x", "y"]), (2, ["c"]), (1, ["x", "y"])]:
         identity = WriteIdentity(writer=writer, version=version)
         # Each from a process of its own, which remembers nothing.
         outcome = committed(cluster, topic, AtomicWrites(cluster), identity, values)
         assert outcome.committed is ("x" not in values)
     assert read(cluster, topic) == [["a", "c"], ["b"]]
+
+
+def test_a_version_that_comes_again_as_another_write_is_refused(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str
+) -> None:
+    writer = uuid.uuid4().hex
+    for version in (1, 3):
+        identity = WriteIdentity(writer=writer, version=version)
+        committed(cluster, topic, AtomicWrites(cluster), identity, ["a", "b", "c"])
+    for version, values in [(3, ["a", "b"]), (3, ["a"] * 6), (1, ["a"]), (0, ["a"]), (2, ["a"])]:
+        identity, write = WriteIdentity(writer=writer, version=version), write_number()
+        tasks, writes = [stage(cluster, topic, write, 0, values)], AtomicWrites(cluster)
+        with pytest.raises(WriteMismatchError, match=f"Version {version} .*with {len(values)} rec"):
+            writes.commit(identity, write, tasks)
+        writes.abort(identity, write)
+    for version in (0, 1, 3):
+        with pytest.raises(WriteMismatchError, match="with 0 records"):
+            writes.check_empty(WriteIdentity(writer=writer, version=version), write_number())
+    writes.check_empty(WriteIdentity(writer=writer, version=2), write_number())
+    assert not staged_bytes(brokers, topic)
+    assert read(cluster, topic) == [["a", "c", "a", "c"], ["b", "b"]]
+
+
+def test_a_version_is_dropped_unseen_if_the_writer_says_so(cluster: Cluster, topic: str) -> None:
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
+    committed(cluster, topic, AtomicWrites(cluster), identity, ["a"])
+    for repetition in (Repetition.DROPPED, None):
+        write = write_number()
+        tasks = [stage(cluster, topic, write, 0, ["x", "y"])]
+        outcome = AtomicWrites(cluster).commit(identity, write, tasks, repetition=repetition)
+        assert not outcome.committed
+    assert read(cluster, topic) == [["a"], []]
+
+
+def test_a_write_of_other_inputs_is_another_write(cluster: Cluster, topic: str) -> None:
+    identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
+
+    def commit(end: int | None) -> bool:
+        inputs = None if end is None else WriteInputs.of(f"end {end}", f"start 0 end {end}")
+        write = write_number()
+        tasks = [stage(cluster, topic, write, 0, ["a"])]
+        return AtomicWrites(cluster).commit(identity, write, tasks, inputs=inputs).committed
+
+    assert commit(200)
+    assert not commit(200)
+    assert not commit(None)
+    with pytest.raises(WriteMismatchError, match=r"up to end 500: .* is 1, .* up to end 200\."):
+        commit(500)
+    assert read(cluster, topic) == [["a"], []]
 
 
 def test_writers_do_not_meet(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
@@ -276,7 +332,9 @@ def test_a_committed_write_is_not_aborted(
 def test_an_empty_write(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
     identity = WriteIdentity(writer=uuid.uuid4().hex, version=1)
     assert writes.commit(identity, write_number(), []).committed
-    assert not committed(cluster, topic, writes, identity, ["x"]).committed
+    assert not writes.commit(identity, write_number(), []).committed
+    with pytest.raises(WriteMismatchError, match="with 0 records"):
+        committed(cluster, topic, writes, identity, ["x"])
     assert read(cluster, topic) == [[], []]
 
 

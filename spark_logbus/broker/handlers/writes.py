@@ -22,6 +22,7 @@ from spark_logbus.coordination.decisions import (
     check_records,
 )
 from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.coordination.write_content import WriteContent
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import DecidedShare, LogDirectory
@@ -189,7 +190,7 @@ def _missing(record: TopicRecord | None, part: TopicRecords) -> str | None:
 def _proposal(request: DecideRequest) -> Proposal:
     """InvalidRequestError for a decision that nobody could follow up."""
     paths.writer(request.writer)
-    decision = request.decision
+    decision, told = request.decision, request.content
     topics = {
         topic: TopicRecords(part.topic_id, part.records) for topic, part in decision.topics.items()
     }
@@ -198,6 +199,11 @@ def _proposal(request: DecideRequest) -> Proposal:
         run=request.run,
         settled=request.settled,
         once=request.once,
+        content=None
+        if told is None
+        else WriteContent(told.records, told.topics, told.partitions, told.layout, told.inputs),
+        inputs="" if told is None else request.inputs,
+        repetition_dropped=request.repetition_dropped,
     )
     check_proposal(proposal)
     return proposal
@@ -214,4 +220,6 @@ def _response(outcome: Outcome, *, aborting: bool) -> DecideResponse:
         {topic: TopicShares(part.topic_id, dict(part.records))
          for topic, part in standing.topics.items()},
     )  # fmt: skip
-    return DecideResponse("already" if outcome.already or aborting else "unsettled", decision)
+    return DecideResponse(
+        "already" if outcome.already or aborting else "unsettled", decision, outcome.compared
+    )

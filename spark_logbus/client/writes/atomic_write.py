@@ -8,18 +8,25 @@ what is staged expires; or a decision, which the brokers find and follow up by t
 
 from __future__ import annotations
 
+import enum
 import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
-from spark_logbus.errors import LogbusError, StagedDataLostError, UnknownTopicError
+from spark_logbus.client.writes.content import UNKNOWN_INPUTS, WriteInputs, write_content
+from spark_logbus.errors import (
+    LogbusError,
+    StagedDataLostError,
+    UnknownTopicError,
+    WriteMismatchError,
+)
 from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.protocol import (
@@ -34,6 +41,7 @@ from spark_logbus.protocol import (
     ShareResponse,
     ShareResult,
     TopicShares,
+    WriteContent,
     WriteShare,
 )
 from spark_logbus.record.stage_id import attempts_text
@@ -68,20 +76,31 @@ class WriteIdentity:
 @dataclass(frozen=True, slots=True)
 class StagedTask:
     """The attempt of a task that counts, and the number of records that it has staged in each
-    partition, ``size_bytes`` in all."""
+    partition, ``size_bytes`` in all. ``unplaced``: how many of each topic's neither a key nor the
+    caller sent to their partitions."""
 
     attempt: int
     records: Mapping[TopicPartition, int]
     size_bytes: int
+    unplaced: Mapping[str, int] = field(default_factory=dict)
+
+
+class Repetition(enum.Enum):
+    """What becomes of a version that was committed before, and comes again."""
+
+    #: It is the write that was committed, by all that can be told, or it is refused.
+    CHECKED = "checked"
+    #: Nobody looks at it: all of it is dropped.
+    DROPPED = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """The outcome. ``committed`` is False when that version was committed before, by another
-    attempt to write it; then nothing of this one is kept. ``visible``: all of what is committed
-    can be read; otherwise it will be, as soon as the brokers that are away are back. ``write`` is
-    the number of the attempt that is committed, and ``version`` is its own, which may be a later
-    one."""
+    attempt at the same write; then nothing of this one is kept. ``visible``: all of what is
+    committed can be read; otherwise it will be, as soon as the brokers that are away are back.
+    ``write`` is the number of the attempt that is committed, and ``version`` is its own, which may
+    be a later one."""
 
     committed: bool
     visible: bool = True
@@ -104,25 +123,39 @@ class AtomicWrites:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
 
-    def commit(self, identity: WriteIdentity, write: int, tasks: Sequence[StagedTask]) -> Commit:
-        """Commit what ``tasks``, in this order, have staged under the number ``write``.
+    def commit(
+        self,
+        identity: WriteIdentity,
+        write: int,
+        tasks: Sequence[StagedTask],
+        *,
+        inputs: WriteInputs | None = None,
+        repetition: Repetition | None = Repetition.CHECKED,
+    ) -> Commit:
+        """Commit what ``tasks``, in this order, have staged under the number ``write``, made of
+        ``inputs``, None where these are not known.
 
-        When it returns, the write is committed for good, or one of the same version was before.
-        Raises StagedDataLostError, WriteFencedError, and what the cluster meets; if that is not
-        retriable, nothing was committed.
+        When it returns, the write is committed for good, or an attempt at it was before. With None
+        for ``repetition`` the caller tells by the number of the write which one that was. Raises
+        StagedDataLostError, WriteFencedError, WriteMismatchError when the version was committed
+        and is another write, and what the cluster meets; if that is not retriable, nothing was
+        committed.
         """
         tasks = [task for task in tasks if task.records]
         decision = self._decision(identity, write, tasks)
+        told = None
+        if repetition is not None and not identity.once:
+            told = self._told(tasks, decision, inputs or UNKNOWN_INPUTS, repetition)
         size_bytes = sum(task.size_bytes for task in tasks)
         try:
             self._prepare_call.ask_all("Preparing a write", list(_shares(decision)))
         except StagedDataLostError:
             # It may have been dropped because this version is committed already.
-            standing = self._committed_before(identity, decision.write)
+            standing = self._committed_before(identity, decision.write, told)
             if standing is None:
                 raise
         else:
-            standing = self._decide(identity, decision)
+            standing = self._decide(identity, decision, told)
         if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
             self.discard(write)
@@ -132,10 +165,24 @@ class AtomicWrites:
             self._tidy(decision)
         return Commit(committed=True, visible=visible, write=write, version=identity.version)
 
+    def check_empty(
+        self,
+        identity: WriteIdentity,
+        write: int,
+        *,
+        inputs: WriteInputs | None = None,
+        repetition: Repetition = Repetition.CHECKED,
+    ) -> None:
+        """Make sure that a version without records is not one that was committed with some. Raises
+        WriteMismatchError, WriteFencedError and what the cluster meets."""
+        nothing = Decision(identity.version, write, "")
+        told = self._told([], nothing, inputs or UNKNOWN_INPUTS, repetition)
+        self._committed_before(identity, write, told)
+
     def find_committed(self, identity: WriteIdentity) -> Commit | None:
         """The commit of that version by any attempt, published as far as it can be; None if it is
         not committed. Raises what the cluster meets."""
-        standing = self._committed_before(identity, write=_NO_WRITE)
+        standing = self._committed_before(identity, _NO_WRITE, None)
         if standing is None:
             return None
         visible = self._publish(identity.writer, standing, required=False)
@@ -208,14 +255,39 @@ class AtomicWrites:
         attempts = attempts_text(task.attempt for task in tasks)
         return Decision(identity.version, write, attempts, topics)
 
-    def _decide(self, identity: WriteIdentity, decision: Decision) -> Decision | None:
+    def _told(
+        self,
+        tasks: Sequence[StagedTask],
+        decision: Decision,
+        inputs: WriteInputs,
+        repetition: Repetition,
+    ) -> _Told:
+        unplaced = Counter[str]()
+        for task in tasks:
+            unplaced.update(task.unplaced)
+        deadline = self._cluster.retry_deadline()
+        content = write_content(
+            {
+                TopicPartition(topic, partition): count
+                for topic, part in decision.topics.items()
+                for partition, count in part.records.items()
+            },
+            unplaced,
+            partitions={
+                topic: len(self._cluster.topic(topic, deadline).leaders)
+                for topic in decision.topics
+            },
+            inputs=inputs,
+        )
+        return _Told(content, inputs.told, dropped=repetition is Repetition.DROPPED)
+
+    def _decide(
+        self, identity: WriteIdentity, decision: Decision, told: _Told | None
+    ) -> Decision | None:
         """None when this one is decided; else the one of the same version that was before."""
         settled = self._published.get(identity.writer)
         while True:
-            request = DecideRequest(
-                identity.writer, identity.run, decision, settled=settled, once=identity.once
-            )
-            answer = self._ask("Committing a write", request)
+            answer = self._ask_to_decide(identity, decision, told, settled=settled)
             if answer.outcome == "decided":
                 return None
             assert answer.decision is not None, "a decision that stands comes with the answer"
@@ -225,12 +297,41 @@ class AtomicWrites:
             self._publish(identity.writer, answer.decision, required=True)
             settled = answer.decision.write
 
-    def _committed_before(self, identity: WriteIdentity, write: int) -> Decision | None:
+    def _committed_before(
+        self, identity: WriteIdentity, write: int, told: _Told | None
+    ) -> Decision | None:
         """The decision of the same version, if there is one."""
         asked = Decision(identity.version, write, "")
-        request = DecideRequest(identity.writer, identity.run, asked, once=identity.once, look=True)
-        answer = self._ask("Committing a write", request)
+        answer = self._ask_to_decide(identity, asked, told, look=True)
         return answer.decision if answer.outcome == "already" else None
+
+    def _ask_to_decide(
+        self,
+        identity: WriteIdentity,
+        decision: Decision,
+        told: _Told | None,
+        *,
+        settled: int | None = None,
+        look: bool = False,
+    ) -> DecideResponse:
+        request = DecideRequest(
+            identity.writer, identity.run, decision,
+            settled=settled,
+            once=identity.once,
+            look=look,
+            content=None if told is None else told.content,
+            inputs="" if told is None else told.inputs,
+            repetition_dropped=told is not None and told.dropped,
+        )  # fmt: skip
+        answer = self._ask("Committing a write", request)
+        compares = told is not None and not told.dropped
+        if compares and answer.outcome == "already" and not answer.compared:
+            raise WriteMismatchError(
+                f"Version {identity.version} of {identity.writer} was committed before, and the "
+                "broker is of an earlier release that cannot tell whether it is the same write; "
+                "nothing of what comes again is kept. Upgrade the brokers, and try again."
+            )
+        return answer
 
     def _ask(self, action: str, request: DecideRequest) -> DecideResponse:
         return self._cluster.retrying(
@@ -287,6 +388,15 @@ class AtomicWrites:
             with suppress(UnknownTopicError):
                 shares = [share for share in _shares(decision) if share.share.topic == topic]
                 self._publish_call.ask_all(action, shares, deadline=deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What brokers are told of a write, so that its repetition is recognised."""
+
+    content: WriteContent
+    inputs: str
+    dropped: bool
 
 
 def _standing(decision: Decision, *, visible: bool) -> Commit:

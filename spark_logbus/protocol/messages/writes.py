@@ -22,6 +22,7 @@ __all__ = [
     "ShareResult",
     "StageRequest",
     "TopicShares",
+    "WriteContent",
     "WriteShare",
 ]
 
@@ -102,13 +103,27 @@ class Decision(Message):
     topics: dict[str, TopicShares] = {}
 
 
+class WriteContent(Message):
+    """What attempts at the same write have in common. The texts are digests: of the records of
+    each topic; of each partition, where key or row decide it; of the topics' numbers of
+    partitions; of the ends of the sources that it was made of. Empty ones say nothing."""
+
+    records: int
+    topics: str = ""
+    partitions: str = ""
+    layout: str = ""
+    inputs: str = ""
+
+
 class DecideRequest(Message):
     """Decide the ``decision`` of a writer, unless one of that version or a later one stands.
 
     ``run``: of the query that writes; no run before it decides anything any more. ``settled``:
     the write whose decision was published everywhere, as this writer knows. ``once``: the writer
     never writes again. ``abort``: let the write never be decided, which holds unless it is.
-    ``look``: change nothing, only say what would become of it.
+    ``look``: change nothing, only say what would become of it. ``content``: what it holds, of
+    inputs that end as ``inputs`` tells; one that was decided under the same version has to hold the
+    same, unless ``repetition_dropped``.
     """
 
     writer: str
@@ -118,14 +133,19 @@ class DecideRequest(Message):
     once: bool = False
     abort: bool = False
     look: bool = False
+    content: WriteContent | None = None
+    inputs: str = ""
+    repetition_dropped: bool = False
 
 
 class DecideResponse(Message):
     """``outcome``: "decided"; "already", and ``decision`` stands in its place; "unsettled", and
-    ``decision``, the last one, has to be published everywhere first; "aborted"."""
+    ``decision``, the last one, has to be published everywhere first; "aborted". ``compared``: one
+    that is there already was found to hold what the request told."""
 
     outcome: str
     decision: Decision | None = None
+    compared: bool = False
 
 
 declare(

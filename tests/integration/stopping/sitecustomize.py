@@ -44,13 +44,13 @@ def _put_points_into(module: ModuleType) -> None:
         writes.commit, writes._decide, writes._publish, writes._publish_all,
     )  # fmt: skip
 
-    def stopping_commit(self: Any, identity: Any, write: Any, tasks: Any) -> Any:
+    def stopping_commit(self: Any, identity: Any, write: Any, tasks: Any, **named: Any) -> Any:
         _stop_at("staged", {at.topic for task in tasks for at in task.records})
-        return commit(self, identity, write, tasks)
+        return commit(self, identity, write, tasks, **named)
 
-    def stopping_decide(self: Any, identity: Any, decision: Any) -> Any:
+    def stopping_decide(self: Any, identity: Any, decision: Any, told: Any) -> Any:
         _stop_at("prepared", decision.topics)
-        standing = decide(self, identity, decision)
+        standing = decide(self, identity, decision, told)
         if standing is None:
             _stop_at("decided", decision.topics)
         return standing

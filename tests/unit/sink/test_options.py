@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_logbus.client import Repetition
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import Acks, Compression
 from spark_logbus.sink.options import Delivery, SinkOptions, Transaction, parse_options
@@ -32,7 +33,12 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"audit": "true"}, {"audit": True}),
         ({}, {"audit": False}),
         ({"compression": "zstd"}, {"compression": Compression.ZSTD}),
-        ({"checkpointLocation": "/x", "queryName": "q"}, {"topic": None}),
+        ({"checkpointLocation": "/x", "queryName": "q"}, {"topic": None, "checkpoint": "/x"}),
+        (
+            {"txnAppId": "a", "txnVersion": "0", "repetition": "Dropped"},
+            {"repetition": Repetition.DROPPED},
+        ),
+        ({}, {"repetition": Repetition.CHECKED}),
     ],
 )
 def test_values(options: dict[str, str], expected: dict[str, object]) -> None:

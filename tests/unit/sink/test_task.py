@@ -24,7 +24,6 @@ class FakeProducer:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, int] = {}
         self.sent: list[int] = []
-        self.flushed = False
         self.fail = False
 
     def send_arrow(
@@ -42,9 +41,6 @@ class FakeProducer:
                 AppendedRange(topic, topic_partition.partition, base, data.num_rows, 0)
             )
         return [future]
-
-    def flush(self) -> None:
-        self.flushed = True
 
 
 def rows(count: int, *, partition: int = 0) -> pa.RecordBatch:
@@ -64,7 +60,6 @@ def test_small_arrow_batches_are_collected_to_one_record_batch() -> None:
     producer = FakeProducer()
     appended = deliver(producer, *[rows(10)] * 5, rows(0), rows(7, partition=1))
     assert producer.sent == [50, 7]
-    assert producer.flushed
     assert appended == {
         TopicPartition("t", 0): Appended(50, 0, 50),
         TopicPartition("t", 1): Appended(7, 0, 7),
@@ -108,3 +103,29 @@ def test_no_rows_send_nothing() -> None:
     producer = FakeProducer()
     assert deliver(producer) == {}
     assert producer.sent == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "unplaced"),
+    [
+        ({"value": [b"a", b"b"]}, {"t": 2}),
+        ({"value": [b"a", b"b"], "key": pa.array([b"k", None], pa.binary())}, {"t": 1}),
+        ({"value": [b"a", b"b"], "key": [b"k", b""]}, {}),
+        (
+            {
+                "value": [b"a", b"b", b"c"],
+                "key": pa.array([None, None, b"k"], pa.binary()),
+                "partition": pa.array([1, None, None], pa.int32()),
+            },
+            {"t": 1},
+        ),
+    ],
+)
+def test_rows_that_say_nothing_of_where_they_go_are_counted(
+    columns: dict[str, object], unplaced: dict[str, int]
+) -> None:
+    names = tuple(name for name in ("value", "key") if name in columns)
+    sink = SinkColumns(record=names, has_topic=False, has_partition="partition" in columns)
+    made = TaskWriter(cast(Producer, FakeProducer()), sink, topic="t")
+    made.write([pa.RecordBatch.from_pydict(columns)] * 2)
+    assert made.unplaced == {topic: 2 * count for topic, count in unplaced.items()}

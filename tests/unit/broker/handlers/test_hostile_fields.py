@@ -43,6 +43,7 @@ from spark_logbus.protocol import (
     SplitRangeRequest,
     StageRequest,
     TopicShares,
+    WriteContent,
     WriteShare,
     decode_response,
 )
@@ -93,6 +94,7 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
         DecideRequest(
             "writer", "run", Decision(1, WRITE, "0", {"t": TopicShares(TOPIC_ID, {0: 3})}),
             settled=5, once=True, abort=True, look=True,
+            content=WriteContent(3, "a", "b", "c", "d"), inputs="x", repetition_dropped=True,
         ),
         b"",
     ),
