@@ -225,13 +225,13 @@ class AsyncConsumer:
         """Whole arrow batches, as soon as there are some: see ``Consumer.poll_arrow``."""
         return await self._polled(timeout_s, self._consumer.poll_arrow)
 
-    async def to_arrow(self) -> pa.Table:
+    async def to_arrow(self, *, max_bytes: int | None = None) -> pa.Table:
         """All that there is from the positions on: see ``Consumer.to_arrow``."""
-        return await self._received(self._consumer.to_arrow)
+        return await self._received(partial(self._consumer.to_arrow, max_bytes=max_bytes))
 
-    async def to_pandas(self) -> pd.DataFrame:
+    async def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:
         """Likewise as a DataFrame."""
-        return await self._received(self._consumer.to_pandas)
+        return await self._received(partial(self._consumer.to_pandas, max_bytes=max_bytes))
 
     async def value_schema(self, topic: str) -> str | None:
         """The schema that the values of ``topic`` are read under: see ``Consumer.value_schema``."""

@@ -138,6 +138,10 @@ class ConsumerConfig:
     fetch_bytes: int = 8 << 20
     #: Bytes that one partition may bring per fetch request, so that none starves the others.
     partition_fetch_bytes: int = 4 << 20
+    #: Bytes of records, as they are decoded, that one ``poll_arrow`` hands out; the rest comes at
+    #: the next. A record batch alone may have more: up to 256 MiB by its format, and 1 GiB where
+    #: Avro values become columns.
+    max_decoded_bytes: int = 64 << 20
     #: A broker answers a waiting fetch when so many bytes are there.
     min_bytes: int = 1
     #: A waiting fetch is answered after this long, whatever is there.
@@ -160,7 +164,7 @@ class ConsumerConfig:
             raise ConfigError(f"assignor is {self.assignor!r}; use 'range' or 'sticky'.")
         _at_least(
             self, 1, "fetch_bytes", "partition_fetch_bytes", "session_timeout_ms",
-            "max_poll_interval_ms",
+            "max_poll_interval_ms", "max_decoded_bytes",
         )  # fmt: skip
         _at_least(self, 0, "min_bytes", "max_wait_ms")
         if self.auto_commit_ms is not None:

@@ -22,7 +22,7 @@ from spark_logbus.client.consumer.reading import Reading
 from spark_logbus.client.consumer.topic_values import TopicValues
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord
-from spark_logbus.client.fetch.tables import table_of
+from spark_logbus.client.fetch.tables import TableBudget, table_of
 from spark_logbus.clock import elapsed
 from spark_logbus.errors import (
     ConfigError,
@@ -75,6 +75,7 @@ class Consumer:
             failures,
             self._values,
             out_of_range=self._config.out_of_range,
+            max_decoded_bytes=self._config.max_decoded_bytes,
         )
         self._group: ConsumerGroup | None = None
         self._subscription: Subscription | None = None
@@ -219,9 +220,9 @@ class Consumer:
         return self._values.dropped
 
     def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
-        """Records that arrive within ``timeout_s``; returns all that are there as soon as there
-        are some. Positions move past them. Empty if none came. Finding a leader may take
-        the connect timeout longer.
+        """Records that arrive within ``timeout_s``; returns those that are there as soon as there
+        are some, up to ``max_decoded_bytes`` of them. Positions move past them. Empty if none came.
+        Finding a leader may take the connect timeout longer.
 
         Partitions whose broker is away wait for it, which is logged once, while the others are
         read; so do those with schemas that are not known yet while ZooKeeper is. Raises
@@ -259,7 +260,7 @@ class Consumer:
                 return records
         return []
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, max_bytes: int | None = None) -> pa.Table:
         """All records from the positions to the ends as they are now, of the partitions that are
         read and not paused; positions move past them, or past none when an error is raised. A few
         that came since may be among them.
@@ -267,18 +268,24 @@ class Consumer:
         Columns: topic, partition, offset, timestamp, key, value, headers; ``value`` of topics with
         a schema is a struct of its fields. Raises what ``poll_arrow`` does, and InvalidRequestError
         for topics whose values have different types; waits for leaders that are away.
+
+        All is in memory at once. More than ``max_bytes``, as decoded, raises
+        RecordBatchTooLargeError; without it, a warning tells of a table of 1 GiB.
         """
         self._begin_call()
         ends = self._admin.list_offsets(
             {each: Latest() for each in self.assignment if each not in self.paused}
         )
         batches: list[FetchedBatch] = []
+        budget = TableBudget(max_bytes)
         try:
             while any(
                 each in self._reading and self.position(each) < (end or 0)
                 for each, end in ends.items()
             ):
-                batches += self._take_arrow(_ITERATION_POLL_S)
+                found = self._take_arrow(_ITERATION_POLL_S)
+                budget.add(found)
+                batches += found
             return table_of(batches, self._reading.value_type())
         except BaseException:
             self._reading.take_back()
@@ -292,9 +299,9 @@ class Consumer:
         """
         return self._reading.value_schema(topic)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:
         """Likewise as a DataFrame."""
-        return self.to_arrow().to_pandas()
+        return self.to_arrow(max_bytes=max_bytes).to_pandas()
 
     def _out_of_step(self) -> bool:
         """What is read has to be looked at before anything more is handed out."""

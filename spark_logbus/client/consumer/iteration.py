@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
@@ -59,5 +58,4 @@ class Iteration:
         done = sum(offset < next_offset for offset in offsets)
         if done == len(offsets):
             return None
-        left = batch.arrow_batch.slice(done)
-        return replace(batch, base_offset=offsets[done], arrow_batch=left)
+        return batch.part(done, len(offsets) - done)

@@ -25,6 +25,7 @@ from spark_logbus.errors import (
     TopicRecreatedError,
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
+from spark_logbus.record.claims import claimed_bytes
 from spark_logbus.record.format import NO_END
 from spark_logbus.record.run import RecordBatchRun
 from spark_logbus.retry import Deadline
@@ -59,12 +60,14 @@ class Reading:
         values: TopicValues,
         *,
         out_of_range: Literal["error", "earliest", "latest"],
+        max_decoded_bytes: int,
     ) -> None:
         self._places = places
         self._fetcher = fetcher
         self._failures = failures
         self._values = values
         self._out_of_range = out_of_range
+        self._max_decoded_bytes = max_decoded_bytes
         self._partitions: dict[TopicPartition, None] = {}  # in the order of the next request
         self._positions: dict[TopicPartition, Position] = {}
         self._fetch_from: dict[TopicPartition, Position] = {}  # not of those that are paused
@@ -340,15 +343,18 @@ class Reading:
     # -- handing out ----------------------------------------------------------------------
 
     def take_all(self) -> list[FetchedBatch]:
-        """What is there; positions move past it."""
+        """What is there, as far as it may be decoded at once; positions move past it."""
         self.in_loop = False
         rest = self.iteration.rest()
         batches = [] if rest is None else [rest]
         if rest is not None:
             self._unsettled.setdefault(rest.topic_partition, rest.base_offset)
         self.end_iteration()
+        left = self._max_decoded_bytes - sum(one.decoded_bytes for one in batches)
         while self._received:
-            topic_partition = self._received[0][0]
+            topic_partition, run, _ = self._received[0]
+            if batches and left < claimed_bytes(run):
+                break
             self._unsettled.setdefault(topic_partition, self._positions[topic_partition].offset)
             try:
                 fetched = self._next_received()
@@ -361,6 +367,7 @@ class Reading:
                 raise
             if fetched is not None:
                 batches.append(fetched)
+                left -= fetched.decoded_bytes
         return batches
 
     def next_record(self) -> ConsumerRecord | None:

@@ -7,13 +7,13 @@ say where the next fetch begins; ``decoded`` verifies the checksum and decodes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_logbus.errors import CorruptRecordBatchError
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import decode
@@ -52,12 +52,30 @@ class FetchedBatch:
         return "offset_delta" in self.arrow_batch.schema.names
 
     @property
+    def decoded_bytes(self) -> int:
+        """About the bytes of the arrow batch. To ask Arrow for those of views of what was received
+        takes longer than to decode them."""
+        header = self.header
+        is_view = header.compression is Compression.NONE and self.value_schema is None
+        if is_view and self.arrow_batch.num_rows <= header.record_count:
+            return header.size
+        return int(self.arrow_batch.nbytes)
+
+    @property
     def next_offset(self) -> int:
         """The offset after the last record here."""
         if not self.has_gaps:
             return int(self.base_offset + self.arrow_batch.num_rows)
         deltas = self.arrow_batch.column("offset_delta")
         return int(self.header.base_offset + deltas[-1].as_py() + 1)
+
+    def part(self, start: int, rows: int) -> FetchedBatch:
+        """Up to ``rows`` of the records, from number ``start`` on."""
+        left = self.arrow_batch.slice(start, rows)
+        first = self.base_offset + start
+        if self.has_gaps:
+            first = self.header.base_offset + left.column("offset_delta")[0].as_py()
+        return replace(self, base_offset=first, arrow_batch=left)
 
     def offsets(self) -> pa.Array:
         """The offset of each record, int64."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_batch
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
-from spark_logbus.model import Compression, TimestampType, TopicPartition
+from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
 from spark_logbus.record.join import deltas_of, joined
 from spark_logbus.record.run import RecordBatchRun, verified
@@ -125,10 +125,11 @@ def take_columns(
             return count, found
         read = values.as_read_together(part.header(0), found.columns)
         if read is not None:
-            return count, replace(
-                found,
-                columns={name: column for name, column in read.items() if _is_wanted(name, wanted)},
-            )
+            columns = {name: column for name, column in read.items() if _is_wanted(name, wanted)}
+            size = found.size_bytes
+            if values.decodes_datums:  # which may take more, or less, than their bytes
+                size = sum(column.nbytes for column in columns.values())
+            return count, replace(found, columns=columns, size_bytes=size)
     return _one_by_one(
         topic_partition,
         part,
@@ -262,18 +263,10 @@ def _one_by_one(
         count += 1
         if fetched is not None:
             found.append(fetched)
-            size += _size(fetched)
+            size += fetched.decoded_bytes
             if size >= enough_bytes:
                 break
     return count, FetchedColumns.of(found, wanted, size_bytes=size) if found else None
-
-
-def _size(fetched: FetchedBatch) -> int:
-    """About the bytes of the arrow batch; to ask Arrow for those of views takes longer than to
-    decode them."""
-    if fetched.header.compression is not Compression.NONE:
-        return int(fetched.arrow_batch.nbytes)
-    return fetched.header.size
 
 
 def _cut(

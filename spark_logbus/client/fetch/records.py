@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import repeat
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.model import TimestampType
+
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
@@ -33,7 +35,16 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def records_of(fetched: FetchedBatch) -> Iterator[ConsumerRecord]:
-    """The records of one arrow batch, in order."""
+    """The records of one arrow batch, in order. Of a large one, some at a time become Python's own
+    objects, which take many times what Arrow's columns do."""
+    rows = fetched.arrow_batch.num_rows
+    if rows <= _ROWS_AT_ONCE:
+        return _records_of(fetched)
+    parts = (fetched.part(at, _ROWS_AT_ONCE) for at in range(0, rows, _ROWS_AT_ONCE))
+    return chain.from_iterable(map(_records_of, parts))
+
+
+def _records_of(fetched: FetchedBatch) -> Iterator[ConsumerRecord]:
     arrow_batch, header = fetched.arrow_batch, fetched.header
     topic, partition = fetched.topic_partition.topic, fetched.topic_partition.partition
     kind = header.timestamp_type

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from typing import Final
 
 import pyarrow as pa
 
 from spark_logbus.client.fetch.batches import FetchedBatch
+from spark_logbus.errors import RecordBatchTooLargeError
 from spark_logbus.model import TimestampType
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
+
+logger = logging.getLogger(__name__)
+
+_LARGE_BYTES: Final = 1 << 30  # what a program may not have expected
 
 SCHEMA = pa.schema(
     [
@@ -21,6 +28,32 @@ SCHEMA = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
+
+
+class TableBudget:
+    """Counts what a table takes that is read bit by bit. None: as much as there is."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._warned = False
+
+    def add(self, batches: Iterable[FetchedBatch]) -> None:
+        """Raises RecordBatchTooLargeError for more than may be."""
+        self._bytes += sum(batch.decoded_bytes for batch in batches)
+        if self._max_bytes is not None:
+            if self._bytes > self._max_bytes:
+                raise RecordBatchTooLargeError(
+                    f"The table would take more than the {self._max_bytes} bytes of max_bytes; it "
+                    f"has {self._bytes} and does not end there. Read in parts, with poll_arrow."
+                )
+        elif self._bytes > _LARGE_BYTES and not self._warned:
+            self._warned = True
+            logger.warning(
+                "A table of all records takes more than %d MiB of memory, and more is to come; "
+                "poll_arrow reads them in parts, and max_bytes sets a limit.",
+                _LARGE_BYTES >> 20,
+            )
 
 
 def table_of(batches: Iterable[FetchedBatch], value_type: pa.DataType | None = None) -> pa.Table:

@@ -59,7 +59,8 @@ LEAST_CUT_BYTES: Final = 32 << 10
 # comes whole.
 _MOST_CUT: Final = 16
 
-# What compressed record batches may take that are decoded together.
+# What record batches may take that are decoded together: compressed ones, and the columns that are
+# made of datums.
 _MOST_TOGETHER_BYTES: Final = 32 << 20
 
 UNDECODABLE: Final = pa.struct([pa.field("value", pa.binary()), pa.field("reason", pa.string())])
@@ -111,6 +112,11 @@ class ValueReader:
     def schema_text(self) -> str:
         """The reader's schema as JSON, with all that it refers to."""
         return self._schemas.reader
+
+    @property
+    def decodes_datums(self) -> bool:
+        """True if values are datums of Avro, and not columns already."""
+        return self._schemas.encoding is Encoding.AVRO
 
     @cached_property
     def choice(self) -> ColumnChoice | None:
@@ -237,7 +243,7 @@ class ValueReader:
         if self._reads_nothing:
             return columns | {"value": struct_of([], [], len(rows), None)}
         try:
-            decoded = self._decoded(columns["value"], header)
+            decoded = self._decoded(columns["value"], header, MAX_DECODED_BYTES)
         except RecordBatchTooLargeError as error:
             reason = f"its record batch is too large to be decoded ({error.message.rstrip('.')})"
             decoded = self._none_of(columns["value"], reason)
@@ -278,7 +284,7 @@ class ValueReader:
         if self._reads_nothing:
             return {**columns, "value": struct_of([], [], len(columns["value"]), None)}
         try:
-            decoded = self._decoded(columns["value"], header)
+            decoded = self._decoded(columns["value"], header, _MOST_TOGETHER_BYTES)
         except RecordBatchTooLargeError:
             return None
         if decoded.undecodable and self._on_undecodable is not OnUndecodable.KEEP:
@@ -291,19 +297,19 @@ class ValueReader:
             read["undecodable"] = _undecodable(decoded, columns["value"])
         return read
 
-    def _decoded(self, values: pa.Array, header: RecordBatchHeader) -> Decoded:
+    def _decoded(self, values: pa.Array, header: RecordBatchHeader, max_bytes: int) -> Decoded:
         """``values`` as they were written, or datums, as the reader's.
 
-        Raises RecordBatchTooLargeError for datums that would take more than ``MAX_DECODED_BYTES``.
+        Raises RecordBatchTooLargeError for datums that would take more than ``max_bytes``.
         """
         if header.layout != fmt.LAYOUT_COLUMNS and header.schema_id == fmt.PLAIN_BYTES_SCHEMA:
-            return self._decoded_framed(values)
+            return self._decoded_framed(values, max_bytes)
         writer = self._writer(header.schema_id)
         if writer.problem is not None:
             return self._none_of(values, writer.problem)
         if header.layout == fmt.LAYOUT_COLUMNS:
             return writer.resolve(values)
-        return writer.decode(values, start=0, max_decoded_bytes=MAX_DECODED_BYTES)
+        return writer.decode(values, start=0, max_decoded_bytes=max_bytes)
 
     def _none_of(self, values: pa.Array, reason: str) -> Decoded:
         """None of ``values`` decodes, but for tombstones."""
@@ -311,11 +317,11 @@ class ValueReader:
         nulls = pa.nulls(len(values), self.arrow_type)
         return Decoded(nulls, [Undecodable(row, reason) for row in there])
 
-    def _decoded_framed(self, datums: pa.Array) -> Decoded:
+    def _decoded_framed(self, datums: pa.Array, max_bytes: int) -> Decoded:
         """Datums in Confluent's wire format; who wrote them may have chosen any id."""
         found = confluent_ids(datums)
         undecodable = list(found.undecodable)
-        left = MAX_DECODED_BYTES
+        left = max_bytes
         pieces: list[pa.Array] = []
         order: list[Any] = []
         for framed_id, rows in found.groups().items():

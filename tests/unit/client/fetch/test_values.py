@@ -389,6 +389,29 @@ class TestBombs:
         sound = [offset for offset, one in told if one is None]
         assert 0 < len(sound) < 8
 
+    @pytest.mark.parametrize("together", [True, False])
+    def test_columns_count_with_what_they_take(
+        self, together: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And not with the bytes of their datums; those that take too much are decoded alone."""
+        if not together:
+            monkeypatch.setattr(values_module, "_MOST_TOGETHER_BYTES", 100_000)
+        bomb = b"\xa0\x9c\x01" + b"\0" * 10_000 + b"\0"  # becomes 90,000 bytes
+        data = partition(*[record_batch([bomb], schema_id=1) for _ in range(12)])
+        schemas = ValueSchemas("t", Encoding.AVRO, self.LISTS, {1: self.LISTS})
+        run = received_run(T0, data, position=0)
+        assert run is not None
+        counts: list[int] = []
+        while sum(counts) < len(run):
+            count, found = take_columns(
+                T0, run.part(sum(counts), len(run)), ["value"], start=0, end=NO_END,
+                enough_rows=1000, enough_bytes=200_000, values=ValueReader(schemas),
+            )  # fmt: skip
+            assert found is not None
+            assert found.size_bytes >= found.columns["value"].nbytes
+            counts.append(count)
+        assert counts == ([12] if together else [3] * 4)
+
 
 @pytest.mark.parametrize("encoding", Encoding)
 def test_values_that_are_no_records_need_not_be_read(encoding: Encoding) -> None:

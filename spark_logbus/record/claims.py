@@ -1,0 +1,47 @@
+"""What record batches take when they are decoded, by what they say of themselves.
+
+For readers that stop before they have decoded too much. Nothing here is believed: one that lies is
+refused by who decodes it, so whatever cannot be understood counts with the size that it has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_logbus.errors import CorruptRecordBatchError
+from spark_logbus.record import format as fmt
+from spark_logbus.record.arrow import decoded_size
+from spark_logbus.record.chunks import ChunkError, read_directory
+from spark_logbus.record.header import RecordBatchHeader
+from spark_logbus.record.ipc import EnvelopeError, read_message
+from spark_logbus.record.run import RecordBatchRun
+
+_WORD = 8
+
+
+def claimed_bytes(run: RecordBatchRun) -> int:
+    """About the bytes that the first record batch of ``run``, of which all came, takes when it is
+    decoded: those of its compressed buffers, or its own, of which the others are views."""
+    attributes = int(run.headers["checked_prefix"][0]) >> fmt.ATTRIBUTES_SHIFT
+    size = int(run.bounds[1] - run.bounds[0])
+    if not attributes & fmt.COMPRESSION_MASK:
+        return size
+    header, data = run.header(0), run.record_batch(0)
+    try:
+        if header.layout == fmt.LAYOUT_COLUMNS:
+            return max(size, _claimed_columns(header, data))
+        return max(size, decoded_size(header, data))
+    except (ChunkError, EnvelopeError, CorruptRecordBatchError):
+        return size
+
+
+def _claimed_columns(header: RecordBatchHeader, record_batch: memoryview) -> int:
+    directory = read_directory(record_batch, header.size)
+    room = fmt.CHUNKS_AT + len(directory) * fmt.CHUNK.size
+    buffers = read_message(record_batch[room : directory.body_start]).buffers
+    words = np.frombuffer(record_batch, "<i8")
+    places = directory.body_start + buffers[buffers[:, 1] >= _WORD, 0]
+    if (places % _WORD).any() or not ((places >= 0) & (places < words.nbytes)).all():
+        raise EnvelopeError("one of its buffers lies outside of it")
+    # As Python's numbers, which do not overflow.
+    return sum(max(0, claim) for claim in words[places // _WORD].tolist())
