@@ -1,10 +1,11 @@
 """Which data can be read with another schema than it was written with, by Avro's rules.
 
 ``faults`` compares a reader's schema with a writer's. Of the reader's union it takes the branch
-that readers take: the same type and name, else the same name in another namespace or an alias, else
-the first to which the type can be promoted. So each pair of types leads to certain other pairs, and
-two schemas fit if no pair that can be reached from theirs has a fault of its own. Pairs are looked
-at once each, in a loop: types may contain themselves, and be as many as fit into a schema.
+that readers take (``branches``). So each pair of types leads to certain other pairs, and two
+schemas fit if no pair that can be reached from theirs has a fault of its own. Pairs are looked at
+once each, in a loop: types may contain themselves, and be as many as fit into a schema.
+
+Logical types are compared as well (``logical``), where Avro compares the types below them only.
 
 The names of faults are those of Confluent's registry, which has them of Avro.
 """
@@ -17,7 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spark_logbus.schemas.branches import PROMOTIONS, Branches, TypeName
 from spark_logbus.schemas.errors import InvalidCompatibilityError, InvalidSchemaError
+from spark_logbus.schemas.logical import PLAIN, Meaning, keeps_meaning, meaning_of
 from spark_logbus.schemas.model import (
     Array,
     Enum,
@@ -25,6 +28,7 @@ from spark_logbus.schemas.model import (
     Fixed,
     Map,
     Named,
+    Primitive,
     Record,
     Schema,
     Union,
@@ -35,13 +39,6 @@ from spark_logbus.schemas.model import (
 _MAX_PAIRS: Final = 200_000
 # As many as anybody reads; a subject can have thousands of versions, each with thousands of fields.
 _MAX_FAULTS: Final = 1_000
-_PROMOTIONS: Final = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
 
 
 class Rule(enum.Enum):
@@ -157,7 +154,7 @@ def faults(reader: Schema, writer: Schema) -> list[Fault]:
     found: list[Fault] = []
     waiting = deque([_Pair(reader, writer, "", "")])
     seen = {(id(reader), id(writer))}
-    branches = Branches()
+    branches = UnionBranches()
     while waiting and len(found) < _MAX_FAULTS:
         for step in _compare(waiting.popleft(), branches):
             if len(found) >= _MAX_FAULTS:
@@ -191,15 +188,15 @@ class _Pair:
         return Fault(rule, place(self.place, step), self.writer_place, message, detail)
 
 
-def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Fault]:
+def _compare(pair: _Pair, branches: UnionBranches) -> Iterator[_Pair | Fault]:
     """The faults of a pair of types, and the pairs that have to fit too."""
     reader, writer = pair.reader, pair.writer
     if isinstance(writer, Union):
         for number, branch in enumerate(writer.branches):
             yield pair.below(reader, branch, "", f"[{number}]")
     elif isinstance(reader, Union):
-        taken = branches.find(reader, writer)
-        if taken is None:
+        candidates = branches.find(reader, writer)
+        if not candidates:
             named = _named(writer)
             yield pair.fault(
                 Rule.MISSING_UNION_BRANCH,
@@ -207,7 +204,8 @@ def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Fault]:
                 named,
             )
         else:
-            yield pair.below(reader.branches[taken], writer, f"[{taken}]", "")
+            below = [pair.below(reader.branches[n], writer, f"[{n}]", "") for n in candidates]
+            yield next((one for one in below if _is_taken(one, branches)), below[0])
     elif isinstance(reader, Record) and isinstance(writer, Record):
         yield from _compare_records(pair, reader, writer)
     elif isinstance(reader, Enum) and isinstance(writer, Enum):
@@ -221,11 +219,14 @@ def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Fault]:
                 "writer.",
                 f"expected: {writer.size}, found: {reader.size}",
             )
+        yield from _compare_meanings(pair, reader, writer)
     elif isinstance(reader, Array) and isinstance(writer, Array):
         yield pair.below(reader.items, writer.items, ".items", ".items")
     elif isinstance(reader, Map) and isinstance(writer, Map):
         yield pair.below(reader.values, writer.values, ".values", ".values")
-    elif reader.kind != writer.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
+    elif reader.kind == writer.kind or reader.kind in PROMOTIONS.get(writer.kind, ()):
+        yield from _compare_meanings(pair, reader, writer)
+    else:
         yield pair.fault(
             Rule.TYPE_MISMATCH,
             f"the reader has {_named(reader)}, the writer {_named(writer)}, which cannot be "
@@ -233,6 +234,37 @@ def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Fault]:
             f"reader type: {reader.kind.upper()} not compatible with writer type: "
             f"{writer.kind.upper()}",
         )
+
+
+def _is_taken(pair: _Pair, branches: UnionBranches) -> bool:
+    """Do readers take this branch, and not look at the next one of a like name? They do where only
+    some symbols are missing, and may look further than here, where fields of records differ."""
+    return not any(
+        isinstance(step, Fault) and step.rule is not Rule.MISSING_ENUM_SYMBOLS
+        for step in _compare(pair, branches)
+    )
+
+
+def _compare_meanings(pair: _Pair, reader: Schema, writer: Schema) -> Iterator[Fault]:
+    means, meant = _meaning(reader), _meaning(writer)
+    if not keeps_meaning(meant, means, same_kind=reader.kind == writer.kind):
+        yield pair.fault(
+            Rule.TYPE_MISMATCH,
+            f"the reader has {_shown(reader, means)}, the writer {_shown(writer, meant)}, which do "
+            "not mean the same; add a field of the other type instead.",
+            f"reader type: {_shown(reader, means).upper()} not compatible with writer type: "
+            f"{_shown(writer, meant).upper()}",
+        )
+
+
+def _meaning(schema: Schema) -> Meaning:
+    if isinstance(schema, Fixed):
+        return meaning_of(schema.kind, schema.properties, size=schema.size)
+    return meaning_of(schema.kind, schema.properties) if isinstance(schema, Primitive) else PLAIN
+
+
+def _shown(schema: Schema, meaning: Meaning) -> str:
+    return f"{schema.kind} ({meaning})" if meaning.logical else schema.kind
 
 
 def _compare_records(pair: _Pair, reader: Record, writer: Record) -> Iterator[_Pair | Fault]:
@@ -294,47 +326,26 @@ def _same_name(reader: Named, writer: Named) -> bool:
     return reader.short_name == writer.short_name or writer.name in reader.aliases
 
 
-class Branches:
-    """Finds the branch of a union that a reader takes. For the length of one comparison: unions can
-    have thousands of branches, so what each holds under a name is noted once."""
+class UnionBranches:
+    """Finds the branches of a union that a reader takes. For the length of one comparison, in which
+    what each union holds is noted once."""
 
     def __init__(self) -> None:
-        self._by_union: dict[int, dict[str, list[int]]] = {}
+        self._by_union: dict[int, Branches] = {}
 
-    def find(self, union: Union, writer: Schema) -> int | None:
-        """The branch's number, for data of ``writer``, which is no union."""
+    def find(self, union: Union, writer: Schema) -> list[int]:
+        """The numbers of the branches that may be taken, the best first, for data of ``writer``,
+        which is no union."""
         held = self._by_union.get(id(union))
         if held is None:
-            held = self._by_union[id(union)] = _held(union)
-        if isinstance(writer, Named):
-            alike = held.get(_key(writer, writer.short_name), [])
-            alike = alike or held.get(_key(writer, "=" + writer.name), [])
-            same = (number for number in alike if _name_of(union.branches[number]) == writer.name)
-            return next(same, next(iter(alike), None))
-        kinds = (writer.kind, *_PROMOTIONS.get(writer.kind, ()))
-        if exact := held.get(kinds[0]):
-            return exact[0]
-        return min((number for kind in kinds for number in held.get(kind, ())), default=None)
+            held = self._by_union[id(union)] = Branches(map(_type_name, union.branches))
+        return held.find(_type_name(writer))
 
 
-def _held(union: Union) -> dict[str, list[int]]:
-    held: dict[str, list[int]] = {}
-    for number, branch in enumerate(union.branches):
-        names = [branch.kind]
-        if isinstance(branch, Named):
-            names = [_key(branch, branch.short_name)]
-            names += [_key(branch, "=" + alias) for alias in branch.aliases]
-        for name in names:
-            held.setdefault(name, []).append(number)
-    return held
-
-
-def _key(schema: Named, name: str) -> str:
-    return f"{type(schema).__name__} {name}"
-
-
-def _name_of(schema: Schema) -> str:
-    return schema.name if isinstance(schema, Named) else schema.kind
+def _type_name(schema: Schema) -> TypeName:
+    if isinstance(schema, Named):
+        return TypeName(schema.kind, schema.name, schema.aliases)
+    return TypeName(schema.kind)
 
 
 def _named(schema: Schema) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spark_logbus.schemas.compatibility import Branches, written_field
+from spark_logbus.schemas.compatibility import UnionBranches, written_field
 from spark_logbus.schemas.model import (
     Array,
     Enum,
@@ -46,7 +46,7 @@ def differences(older: Schema, newer: Schema) -> list[Difference]:
     found: list[Difference] = []
     waiting = deque([_Pair(older, newer, "")])
     seen: set[tuple[int, int]] = set()
-    branches = Branches()
+    branches = UnionBranches()
     while waiting:
         pair = waiting.popleft()
         key = id(pair.older), id(pair.newer)
@@ -61,7 +61,7 @@ def differences(older: Schema, newer: Schema) -> list[Difference]:
     return found
 
 
-def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Difference]:
+def _compare(pair: _Pair, branches: UnionBranches) -> Iterator[_Pair | Difference]:
     older, newer, at = pair.older, pair.newer, pair.place
     if type(older) is not type(newer) or older.kind != newer.kind:
         yield Difference(at, type_text(older), type_text(newer))
@@ -92,13 +92,13 @@ def _compare(pair: _Pair, branches: Branches) -> Iterator[_Pair | Difference]:
 
 
 def _compare_unions(
-    older: Union, newer: Union, at: str, branches: Branches
+    older: Union, newer: Union, at: str, branches: UnionBranches
 ) -> Iterator[_Pair | Difference]:
     left = set(range(len(older.branches)))
     for number, branch in enumerate(newer.branches):
-        taken = branches.find(older, branch)
+        taken = next((one for one in branches.find(older, branch) if one in left), None)
         below = place(at, f"[{number}]")
-        if taken is None or taken not in left:
+        if taken is None:
             yield Difference(below, None, type_text(branch))
         else:
             left.remove(taken)

@@ -5,8 +5,9 @@ place in the record, a constant. Then every batch takes as many calls of Arrow a
 fields. What depends on the values themselves (a symbol that the reader's enum has not, a member
 that the reader's union has not) makes its rows undecodable, as a value that is no datum does.
 
-Resolution is the specification's, and gives what fastavro's gives. Where schemas name different
-units of time, the instant is kept, not the number.
+Resolution is the specification's. Of a union it takes the member that Java's reader takes
+(``branches``). Where schemas name different units of time, the instant is kept, not the number; and
+where logical types mean something else, they do not resolve (``logical``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from spark_logbus.errors import SchemaMismatchError, SchemaResolutionError
+from spark_logbus.schemas.branches import PROMOTIONS, Branches, TypeName
 from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.conform import as_lists, as_member, of_sizes
@@ -27,24 +29,17 @@ from spark_logbus.schemas.columns.cursors import Faults, Flags, Longs
 from spark_logbus.schemas.columns.decoder import Decoded
 from spark_logbus.schemas.columns.leaf_readers import NOT_UTF8, is_text, number_bounds
 from spark_logbus.schemas.columns.rows import default_array
+from spark_logbus.schemas.logical import keeps_meaning
 
 #: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
 Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
 
-#: What a kind may become.
-_PROMOTIONS: Final = {
-    "int": ("int", "long", "float", "double"),
-    "long": ("long", "float", "double"),
-    "float": ("float", "double"),
-    "string": ("string", "bytes"),
-    "bytes": ("bytes", "string"),
-}
 _UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}
 
 _HIGHEST: Final = (1 << 63) - 1
 
 _NO_NULL: Final = "the value is null, which the reader's schema does not allow"
-_NO_MEMBER: Final = "the value is of a member that the reader's schema has not"
+_NO_MEMBER: Final = "the value is of a member that the reader's schema has not: "
 _NO_SYMBOL: Final = "the symbol is none of the reader's, whose enum has no default"
 _RANGE: Final = "the number {value} is out of the range of the reader's type"
 
@@ -173,21 +168,33 @@ def _check_names(
 
 
 def _to_union(writer: inlined.Node, reader: inlined.Union) -> Step:
-    """The first member that the writer's type resolves to."""
     arrow = arrow_type(reader)
     if inlined.is_null(writer):
         if reader.null_index is None:
             raise _refused(writer, reader)
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
-    for number, member in enumerate(reader.others):
+    number, inner = _member(writer, reader, Branches(map(_type_name, reader.others)))
+    return inner if len(reader.others) == 1 else _wrapped(inner, number, arrow)
+
+
+def _member(writer: inlined.Node, reader: inlined.Union, branches: Branches) -> tuple[int, Step]:
+    """The member of the reader's that takes the writer's values, which are not null."""
+    problem = None
+    for number in branches.find(_type_name(writer)):
         try:
-            inner = _step(writer, member)
-        except SchemaResolutionError:
-            continue
-        if len(reader.others) == 1:
-            return inner
-        return _wrapped(inner, number, arrow)
-    raise _refused(writer, reader)
+            return number, _step(writer, reader.others[number])
+        except SchemaResolutionError as error:
+            problem = problem or error
+    raise problem or _refused(writer, reader)
+
+
+def _type_name(node: inlined.Node) -> TypeName:
+    if isinstance(node, inlined.Primitive):
+        return TypeName(node.kind, node.name, node.aliases)
+    kind = type(node).__name__.lower()
+    if isinstance(node, inlined.Record | inlined.Enum):
+        return TypeName(kind, node.name, node.aliases)
+    return TypeName(kind)
 
 
 def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
@@ -198,67 +205,54 @@ def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
 
 
 def _from_union(writer: inlined.Union, reader: inlined.Node) -> Step:
-    steps: list[tuple[Step, bool]] = []  # of each member but null, and whether there is one
+    arrow, place = arrow_type(reader), reader.place
+    several = isinstance(reader, inlined.Union) and len(reader.others) > 1
+    branches = None
+    if isinstance(reader, inlined.Union):
+        branches = Branches(map(_type_name, reader.others))
+    steps: list[tuple[Step, str]] = []  # of each member but null, or why there is none
     problem: SchemaResolutionError | None = None
-    for member in writer.others:
+    in_place = several and arrow_type(writer).equals(arrow)
+    for own, member in enumerate(writer.others):
+        number = 0
         try:
-            steps.append((_step(member, reader), True))
+            if isinstance(reader, inlined.Union) and branches is not None:
+                number, inner = _member(member, reader, branches)
+            else:
+                inner = _step(member, reader)
         except SchemaResolutionError as error:
             problem = problem or error
-            steps.append((None, False))
+            steps.append((None, _NO_MEMBER + _unformatted(error.message)))
+            in_place = False
+        else:
+            in_place = in_place and inner is None and number == own
+            steps.append((_wrapped(inner, number, arrow) if several else inner, ""))
     null_fits = inlined.is_nullable(reader)
-    if not any(there for _, there in steps) and not (null_fits and writer.null_index is not None):
+    if all(why for _, why in steps) and not (null_fits and writer.null_index is not None):
         raise problem or _refused(writer, reader)
-    arrow, place = arrow_type(reader), reader.place
+    null_is_read = null_fits or not inlined.is_nullable(writer)
     if len(steps) == 1:
-        return _from_nullable(
-            steps[0], arrow, place, null_fits=null_fits or not inlined.is_nullable(writer)
-        )
+        return _from_nullable(steps[0], arrow, place, null_fits=null_is_read)
     if not steps:
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
-    if _same_members(writer, reader, steps):
+    if in_place and null_is_read:
         return None
     return _from_members(steps, arrow, place, null_fits=null_fits)
 
 
-def _same_members(
-    writer: inlined.Union, reader: inlined.Node, steps: list[tuple[Step, bool]]
-) -> bool:
-    """Does each member resolve to the one in its own place, as it is?"""
-    if not isinstance(reader, inlined.Union) or not arrow_type(writer).equals(arrow_type(reader)):
-        return False
-    if len(reader.others) != len(steps) or (
-        inlined.is_nullable(writer) and not inlined.is_nullable(reader)
-    ):
-        return False
-    for number, member in enumerate(writer.others):
-        if _first_of(member, reader) != (number, None):
-            return False
-    return True
-
-
-def _first_of(writer: inlined.Node, reader: inlined.Union) -> tuple[int, Step]:
-    for number, member in enumerate(reader.others):
-        try:
-            return number, _step(writer, member)
-        except SchemaResolutionError:
-            continue
-    return -1, None
-
-
 def _from_nullable(
-    member: tuple[Step, bool], arrow: pa.DataType, place: str, *, null_fits: bool
+    member: tuple[Step, str], arrow: pa.DataType, place: str, *, null_fits: bool
 ) -> Step:
-    inner, there = member
-    if inner is None and there and null_fits:
+    inner, why_none = member
+    if inner is None and not why_none and null_fits:
         return None
 
     def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
         valid = np.asarray(values.is_valid())
         if not null_fits:
             _fail(faults, rows[~valid], place, _NO_NULL)
-        if not there:
-            _fail(faults, rows[valid], place, _NO_MEMBER)
+        if why_none:
+            _fail(faults, rows[valid], place, why_none)
             return pa.nulls(len(values), arrow)
         if valid.all():
             return inner(values, rows, faults) if inner else values
@@ -269,7 +263,7 @@ def _from_nullable(
 
 
 def _from_members(
-    steps: list[tuple[Step, bool]], arrow: pa.DataType, place: str, *, null_fits: bool
+    steps: list[tuple[Step, str]], arrow: pa.DataType, place: str, *, null_fits: bool
 ) -> Step:
     def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:
         whole = np.asarray(values.is_valid())
@@ -277,14 +271,14 @@ def _from_members(
         places = np.zeros(len(values), np.int64)
         behind = 1
         left = np.ones(len(values), bool)
-        for number, (inner, there) in enumerate(steps):
+        for number, (inner, why_none) in enumerate(steps):
             member = values.field(number)
             held = np.asarray(member.is_valid()) & whole
             left &= ~held
             if not held.any():
                 continue
-            if not there:
-                _fail(faults, rows[held], place, _NO_MEMBER)
+            if why_none:
+                _fail(faults, rows[held], place, why_none)
                 continue
             part = member.filter(pa.array(held))
             parts.append(inner(part, rows[held], faults) if inner else part)
@@ -295,6 +289,11 @@ def _from_members(
         return pa.concat_arrays(parts).take(pa.array(places))
 
     return step
+
+
+def _unformatted(message: str) -> str:
+    """``message`` in a reason, which is formatted with a value."""
+    return message.rstrip(".").replace("{", "{{").replace("}", "}}")
 
 
 def _fail(faults: Faults, rows: Longs, place: str, reason: str, values: Any = None) -> None:
@@ -413,29 +412,25 @@ def _enum(writer: inlined.Enum, reader: inlined.Enum) -> Step:
 
 
 def _primitive(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
-    if reader.kind not in _PROMOTIONS.get(writer.kind, (writer.kind,)):
+    same_kind = reader.kind == writer.kind
+    if not same_kind and reader.kind not in PROMOTIONS.get(writer.kind, ()):
         raise _refused(writer, reader)
     if writer.kind == "fixed":
         _check_names(writer, reader)
         if writer.size != reader.size:
             raise _refused(writer, reader, f": the sizes are {writer.size} and {reader.size}")
-    if "decimal" in (writer.logical, reader.logical):
+    if not keeps_meaning(writer.meaning, reader.meaning, same_kind=same_kind):
+        raise _refused(
+            writer, reader, ": they do not mean the same; add a field of the other type instead"
+        )
+    if reader.logical == "decimal":
         return _decimal(writer, reader)
-    if "duration" in (writer.logical, reader.logical) and writer.logical != reader.logical:
-        raise _refused(writer, reader)
     if writer.kind in ("int", "long"):
         return _number(writer, reader)
     return _plain(writer, reader)
 
 
 def _decimal(writer: inlined.Primitive, reader: inlined.Primitive) -> Step:
-    same = (writer.logical, writer.kind, writer.scale) == (
-        reader.logical,
-        reader.kind,
-        reader.scale,
-    )
-    if not same or writer.precision > reader.precision:
-        raise _refused(writer, reader)
     arrow = arrow_type(reader)
     return None if writer.precision == reader.precision else lambda values, *_: values.cast(arrow)
 
@@ -478,7 +473,7 @@ def _unit(node: inlined.Primitive) -> int | None:
 
 
 def _other_unit(written: int, read: int, arrow: pa.DataType, place: str) -> Step:
-    """The same time in other units, or by another clock."""
+    """The same time in other units."""
     factor, divisor = max(written // read, 1), max(read // written, 1)
 
     def step(values: pa.Array, rows: Longs, faults: Faults) -> pa.Array:

@@ -12,12 +12,13 @@ array, ``{}`` for the values of a map and ``member1`` for a member of a union.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from spark_logbus.errors import SchemaMismatchError, UnsupportedSchemaError
 from spark_logbus.schemas import model
 from spark_logbus.schemas.errors import InvalidSchemaError
+from spark_logbus.schemas.logical import Meaning, meaning_of
 from spark_logbus.schemas.parse import parse as parse_text
 from spark_logbus.schemas.parse import parse_value
 
@@ -32,24 +33,6 @@ MAX_FIXED_BYTES: Final = 1 << 16
 
 #: Digits of a decimal, which are those of Spark's.
 MAX_PRECISION: Final = 38
-
-#: Logical types that are known, and the types they stand on; others are left out, as the
-#: specification wants it.
-_LOGICAL: Final = {
-    "decimal": ("bytes", "fixed"),
-    "uuid": ("string", "fixed"),
-    "date": ("int",),
-    "time-millis": ("int",),
-    "time-micros": ("long",),
-    "timestamp-millis": ("long",),
-    "timestamp-micros": ("long",),
-    "timestamp-nanos": ("long",),
-    "local-timestamp-millis": ("long",),
-    "local-timestamp-micros": ("long",),
-    "local-timestamp-nanos": ("long",),
-    "duration": ("fixed",),
-}
-_SIZES: Final = {"uuid": 16, "duration": 12}
 
 
 class _NoDefault:
@@ -74,6 +57,10 @@ class Primitive:
     name: str = ""
     aliases: tuple[str, ...] = ()
     size: int = 0
+
+    @property
+    def meaning(self) -> Meaning:
+        return Meaning(self.logical, self.precision, self.scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,26 +292,10 @@ def _fixed(schema: model.Fixed, place: str) -> Primitive:
 
 def _logical(properties: Mapping[str, Any], plain: Primitive) -> Primitive:
     """``plain`` with its logical type, if that is known and stands on such a type."""
-    logical = properties.get("logicalType")
-    if not isinstance(logical, str) or plain.kind not in _LOGICAL.get(logical, ()):
-        return plain
-    if plain.kind == "fixed" and plain.size != _SIZES.get(logical, plain.size):
-        return plain
-    precision = scale = 0
-    if logical == "decimal":
-        precision, scale = properties["precision"], properties.get("scale", 0)
-        if precision > MAX_PRECISION:
-            raise UnsupportedSchemaError(
-                f"The decimal at {named(plain.place)} has {precision} digits; columns hold "
-                f"{MAX_PRECISION}. Read it as bytes, without the logical type."
-            )
-    return Primitive(
-        plain.place,
-        plain.kind,
-        logical,
-        precision,
-        scale,
-        plain.name,
-        plain.aliases,
-        plain.size,
-    )
+    meaning = meaning_of(plain.kind, properties, size=plain.size)
+    if meaning.precision > MAX_PRECISION:
+        raise UnsupportedSchemaError(
+            f"The decimal at {named(plain.place)} has {meaning.precision} digits; columns hold "
+            f"{MAX_PRECISION}. Read it as bytes, without the logical type."
+        )
+    return replace(plain, logical=meaning.logical, precision=meaning.precision, scale=meaning.scale)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import fastavro
 from fastavro.read import SchemaResolutionError as FastavroResolutionError
 from hypothesis import strategies as st
+
+from spark_logbus.schemas.branches import PROMOTIONS
+from spark_logbus.schemas.compatibility import faults
+from spark_logbus.schemas.model import Schema, Union, parts_of
+from spark_logbus.schemas.parse import parse_value
 
 WIDER = {
     "int": ["long", "double"],
@@ -88,14 +94,20 @@ def evolved_record(draw: st.DrawFn, schema: Any, numbers: Iterator[int]) -> Any:
     return {**schema, "fields": draw(st.permutations(fields))}
 
 
-def has_decimal_beside_text(schema: Any) -> bool:
-    """Of a union: fastavro has decimals as bytes here, which it would read as text."""
-    if isinstance(schema, list):
-        has_text = any(member in ("string", "bytes") or "uuid" in str(member) for member in schema)
-        return (has_text and "decimal" in str(schema)) or any(map(has_decimal_beside_text, schema))
-    if isinstance(schema, dict):
-        return any(map(has_decimal_beside_text, schema.values()))
-    return False
+def reads_as_fastavro(writer: Any, reader: Any) -> bool:
+    """Are logical types the same in both, and does no union have a type before another one that is
+    promoted to it? fastavro reads the types below, and takes the first member that it can read."""
+    read = parse_value(reader)
+    found = faults(read, parse_value(writer))
+    return not _takes_another(read) and not any("not mean the same" in one.message for one in found)
+
+
+def _takes_another(schema: Schema) -> bool:
+    branches = schema.branches if isinstance(schema, Union) else ()
+    kinds = combinations((one.kind for one in branches), 2)
+    return any(before in PROMOTIONS.get(kind, ()) for before, kind in kinds) or any(
+        _takes_another(part) for _, part in parts_of(schema)
+    )
 
 
 def read(datum: bytes, writer: Any, reader: Any) -> Any:

@@ -111,12 +111,6 @@ CASES = [
     (logical("long", "timestamp-millis"), "long", [5_000], [5]),
     (logical("long", "timestamp-micros"), "long", [-(1 << 63)], [-(1 << 63)]),
     (
-        logical("long", "timestamp-micros"),
-        logical("long", "local-timestamp-micros"),
-        [7],
-        [pa.scalar(7, pa.timestamp("us")).as_py()],
-    ),
-    (
         logical("int", "time-millis"),
         logical("long", "time-micros"),
         [7_000],
@@ -124,7 +118,7 @@ CASES = [
     ),
     (logical("int", "date"), "long", [3], [3]),
     (
-        "int",
+        "long",
         logical("long", "timestamp-millis"),
         [5],
         [pa.scalar(5_000, pa.timestamp("us", tz="UTC")).as_py()],
@@ -206,6 +200,17 @@ REFUSED = [
     (logical("bytes", "decimal", precision=4, scale=2), "bytes", "written as a decimal"),
     (fixed(12, logicalType="duration"), fixed(12), "written as duration"),
     ({"type": "array", "items": "int"}, {"type": "map", "values": "int"}, "written as an array"),
+    (
+        record(field("a", logical("int", "date"))),
+        record(field("a", ["null", logical("long", "timestamp-millis")])),
+        "a was written as date, which cannot be read as timestamp-millis",
+    ),
+    ("int", ["string", logical("long", "timestamp-micros"), "double"], "read as timestamp-micros"),
+    (
+        record(field("x", "int"), field("y", "int"), name="a.r"),
+        [record(field("x", "string"), name="a.r"), record(field("x", "int"), name="b.r")],
+        "x was written as int, which cannot be read as string",
+    ),
 ]
 
 
@@ -226,6 +231,12 @@ UNRESOLVED = [
         "long",
         [{"member0": 1}, {"member1": "a"}],
         "of a member that the reader's schema has not",
+    ),
+    (
+        {"type": "map", "values": ["null", logical("int", "date")]},
+        {"type": "map", "values": ["null", logical("long", "timestamp-millis")]},
+        [[("a", None)], [("a", 3)]],
+        "has not: {} was written as date, which cannot be read as timestamp-millis: they do not",
     ),
     ("bytes", "string", [b"a", b"\xff"], "not UTF-8"),
     (
