@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_logbus.client import Producer
 from spark_logbus.model import TopicPartition
+from spark_logbus.record.arrow import HEADERS, TIMESTAMP, encode
 from tests.helpers import wait_until
 from tests.servers.spark import Logbus
 
@@ -49,6 +52,23 @@ def test_all_columns_as_the_kafka_source_has_them(spark: SparkSession, logbus: L
     }  # fmt: skip
     assert (second["key"], second["value"], second["partition"]) == (None, None, 1)
     assert second["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_headers_without_names_reach_spark(spark: SparkSession, logbus: Logbus) -> None:
+    """As they are, whoever has stored them: producers refuse them."""
+    topic = logbus.topic()
+    rows = [[None], [{"key": None, "value": b"x"}], None]
+    stored = pa.record_batch(
+        {
+            "timestamp": pa.array([1, 2, 3], pa.int64()).cast(TIMESTAMP),
+            "value": pa.array([b"a", b"b", b"c"], pa.binary()),
+            "headers": pa.array(rows, HEADERS),
+        }
+    )
+    with Producer(logbus.cluster) as producer:
+        producer.append_encoded(topic, encode(stored), partition=0)
+    frame = read(spark, logbus, subscribe=topic, includeHeaders="true").orderBy("offset")
+    assert [row.asDict(recursive=True)["headers"] for row in frame.collect()] == rows
 
 
 def test_a_schema_chooses_columns(spark: SparkSession, logbus: Logbus) -> None:

@@ -21,7 +21,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
 
     ``value`` is bytes or None; of a topic with a schema what the schema describes: a record as a
     dict, of a union the value that is there. ``timestamp_us`` is the append time where
-    ``timestamp_type`` says so, else the producer's.
+    ``timestamp_type`` says so, else the producer's. A header that was stored without a name, which
+    producers refuse, has an empty one.
     """
 
     topic: str
@@ -58,8 +59,11 @@ def _records_of(fetched: FetchedBatch) -> Iterator[ConsumerRecord]:
     fields = (repeat(topic), repeat(partition), _offsets(fetched), times, repeat(kind), keys)
     if not header.has_headers:
         return map(ConsumerRecord, *fields, values)
-    pairs = arrow_batch.column("headers").to_pylist()
-    return map(ConsumerRecord, *fields, values, map(_headers, pairs))
+    headers = arrow_batch.column("headers")
+    entries = headers.values
+    lacks = entries.null_count or entries.field("key").null_count
+    make = _headers_that_lack if lacks else _headers
+    return map(ConsumerRecord, *fields, values, map(make, headers.to_pylist()))
 
 
 def _values(fetched: FetchedBatch) -> Iterable[Any]:
@@ -80,3 +84,13 @@ def _offsets(fetched: FetchedBatch) -> Iterable[int]:
 
 def _headers(pairs: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
     return tuple((pair["key"], pair["value"]) for pair in pairs) if pairs else ()
+
+
+def _headers_that_lack(
+    pairs: list[dict[str, Any] | None] | None,
+) -> tuple[tuple[str, bytes | None], ...]:
+    """Of records among which one has a header without a name, or null for a header. No broker looks
+    into records, so a client of any kind can have stored them, and they are to be read."""
+    return tuple(
+        ("", None) if pair is None else (pair["key"] or "", pair["value"]) for pair in pairs or ()
+    )
