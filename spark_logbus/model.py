@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_logbus.errors import InvalidNameError
 
@@ -57,6 +57,14 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic_partition}[{self.start}, {self.end})"
+
+
+class LostOffsets(NamedTuple):
+    """The offsets ``[start, end)`` of one partition whose records were lost with the end of a log,
+    which goes on behind them."""
+
+    start: int
+    end: int
 
 
 ONE_PIECE: Final = 1 << 62

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,9 @@ from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
 from spark_logbus.record.plain import scalar
 from spark_logbus.selection import Topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
 
 _TIMESTAMP: Final = "timestamp"
 # Of one look at a partition: few enough that their times stay in the processor's cache.
@@ -101,7 +104,7 @@ def plan_count(cluster: Cluster, topic: str, *, since_us: int) -> CountPlan:
         )
         start = starts[topic_partition]
         first = span.end if start is None else span.clamp(start)
-        ranges.append(OffsetRange(topic_partition, first, span.end))
+        ranges += [OffsetRange(topic_partition, *each) for each in span.pieces(first, span.end)]
     return CountPlan(
         ranges=tuple(ranges),
         read_at_us=read_at_us,
@@ -211,13 +214,20 @@ def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: in
         start = starts[topic_partition]
         if start is None or start >= span.end:
             continue
-        wanted = OffsetRange(topic_partition, span.clamp(start), span.end)
-        with RangeReader(cluster, wanted, values=values) as reader:
-            while columns := reader.next_columns({"value"}, enough_rows=_ROWS, enough_bytes=_BYTES):
-                rows = pa.RecordBatch.from_struct_array(columns.columns["value"])
+        for piece in span.pieces(span.clamp(start), span.end):
+            wanted = OffsetRange(topic_partition, *piece)
+            for rows in _report_rows(cluster, wanted, values):
                 placed.update(pc.unique(rows.column("run").filter(_met(rows))).to_pylist())
                 reports.extend(_reports(rows, topic))
     return [one for one in reports if one.topic is not None or one.run not in placed]
+
+
+def _report_rows(
+    cluster: Cluster, wanted: OffsetRange, values: ValueReader
+) -> Iterator[pa.RecordBatch]:
+    with RangeReader(cluster, wanted, values=values) as reader:
+        while columns := reader.next_columns({"value"}, enough_rows=_ROWS, enough_bytes=_BYTES):
+            yield pa.RecordBatch.from_struct_array(columns.columns["value"])
 
 
 def _met(rows: pa.RecordBatch) -> pa.Array:

@@ -405,7 +405,7 @@ class ReplicaManager:
         return True
 
     def _logs_of(self, assigned: Sequence[_Assigned]) -> list[PartitionLog | LogbusError]:
-        """The partitions' logs; new ones in the place of those that are refused and given up."""
+        """The partitions' logs; those that are refused and given up go on, or new ones do."""
         found = self._logs.ensure_all(
             [
                 WantedLog(
@@ -430,7 +430,8 @@ class ReplicaManager:
         if not isinstance(log, PartitionOfflineError) or state is None or state.go_on_at is None:
             return log
         try:
-            return self._logs.start_over(
+            go_on = self._logs.go_on if state.keep else self._logs.start_over
+            return go_on(
                 assigned.topic_partition,
                 topic_id=assigned.record.topic_id,
                 config=assigned.record.config,
@@ -453,6 +454,7 @@ class ReplicaManager:
                 topic_id=record.topic_id,
                 why=error.message,
                 end=self._logs.known_end(topic_partition, topic_id=record.topic_id),
+                kept_end=self._logs.kept_end(topic_partition, topic_id=record.topic_id),
             )
         except UnknownTopicError:
             return  # deleted just now; the news of it is under way

@@ -127,7 +127,7 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
                 _print_json("segment", path=str(path), problem=unreadable)
             continue
         index = found.index_state(active=following is None)
-        problem = _segment_problem(found, following)
+        problem = _segment_problem(log, found, following)
         if as_json:
             _print_json("segment", path=str(path), **_segment_fields(found), index=index,
                         problem=problem)  # fmt: skip
@@ -139,11 +139,15 @@ def _show_log(out: Console, log: LogListing, *, as_json: bool) -> None:
         out.print(rows if len(rows) else "It has no segment.")
 
 
-def _segment_problem(found: SegmentReport, following: int | None) -> str | None:
+def _segment_problem(log: LogListing, found: SegmentReport, following: int | None) -> str | None:
     if found.tail is not None:
         return f"no record batch at position {found.tail.position}: {found.tail.reason}"
-    if following is not None and following != found.end_offset:
+    if following is None:
+        return None
+    if log.end_before(following) != found.end_offset:
         return f"the next segment begins at offset {following}, expected {found.end_offset}"
+    if following != found.end_offset:
+        return f"offsets {found.end_offset} up to {following} were given up"
     return None
 
 
@@ -453,7 +457,8 @@ def index(
     if as_json:
         for offset, position, newest in entries:
             _print_json("entry", offset=offset, position=position, max_timestamp_before_us=newest)
-        _print_json("index", **summary, entries=len(entries), problem=problem)
+        told = {"entries": len(entries), "outdated": found.outdated, "problem": problem}
+        _print_json("index", **summary, **told)
     else:
         out = console()
         for name, value in summary.items():
@@ -471,6 +476,11 @@ def index(
         if len(entries) > limit:
             out.print(f"Only the first {limit:,} of {len(entries):,} are shown; --max shows more.")
         verdict = "It agrees with its segment." if problem is None else f"It is wrong: {problem}."
+        if found.outdated:
+            verdict = (
+                "It is of the last orderly stop, and its segment has grown since: the broker keeps "
+                "the newer index in memory, and rebuilds it when it starts."
+            )
         out.print(verdict, style="green" if problem is None else "red")
     if problem is not None:
         raise typer.Exit(1)

@@ -53,6 +53,7 @@ def _number(text: str | None) -> int | None:
 
 def _older(admin: Admin, topic: TopicDescription, age_ms: int) -> int:
     from spark_logbus.model import AtTimestamp, TopicPartition
+    from spark_logbus.offsets.snapshot import span_of
 
     ends = {
         TopicPartition(topic.name, number): partition.ends
@@ -64,7 +65,8 @@ def _older(admin: Admin, topic: TopicDescription, age_ms: int) -> int:
     count = 0
     for topic_partition, end in ends.items():
         kept = first_kept[topic_partition]
-        count += (end.high_watermark if kept is None else kept) - end.log_start_offset
+        span = span_of(end)
+        count += span.count(span.start, span.end if kept is None else kept)
     return count
 
 

@@ -43,7 +43,7 @@ class MirrorReporter(Listener):
 
     def progressed(self, progress: Progress) -> None:
         for lost in () if progress.round is None else progress.round.lost:
-            self._problems.print(f"The source deleted {lost} before it was copied.")
+            self._problems.print(f"The source has lost {lost} before it was copied.")
         was_idle, self._idle = self._idle, progress.round is None
         if self._status is not None:
             self._status.update(line(progress))

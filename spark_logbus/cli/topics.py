@@ -27,6 +27,7 @@ from spark_logbus.topic_schemas import Encoding
 
 if TYPE_CHECKING:
     from spark_logbus.client import SchemaDescription, TopicAlteration, TopicDescription
+    from spark_logbus.protocol import PartitionEnds
 
 app = typer.Typer(
     help="Create, list, describe, alter and delete topics.",
@@ -161,7 +162,7 @@ def list_(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> 
         row = {
             "topic": name,
             "partitions": len(ends),
-            "offsets": sum(end.high_watermark - end.log_start_offset for end in known),
+            "offsets": sum(_offsets_of(end) for end in known),
             "size_bytes": sum(end.size_bytes for end in known),
             "offline": offline,
         }
@@ -284,6 +285,14 @@ def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
         }
         for number, partition in sorted(topic.partitions.items())
     ]
+
+
+def _offsets_of(ends: PartitionEnds) -> int:
+    """Those between log start and high watermark that are not lost."""
+    from spark_logbus.offsets.snapshot import span_of
+
+    span = span_of(ends)
+    return span.count(span.start, span.end)
 
 
 def _settings(topic: TopicDescription) -> dict[str, dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.cli.output import console
@@ -46,7 +46,9 @@ def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartitio
     firsts = admin.find_offsets(dict.fromkeys(topic_partitions, Earliest()), topic_ids=topic_ids)
     ends = admin.find_offsets(dict.fromkeys(firsts.found, Latest()), topic_ids=topic_ids)
     there = {
-        topic_partition: Span(firsts.found[topic_partition] or 0, end or 0)
+        topic_partition: Span(
+            firsts.found[topic_partition] or 0, end or 0, ends.lost.get(topic_partition, ())
+        )
         for topic_partition, end in ends.found.items()
     }
     away = {**firsts.away, **ends.away}
@@ -55,7 +57,7 @@ def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartitio
             whole = not away and len(topic_partitions) == len(wanted.partitions)
             _check_offset(offset, there, whole=whole)
             found = {
-                topic_partition: Span(min(offset, span.end), span.end)
+                topic_partition: replace(span, start=min(offset, span.end))
                 for topic_partition, span in there.items()
             }
         case Earliest():
@@ -67,7 +69,7 @@ def spans(admin: Admin, wanted: Wanted, topic_partitions: Sequence[TopicPartitio
             for topic_partition, start in starts.found.items():
                 span = there[topic_partition]
                 first = span.end if start is None else span.clamp(start)  # no record is that young
-                found[topic_partition] = Span(first, span.end)
+                found[topic_partition] = replace(span, start=first)
     return Spans(found, away)
 
 
@@ -127,7 +129,6 @@ class _Reading:
         from spark_logbus.client import RangeReader
         from spark_logbus.errors import LogbusError
         from spark_logbus.model import OffsetRange
-        from spark_logbus.offsets.snapshot import Span
 
         # After the ends are known, so that it knows the schemas of what is before them.
         now = spans(self._admin, self._wanted, topic_partitions)
@@ -141,19 +142,32 @@ class _Reading:
                 self.away[topic_partition] = failed[leader]
                 continue
             span = self._left.setdefault(topic_partition, found)
-            wanted = OffsetRange(topic_partition, span.start, span.end)
             try:
-                with RangeReader(
-                    self._cluster, wanted, topic_id=self._wanted.topic_id, values=values
-                ) as reader:
-                    for fetched in reader:
-                        self._left[topic_partition] = Span(fetched.next_offset, span.end)
-                        yield fetched
+                for piece in span.pieces(span.start, span.end):
+                    self._tell_lost(topic_partition, span, piece[0])
+                    wanted = OffsetRange(topic_partition, *piece)
+                    with RangeReader(
+                        self._cluster, wanted, topic_id=self._wanted.topic_id, values=values
+                    ) as reader:
+                        for fetched in reader:
+                            self._left[topic_partition] = replace(span, start=fetched.next_offset)
+                            yield fetched
             except LogbusError as error:
                 if not error.retriable:
                     raise
                 failed[leader] = self.away[topic_partition] = error
                 self._tell()
+
+    def _tell_lost(self, topic_partition: TopicPartition, span: Span, start: int) -> None:
+        """Say so where the records before ``start`` are lost."""
+        for lost in span.lost:
+            if lost.end == start:
+                console(stderr=True).print(
+                    f"Warning: the records of {topic_partition} from offset {lost.start:,} on were "
+                    "lost with a part of the log that was given up; those from offset "
+                    f"{lost.end:,} on follow.",
+                    style="yellow",
+                )
 
     def _value_reader(self) -> ValueReader | None:
         """Of a topic with a schema."""

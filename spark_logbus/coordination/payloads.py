@@ -37,7 +37,9 @@ class StatePayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     in_sync: list[NonNegative]
     end: NonNegative | None = None  # all before it was on disk once; the log reaches it at least
     refused: str | None = None  # why the leader does not serve the partition
-    go_on_at: NonNegative | None = None  # the log is given up; a new one is to start here
+    kept_end: NonNegative | None = None  # of a log that is refused, and only too short
+    go_on_at: NonNegative | None = None  # the log is given up; it is to go on here
+    keep: bool = False  # with what is there of the log; else in a new one
 
 
 class OffsetPayload(msgspec.Struct, frozen=True, kw_only=True, rename={"actor": "by"}):

@@ -34,15 +34,18 @@ class TopicRecord:
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """``end`` is an offset that the log had reached on disk, None where a release that did not
-    note it led last. ``refused`` says why the leader does not serve the partition; ``go_on_at`` is
-    where a new log is to start, once the old one was given up."""
+    note it led last. ``refused`` says why the leader does not serve the partition, and ``kept_end``
+    where its log ends if that is only too short. ``go_on_at`` is where the log is to go on, once it
+    was given up: with what is there of it if ``keep`` is true, else anew."""
 
     leader: int
     leader_epoch: int
     in_sync: list[int]
     end: int | None = None
     refused: str | None = None
+    kept_end: int | None = None
     go_on_at: int | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,9 @@ def state_of(payload: StatePayload) -> PartitionState:
         in_sync=list(payload.in_sync),
         end=payload.end,
         refused=payload.refused,
+        kept_end=payload.kept_end,
         go_on_at=payload.go_on_at,
+        keep=payload.keep,
     )
 
 

@@ -339,10 +339,17 @@ class TopicRegistry:
         return self._tree.repeat(what, step)
 
     def refuse(
-        self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
+        self,
+        topic_partition: TopicPartition,
+        *,
+        broker_id: int,
+        topic_id: str,
+        why: str,
+        end: int,
+        kept_end: int | None = None,
     ) -> None:
-        """Note that the broker does not serve the partition, and up to where its log is known to
-        have been on disk. UnknownTopicError."""
+        """Note that the broker does not serve the partition, up to where its log is known to have
+        been on disk, and where that ends now if it is there. UnknownTopicError."""
         claim = Claim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         what = f"note that {topic_partition} is not served"
@@ -354,15 +361,25 @@ class TopicRegistry:
             now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._decode_state(node, path)
-            new = msgspec.structs.replace(now, refused=why, end=_later(end, now.end))
+            new = msgspec.structs.replace(
+                now, refused=why, end=_later(end, now.end), kept_end=kept_end
+            )
             if node is None or new != now:
                 self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
 
         self._tree.repeat(what, step)
 
-    def give_up(self, topic_partition: TopicPartition, *, topic_id: str, go_on_at: int) -> None:
-        """Have the leader replace a log that it refuses by an empty one that starts at
-        ``go_on_at``. UnknownTopicError, InvalidRequestError when the partition is not refused."""
+    def give_up(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        go_on_at: int,
+        keep: bool = False,
+    ) -> None:
+        """Have the leader go on at ``go_on_at`` with a log that it refuses: behind what is there of
+        it if ``keep`` is true, else in an empty one. UnknownTopicError, InvalidRequestError when
+        the partition is not refused."""
         claim = Claim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
         what = f"give up the log of {topic_partition}"
@@ -386,7 +403,7 @@ class TopicRegistry:
                 raise InvalidRequestError(
                     f"{topic_partition} cannot go on at {go_on_at}: its log has reached {now.end}."
                 )
-            new = msgspec.structs.replace(now, go_on_at=go_on_at)
+            new = msgspec.structs.replace(now, go_on_at=go_on_at, keep=keep)
             with lost.noting(new):
                 self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
 

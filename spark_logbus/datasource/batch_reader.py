@@ -15,7 +15,7 @@ from spark_logbus.datasource.planning import plan_input_partitions
 from spark_logbus.datasource.task import read_partition
 from spark_logbus.datasource.value_schemas import ReadSchemas
 from spark_logbus.model import OffsetRange, TopicPartition
-from spark_logbus.offsets.data_loss import DataLoss, apply_policy, of_current_topics
+from spark_logbus.offsets.data_loss import DataLoss, apply_policy, crossed, of_current_topics
 from spark_logbus.offsets.position import Committed
 from spark_logbus.offsets.resolve import locate, make_ranges
 from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
@@ -73,6 +73,20 @@ class LogbusBatchReader(DataSourceReader):
             [*findings, *starts.findings, *ends.findings],
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        return make_ranges(
+        ranges = make_ranges(
             starts.offsets, ends.offsets, options=(options.starting.option, options.ending.option)
         )
+        spans = snapshot.spans
+        findings = [
+            finding
+            for each in ranges
+            for finding in crossed(
+                each.topic_partition, each.start, each.end, spans[each.topic_partition]
+            )
+        ]
+        apply_policy(findings, fail_on_data_loss=options.fail_on_data_loss)
+        return [
+            OffsetRange(each.topic_partition, *piece)
+            for each in ranges
+            for piece in spans[each.topic_partition].pieces(each.start, each.end)
+        ]

@@ -55,7 +55,9 @@ def ending(given: SparkOptions) -> OffsetBound:
             "read; give latest or offsets."
         )
     # No record at or after a time: everything is before it.
-    return OffsetBound(positions=positions or Latest(), option=option, latest_without_match=True)
+    return OffsetBound(
+        positions=positions or Latest(), option=option, latest_without_match=True, is_end=True
+    )
 
 
 def _chosen(given: SparkOptions, names: tuple[str, str, str]) -> tuple[str, Positions | None]:

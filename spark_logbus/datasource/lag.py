@@ -3,6 +3,7 @@
 ::
 
     {"to": {"orders": {"0": 120, "1": 95}},    high watermarks, shaped like the end offset's "to"
+     "lost": {"orders": {"0": [[80, 99]]}},    offsets without records, where a log was given up
      "bytesBehind": 52428800}                  size of what lies between the two, if known
 
 The lag is what the planned micro-batch leaves for later ones.
@@ -32,6 +33,9 @@ def report(
     size that cannot be had is left out.
     """
     told: dict[str, Any] = {"to": nest(seen.ends())}
+    lost = {each: [list(range_) for range_ in span.lost] for each, span in seen.spans.items()}
+    if any(lost.values()):
+        told["lost"] = nest({each: ranges for each, ranges in lost.items() if ranges})
     try:
         told["bytesBehind"] = _size(behind(seen, planned), link)
     except LogbusError as error:
@@ -41,14 +45,12 @@ def report(
 
 def behind(seen: Snapshot, planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """The visible records that are not part of ``planned``, of its partitions (pure)."""
-    ranges = [
-        OffsetRange(
-            topic_partition, seen.spans[topic_partition].clamp(end), seen.spans[topic_partition].end
-        )
+    return [
+        OffsetRange(topic_partition, *piece)
         for topic_partition, end in sorted(planned.items())
-        if topic_partition in seen.spans
+        if (span := seen.spans.get(topic_partition)) is not None
+        for piece in span.pieces(span.clamp(end), span.end)
     ]
-    return [one for one in ranges if one.count]
 
 
 def _size(ranges: list[OffsetRange], link: DriverConnections) -> int:

@@ -17,6 +17,8 @@ from spark_logbus.offsets.data_loss import (
     PartitionGone,
     TopicGone,
     TopicRecreated,
+    crossed,
+    outside,
 )
 from spark_logbus.offsets.snapshot import Snapshot
 
@@ -72,8 +74,11 @@ def plan_micro_batch(
             if span.start > 0 and topic_partition.topic not in recreated:
                 findings.append(BelowLogStart(topic_partition, 0, span.start))
             starts[topic_partition] = span.start
+    # Up to where records are lost: the next micro-batch begins there, and finds it.
     ranges = {
-        topic_partition: OffsetRange(topic_partition, start, snapshot.spans[topic_partition].end)
+        topic_partition: OffsetRange(
+            topic_partition, start, snapshot.spans[topic_partition].reach(start)
+        )
         for topic_partition, start in starts.items()
     }
     if not moved and not findings and not any(r.count for r in ranges.values()):
@@ -109,10 +114,7 @@ def _carried_over(
         if span is None:
             findings.append(PartitionGone(topic_partition))
             continue
-        if offset < span.start:
-            findings.append(BelowLogStart(topic_partition, offset, span.start))
-        elif offset > span.end:
-            findings.append(AboveEnd(topic_partition, offset, span.end))
+        findings += outside(topic_partition, offset, span)
         starts[topic_partition] = span.clamp(offset)
     return starts
 
@@ -135,7 +137,7 @@ def replay(end: StreamOffset, snapshot: Snapshot) -> tuple[list[OffsetRange], li
         span = snapshot.spans[topic_partition]
         if planned.end > span.end:
             findings.append(AboveEnd(topic_partition, planned.end, span.end))
-        kept = OffsetRange(topic_partition, present[topic_partition], min(planned.end, span.end))
-        if kept.count:
-            ranges.append(kept)
+        first, after = present[topic_partition], min(planned.end, span.end)
+        findings += crossed(topic_partition, first, after, span)
+        ranges += [OffsetRange(topic_partition, *each) for each in span.pieces(first, after)]
     return ranges, findings

@@ -28,12 +28,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_logbus.errors import InvalidRequestError, UnsupportedVersionError
 from spark_logbus.model import NEVER_REWOUND, OffsetRange, RewindMark, TopicPartition
 
 VERSION = 2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +128,9 @@ UNRESOLVED = StreamOffset(start={}, to={}, topic_ids={}, resolved=False)
 """Before the first micro-batch: where to start is not looked up yet."""
 
 
-def nest(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def nest(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     """``{"topic": {"0": 23}}``, topics by name and partitions by number."""
-    nested: dict[str, dict[str, int]] = {}
+    nested: dict[str, dict[str, T]] = {}
     for topic_partition in sorted(positions):
         nested.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = positions[
             topic_partition

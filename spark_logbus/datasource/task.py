@@ -23,10 +23,12 @@ from spark_logbus.offsets.data_loss import (
     AboveEnd,
     BelowLogStart,
     DataLoss,
+    GivenUp,
     TopicGone,
     TopicRecreated,
     apply_policy,
 )
+from spark_logbus.offsets.snapshot import Span
 from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
 if TYPE_CHECKING:
@@ -187,10 +189,15 @@ class RangeRead:
                 return [found], self._end
             start = admin.list_offsets({self._tp: Earliest()})[self._tp] or 0
             end = admin.list_offsets({self._tp: Latest()})[self._tp] or 0
+            lost = admin.lost_offsets(self._tp)
         except UnknownTopicError:
             return [TopicGone(self._tp.topic)], self._end
         if self._position < start:
             return [BelowLogStart(self._tp, self._position, start)], min(start, self._end)
+        given_up = Span(start, end, lost).lost_at(self._position)
+        if given_up is not None:
+            found_lost = GivenUp(self._tp, self._position, given_up.end)
+            return [found_lost], min(given_up.end, self._end)
         if self._end > end:
             return [AboveEnd(self._tp, self._end, end)], self._end
         raise error

@@ -91,7 +91,10 @@ def look_up_window(
             end = last_end(until)
             ends = _offsets(end, snapshot, admin, now_us=now_us)
             until_us = _moment(end, now_us=now_us)
-    asked = Asked(starts, ends, _moment(begin, now_us=now_us), until_us)
+    since_us = _moment(begin, now_us=now_us)
+    if since_us is not None:
+        starts = _with_given_up(starts, snapshot, loads)
+    asked = Asked(starts, ends, since_us, until_us)
     return Window(
         source_of(snapshot, topic, plan_window(snapshot, topic, loads, asked)),
         asked,
@@ -110,9 +113,25 @@ def _offsets(
     located = locate(bound, snapshot, admin, now_us=now_us)
     if isinstance(bound.positions, LastRecords):
         count = bound.positions.count
-        return {each: max(0, span.end - count) for each, span in snapshot.spans.items()}
+        return {
+            each: max(0, span.back_from(span.end, count)) for each, span in snapshot.spans.items()
+        }
     below = (each for each in located.findings if isinstance(each, BelowLogStart))
     return {**located.offsets, **{each.topic_partition: each.wanted for each in below}}
+
+
+def _with_given_up(
+    starts: Mapping[TopicPartition, int], snapshot: Snapshot, loads: Loads
+) -> dict[TopicPartition, int]:
+    """``starts`` of a moment, where one that is the first after records that were loaded and then
+    given up is moved before these: they may be of that moment too."""
+    moved = dict(starts)
+    for each, start in starts.items():
+        lost = next((at for at in snapshot.spans[each].lost if at.end == start), None)
+        spans = loads.spans.get(each.partition, [])
+        if lost is not None and any(s < lost.end and e > lost.start for s, e in spans):
+            moved[each] = lost.start
+    return moved
 
 
 def _moment(bound: OffsetBound, *, now_us: int) -> int | None:
@@ -125,13 +144,15 @@ def _moment(bound: OffsetBound, *, now_us: int) -> int | None:
 
 
 def plan_window(snapshot: Snapshot, topic: str, loads: Loads, asked: Asked) -> list[OffsetRange]:
-    """What of the window was loaded, one range for each partition that has some (pure).
+    """What of the window was loaded, one range for each partition that has some, or more where the
+    log has given up records between (pure).
 
-    One is enough, because loads leave out only what was gone from the log when they came to it, and
-    that never comes back. Raises NotInLogError where the log no longer has all of it.
+    One is enough else, because loads leave out only what was gone from the log when they came to
+    it, and that never comes back. Raises NotInLogError where the log no longer has all of it.
     """
     ranges = []
     gone = []
+    possible = {}
     for topic_partition, span in sorted(snapshot.spans.items()):
         start, end = asked.starts[topic_partition], asked.ends[topic_partition]
         loaded = [
@@ -145,12 +166,17 @@ def plan_window(snapshot: Snapshot, topic: str, loads: Loads, asked: Asked) -> l
         if first < span.start:
             lost = [min(end, span.start) for start, end in loaded if start < span.start]
             gone.append(OffsetRange(topic_partition, first, lost[-1]))
-        ranges.append(OffsetRange(topic_partition, max(first, span.start), max(after, span.start)))
+            possible[topic_partition] = span.start
+        for given_up in span.lost:
+            for start, end in loaded:
+                both = OffsetRange(topic_partition, max(start, given_up[0]), min(end, given_up[1]))
+                if both.count:
+                    gone.append(both)
+                    possible[topic_partition] = given_up.end
+        begin = max(first, span.start)
+        ranges += [OffsetRange(topic_partition, *each) for each in span.pieces(begin, after)]
     if gone:
-        log_starts = {
-            each.topic_partition: snapshot.spans[each.topic_partition].start for each in gone
-        }
-        raise not_in_log(gone, log_starts, asked, topic)
+        raise not_in_log(gone, possible, asked, topic)
     return ranges
 
 

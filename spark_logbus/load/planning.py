@@ -100,7 +100,9 @@ def first_start(text: str) -> OffsetBound:
 def last_end(text: str) -> OffsetBound:
     """What ``--until`` says. Raises InvalidOptionError and ConfigError."""
     positions = _positions(text, option="--until")
-    return OffsetBound(positions=positions, option="--until", latest_without_match=True)
+    return OffsetBound(
+        positions=positions, option="--until", latest_without_match=True, is_end=True
+    )
 
 
 def _positions(text: str, *, option: str) -> Positions:
@@ -140,6 +142,15 @@ def plan(
         else:
             # A partition that the last load did not know was added since, and starts at 0.
             begin = last.ends.get(topic_partition.partition, 0)
+        lost = span.lost_at(begin)
+        if lost is not None and begin >= span.start:
+            if not allow_gaps:
+                raise DataLossError(
+                    f"{topic_partition}: the load is to go on at offset {begin:,}, but the records "
+                    "from there on were lost with a part of the log that was given up, and the log "
+                    f"goes on at {lost.end:,}. Use --allow-gaps to go on there."
+                )
+            begin = lost.end
         if last is not None and begin < span.start and not allow_gaps:
             raise DataLossError(
                 f"{topic_partition}: load {last.number} ended at offset {begin:,}, but the log "
@@ -148,7 +159,8 @@ def plan(
                 "retention or given up with their log. Use --allow-gaps to go on after them."
             )
         begin = max(begin, span.start)
-        end = min(span.end, until.get(topic_partition, span.end))
+        # Up to where records are lost: the next load begins there, and is told.
+        end = span.reach(begin, min(span.end, until.get(topic_partition, span.end)))
         ranges.append(OffsetRange(topic_partition, begin, max(begin, end)))
     return ranges
 

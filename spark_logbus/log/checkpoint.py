@@ -3,8 +3,9 @@
 Each is replaced as a whole, so a reader sees an old, a new or no file, and takes a damaged one
 for none (see ``checksummed_file``). None of them is needed to read the data: without a checkpoint
 every segment is scanned, without the marker those after the recovery point, without its
-history a log is compacted from its start, and without its topic's configuration it is kept up by
-the broker's until ZooKeeper has said.
+history a log is compacted from its start, without its topic's configuration it is kept up by
+the broker's until ZooKeeper has said, and without the ranges that were given up those count as
+damaged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_logbus.log import names
 from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.compaction.plan import CleanedUpTo
 from spark_logbus.log.filesystem import FileSystem, read_whole, storage_errors, write_atomically
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import LostOffsets, TopicPartition
 from spark_logbus.record import format as fmt
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _CLEAN_TITLE: Final = "logbus-clean-shutdown 1"
 _PARTITION_TITLE: Final = "logbus-partition 1"
 _COMPACTION_TITLE: Final = "logbus-compaction 1"
 _TOPIC_CONFIG_TITLE: Final = "logbus-topic-config 1"
+_LOST_OFFSETS_TITLE: Final = "logbus-lost-offsets 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,32 @@ def read_cleanings(files: FileSystem, directory: Path) -> tuple[CleanedUpTo, ...
     """The log's history of compactions; empty when the file is missing or damaged."""
     lines = read_checksummed_file(files, directory / names.COMPACTION, _COMPACTION_TITLE)
     return tuple(CleanedUpTo(*map(int, line.split(" "))) for line in lines or ())
+
+
+def write_lost_offsets(files: FileSystem, directory: Path, lost: Iterable[LostOffsets]) -> None:
+    """Raises StorageError; the old file is then still there, if there was one."""
+    lines = [f"{each.start} {each.end}" for each in lost]
+    _write(files, directory / names.LOST_OFFSETS, _LOST_OFFSETS_TITLE, lines)
+
+
+def read_lost_offsets(files: FileSystem, directory: Path) -> tuple[LostOffsets, ...]:
+    """The ranges that were given up, in rising order; empty when the file is missing or damaged.
+
+    Raises StorageError.
+    """
+    path = directory / names.LOST_OFFSETS
+    return parse_lost_offsets(read_checksummed_file(files, path, _LOST_OFFSETS_TITLE) or ())
+
+
+def parse_lost_offsets(lines: Iterable[str]) -> tuple[LostOffsets, ...]:
+    """The ranges of the lines after the title; a line that says nothing is left out, and what it
+    was about counts as damaged."""
+    found = []
+    for line in lines:
+        words = line.split(" ")
+        if len(words) == 2 and all(word.isdecimal() for word in words):
+            found.append(LostOffsets(int(words[0]), int(words[1])))
+    return tuple(sorted(each for each in found if each.start < each.end))
 
 
 def _write(files: FileSystem, path: Path, title: str, lines: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -329,32 +329,93 @@ class LogDirectory:
         log_config = LogConfig.from_topic_config(config, self._defaults)
         with self._changing:
             self._check_open()
-            log = self._logs.get(topic_partition)
-            if log is not None:
-                stray: Path | None = self._move_away(log, names.stray_directory)
-                self._directories.sync()
-            elif self._directories.is_there(topic_partition):
-                stray = self._directories.set_aside(topic_partition, topic_id)
-                self._directories.sync()
-            else:
-                stray = None
+            return self._start_over(topic_partition, topic_id, config, log_config, base_offset)
+
+    def go_on(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        topic_id: str,
+        config: Mapping[str, str],
+        base_offset: int,
+    ) -> PartitionLog:
+        """A log that ``ensure`` refuses because it is too short, with what it has, and going on at
+        ``base_offset``.
+
+        Where nothing is to be kept it is an empty one, as ``start_over`` makes it. Raises
+        ConfigError, StorageError.
+        """
+        log_config = LogConfig.from_topic_config(config, self._defaults)
+        with self._changing:
+            self._check_open()
+            if self.kept_end(topic_partition, topic_id=topic_id) is None:
+                return self._start_over(topic_partition, topic_id, config, log_config, base_offset)
+            log = self._logs.get(topic_partition) or self._open_short(topic_partition, log_config)
+            start = log.go_on_at(base_offset)
             logger.warning(
-                "The log of %s was given up. Its offsets go on at %d%s.",
-                topic_partition,
-                base_offset,
-                f"; what there is of the old log was moved to {stray}" if stray else "",
-            )
-            metadata = PartitionMetadata(topic_partition, topic_id)
-            log = self._directories.create(
-                NewLog(
-                    metadata=metadata,
-                    config=log_config,
-                    topic_config=config,
-                    base_offset=base_offset,
-                )
-            )
+                "The end of the log of %s was given up. What it has is kept; the offsets %d up to "
+                "%d are lost, and it goes on at %d.",
+                topic_partition, start, base_offset, base_offset,
+            )  # fmt: skip
             self._take(log, log_config, config)
             return log
+
+    def _open_short(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
+        """Open a log that ends before its checkpoint says."""
+        known = self._checkpoints.get(topic_partition)
+        if known is not None:
+            known = replace(known, recovery_point=known.log_start_offset)
+        log = self._directories.open(topic_partition, known, config=config, clean=False)
+        del self._directories.short_ends[topic_partition]
+        self._add(log)
+        return log
+
+    def kept_end(self, topic_partition: TopicPartition, *, topic_id: str) -> int | None:
+        """Where a log that ``ensure`` refuses ends if it is only too short, so that what it has can
+        be kept; None where nothing can."""
+        log = self._logs.get(topic_partition)
+        if log is None:
+            end = self._directories.short_ends.get(topic_partition)
+            known = self._checkpoints.get(topic_partition)
+            return end if known is not None and known.topic_id == topic_id else None
+        ends = log.ends()
+        start = ends.log_start_offset
+        return log.flushed_end if log.topic_id == topic_id and log.flushed_end > start else None
+
+    def _start_over(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        config: Mapping[str, str],
+        log_config: LogConfig,
+        base_offset: int,
+    ) -> PartitionLog:
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            stray: Path | None = self._move_away(log, names.stray_directory)
+            self._directories.sync()
+        elif self._directories.is_there(topic_partition):
+            stray = self._directories.set_aside(topic_partition, topic_id)
+            self._directories.sync()
+        else:
+            stray = None
+        logger.warning(
+            "The log of %s was given up. Its offsets go on at %d%s.",
+            topic_partition,
+            base_offset,
+            f"; what there is of the old log was moved to {stray}" if stray else "",
+        )
+        metadata = PartitionMetadata(topic_partition, topic_id)
+        log = self._directories.create(
+            NewLog(
+                metadata=metadata,
+                config=log_config,
+                topic_config=config,
+                base_offset=base_offset,
+            )
+        )
+        self._take(log, log_config, config)
+        return log
 
     def _add(self, log: PartitionLog) -> None:
         self._logs[log.topic_partition] = log

@@ -30,7 +30,7 @@ from spark_logbus.log.staging.staging import PartitionStaging
 from spark_logbus.log.state import Listener, LogState, OnFlushed
 from spark_logbus.log.view import LogSlice, LogView
 from spark_logbus.log.writer import Appended, AppendTotals, LogWriter
-from spark_logbus.model import OffsetRange, TopicPartition
+from spark_logbus.model import LostOffsets, OffsetRange, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,14 @@ _READ_TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """``size_bytes`` counts all that is written, flushed or not."""
+    """``size_bytes`` counts all that is written, flushed or not; ``lost`` are offsets between the
+    start and the end whose records were given up."""
 
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
     size_bytes: int
+    lost: tuple[LostOffsets, ...] = ()
 
 
 class PartitionLog:
@@ -127,6 +129,7 @@ class PartitionLog:
             high_watermark=view.high_watermark,
             log_end_offset=max(tail.end_offset, view.high_watermark),
             size_bytes=view.sealed_bytes + tail.position,
+            lost=view.lost,
         )
 
     def configure(self, config: LogConfig) -> None:
@@ -213,6 +216,15 @@ class PartitionLog:
         """
         self._state.listen(listener)
 
+    def go_on_at(self, offset: int) -> int:
+        """Give up what came behind the end of the log, and have the next append at ``offset``.
+
+        The offsets between are lost: reading one raises OffsetOutOfRangeError. Returns where they
+        begin. On disk when it returns; after a StorageError it is not done, and may be tried again.
+        """
+        with self._reshaping:
+            return self._writer.go_on_at(offset)
+
     # -- reading ------------------------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, end: int | None = None) -> LogSlice | None:
@@ -231,6 +243,12 @@ class PartitionLog:
                 )
             if offset == view.high_watermark or (end is not None and end <= offset):
                 return None
+            if view.lost and (lost := view.lost_at(offset)) is not None:
+                raise OffsetOutOfRangeError(
+                    f"Offset {offset} of {self.topic_partition} is out of range: the records from "
+                    f"{lost.start} on were lost with a part of the log that was given up; those "
+                    f"from {lost.end} on came since."
+                )
             return views.read(view.segment_of(offset), offset, max_bytes, end)
 
         return self._look_up(look_up, offset)

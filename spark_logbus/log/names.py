@@ -19,6 +19,7 @@
         00000000000000000000.log.cleaned   being written by compaction, with a .index.cleaned
         <base>-<end>.swap                  compacted: takes the place of all segments in the range
         compaction                         up to where the log was compacted, and when
+        lost-offsets                       ranges of offsets whose records were given up
         0000000000000000.staged            record batches of one atomic write, not yet in the log
       <topic id>-<partition>.creating/     not yet a log; removed at open
       <topic id>-<partition>.deleted/      no longer a log; removed at open
@@ -45,6 +46,7 @@ PARTITION_METADATA: Final = "partition"
 TOPIC_CONFIG: Final = "topic-config"
 FLUSH_FAILED: Final = "flush-failed"
 COMPACTION: Final = "compaction"
+LOST_OFFSETS: Final = "lost-offsets"
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -176,7 +178,7 @@ def is_of_a_log(name: str) -> bool:
     for suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
         name = name.removesuffix(suffix)
     return (
-        name in (PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION)
+        name in (PARTITION_METADATA, TOPIC_CONFIG, FLUSH_FAILED, COMPACTION, LOST_OFFSETS)
         or _SWAP.fullmatch(name) is not None
         or any(
             parse(name) is not None

@@ -59,6 +59,8 @@ class PartitionDirectories:
         self._environment = environment
         self._files = environment.files
         self._progress = progress
+        #: Where logs end that could not be opened because they reached further once.
+        self.short_ends: dict[TopicPartition, int] = {}
 
     def find(self) -> list[TopicPartition]:
         """The partitions that have a log here; leftovers of others are removed."""
@@ -353,6 +355,8 @@ class PartitionDirectories:
             try:
                 view = recovery.run()
             except EndsTooEarlyError as early:
+                if early.end > recovery.log_start_offset:
+                    self.short_ends[metadata.topic_partition] = early.end
                 raise too_short_log(
                     metadata.topic_partition, directory, end=early.end, known_end=early.known_end
                 ) from None
@@ -399,7 +403,7 @@ def too_short_log(
 
 def _remedies(topic_partition: TopicPartition) -> str:
     return (
-        "Mount its disk, or put the directory back, and restart the broker; or, if it is lost, "
-        f"give it up: logbus topics give-up {topic_partition.topic} --partition "
+        "Mount its disk, or put the directory back, and restart the broker; or, if what is missing "
+        f"is lost, give that up: logbus topics give-up {topic_partition.topic} --partition "
         f"{topic_partition.partition}."
     )

@@ -12,6 +12,8 @@ Leftovers of a crash, and what is done about them:
   are segments before the log start offset, which was on disk before their deletion began.
 * A compaction that was decided (``.swap``) is completed; one that was not (``.cleaned``) goes.
 * An index that is missing, stale or torn is rebuilt.
+* A part of the log that was given up (``PartitionLog.go_on_at``) is a gap between two segments,
+  not damage.
 
 Sealed segments were flushed before they were sealed, so damage in them is never a crash's.
 Segments that end at or before the recovery point are not scanned if their index file is whole;
@@ -29,6 +31,7 @@ from typing import Final
 
 from spark_logbus.clock import Clock
 from spark_logbus.log import flush_failure, names
+from spark_logbus.log.checkpoint import read_lost_offsets
 from spark_logbus.log.compaction.swap import complete as complete_swaps
 from spark_logbus.log.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Summary
@@ -46,6 +49,7 @@ from spark_logbus.log.segment.segment import (
     tail_hole,
 )
 from spark_logbus.log.view import LogView, make_view
+from spark_logbus.model import LostOffsets
 
 logger = logging.getLogger(__name__)
 
@@ -111,15 +115,18 @@ class LogRecovery:
         """The log, all of it flushed and visible. Raises OSError, and EndsTooEarlyError when it
         is not the whole log that the checkpoint knows; no record of it was touched then."""
         base_offsets = self._tidy_up()
+        lost = self._lost(base_offsets)
         if not base_offsets:
             if self.recovery_point > self.log_start_offset:
                 raise EndsTooEarlyError(0, self.recovery_point)
             return self._begin((), self.log_start_offset)
         sealed: list[SealedSegment] = []
         try:
+            ends = {each.end: each.start for each in lost}
             for base, end in itertools.pairwise(base_offsets):
-                sealed.append(self._open_sealed(base, end))
-            return self._open_last(tuple(sealed), base_offsets[-1])
+                sealed.append(self._open_sealed(base, ends.get(end, end)))
+            view = self._open_last(tuple(sealed), base_offsets[-1])
+            return view._replace(lost=tuple(at for at in lost if at.end > view.log_start_offset))
         except (OSError, EndsTooEarlyError):
             for segment in sealed:
                 segment.retire()
@@ -150,6 +157,20 @@ class LogRecovery:
         if removed:
             self.files.sync_directory(self.directory)
         return base_offsets
+
+    def _lost(self, base_offsets: list[int]) -> tuple[LostOffsets, ...]:
+        """The ranges that were given up, as far as a segment begins behind them: before that is
+        there, nothing is lost yet. An empty segment in one goes, for nothing can come to be in
+        it."""
+        noted = read_lost_offsets(self.files, self.directory)
+        for each in noted:
+            inside = [base for base in base_offsets if each.start <= base < each.end]
+            for base in inside if each.end in base_offsets else ():
+                path = self.directory / names.segment(base)
+                if not self.files.open_read_only(path).size():
+                    delete_segment(self.files, path)
+                    base_offsets.remove(base)
+        return tuple(each for each in noted if each.end in base_offsets)
 
     def _open_sealed(self, base_offset: int, end_offset: int) -> SealedSegment:
         path = self.directory / names.segment(base_offset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError
 from spark_logbus.log import view as views
@@ -16,7 +16,7 @@ from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment
 from spark_logbus.log.view import LogView
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import LostOffsets, TopicPartition
 from spark_logbus.timers import DueHeap
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,28 @@ class LogState:
         with self._lock:
             self._reshape((*self.view.sealed, sealed), active)
 
+    def skip(
+        self, sealed: Sequence[SealedSegment], active: ActiveSegment, lost: tuple[LostOffsets, ...]
+    ) -> None:
+        """``active``, which is empty, follows behind offsets that are lost; ``sealed`` is what is
+        there of the segment before it, all flushed."""
+        with self._lock:
+            view, end = self.view, BatchPosition(active.base_offset, 0)
+            all_sealed = (*view.sealed, *sealed)
+            base_offset = all_sealed[0].base_offset if all_sealed else end.offset
+            at = BatchPosition(view.high_watermark, view.visible_position)
+            visible = at if self._concealed else end
+            self.view = views.make_view(
+                all_sealed,
+                active,
+                log_start_offset=max(view.log_start_offset, base_offset),
+                flushed_end=end.offset,
+                high_watermark=visible.offset,
+                visible_position=visible.position,
+                lost=lost,
+            )
+            self._safe = end
+
     def drop_head(self, count: int) -> tuple[SealedSegment, ...]:
         """Take out the first sealed segments; the log starts after them."""
         with self._lock:
@@ -149,6 +171,7 @@ class LogState:
             flushed_end=view.flushed_end,
             high_watermark=view.high_watermark,
             visible_position=view.visible_position,
+            lost=view.lost,
         )
 
     # -- going offline ------------------------------------------------------------------

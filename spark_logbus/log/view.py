@@ -17,6 +17,7 @@ from spark_logbus.log.filesystem import File
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, Segment
+from spark_logbus.model import LostOffsets
 from spark_logbus.record import HEADER_SIZE, parse_header
 
 
@@ -47,6 +48,7 @@ class LogView(NamedTuple):
     flushed_end: int  # all before it is on disk
     high_watermark: int
     visible_position: int  # of the high watermark in its segment, unless that begins with it
+    lost: tuple[LostOffsets, ...] = ()  # given up; each lies between two segments
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -63,6 +65,17 @@ class LogView(NamedTuple):
         if end > self.high_watermark:
             return VisibleSegment(segment, self.high_watermark, self.visible_position)
         return VisibleSegment(segment, end, segment.summary.size_bytes)
+
+    @property
+    def sealed_ends(self) -> tuple[int, ...]:
+        """Where each sealed segment ends if it is whole: at the next one, or where what was lost
+        between them begins."""
+        lost = {each.end: each.start for each in self.lost}
+        return tuple(lost.get(base, base) for base in self.base_offsets[1:])
+
+    def lost_at(self, offset: int) -> LostOffsets | None:
+        """The range of lost offsets that holds ``offset``."""
+        return next((each for each in self.lost if each.start <= offset < each.end), None)
 
     @property
     def visible_sealed(self) -> tuple[SealedSegment, ...]:
@@ -103,6 +116,7 @@ def make_view(
     flushed_end: int,
     high_watermark: int,
     visible_position: int,
+    lost: tuple[LostOffsets, ...] = (),
 ) -> LogView:
     max_timestamps_us: list[int] = []
     for segment in sealed:
@@ -115,6 +129,7 @@ def make_view(
     return LogView(
         sealed, active, base_offsets, tuple(max_timestamps_us), sealed_bytes,
         log_start_offset, flushed_end, high_watermark, visible_position,
+        tuple(each for each in lost if each.end > log_start_offset),
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from spark_logbus.errors import (
     PartitionOfflineError,
     StorageError,
 )
+from spark_logbus.log import checkpoint as checkpoints
 from spark_logbus.log import flush_failure
 from spark_logbus.log import view as views
 from spark_logbus.log.config import FlushPolicy, LogConfig
@@ -42,11 +43,17 @@ from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.segment.index_file import save_index
 from spark_logbus.log.segment.metadata import RollTimer
-from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, create_segment
+from spark_logbus.log.segment.segment import (
+    ActiveSegment,
+    SealedSegment,
+    create_segment,
+    delete_segment,
+)
 from spark_logbus.log.staging.copy import copy_stamped
 from spark_logbus.log.staging.staged_file import StagedBatches
 from spark_logbus.log.state import LogState, OnFlushed
 from spark_logbus.log.validate import ValidatedBatch, validate_append
+from spark_logbus.model import LostOffsets
 from spark_logbus.record import RecordBatchHeader, split, stamp
 from spark_logbus.record.stage_id import StageIds
 
@@ -110,6 +117,7 @@ class LogWriter:
         self._flushing = threading.Lock()
         view = state.view
         self.tail = Tail(view.active, view.flushed_end, view.active.contents.size_bytes)
+        producers.lost_before = view.lost[-1].end if view.lost else 0
         self._last_epoch: int | None = None  # of the record batch before the tail, once known
         self._age = RollTimer(
             self._clock,
@@ -376,18 +384,53 @@ class LogWriter:
             self._save_producers(end, sync=True)  # the directory is synced later
             new = self._create_segment(end)
             save_index(self._files, old.path, old.contents, old.holes)
-            sealed = SealedSegment(
-                old.path,
-                old.summary,
-                files=self._files,
-                pool=self._pool,
-                index_interval_bytes=self.config.index_interval_bytes,
-                lookup=old.lookup(),
-            )
-            self._state.roll(sealed, new)
+            self._state.roll(self._sealed(old), new)
             self.tail = Tail(new, end, 0)
         self.request_flush()  # nothing is left to flush, but there are those who wait to hear
         return self.tail
+
+    def go_on_at(self, offset: int) -> int:
+        """Begin a segment at ``offset``, behind the end; the offsets between are lost from now on.
+
+        They are noted before the segment is there: a log that ends before them has not lost them
+        yet, and recovery passes the note over.
+        """
+        with self._writing, self._flushing:
+            self._state.raise_if_offline()
+            self._sync_tail()
+            old, end, position = self.tail
+            before = self._state.view.lost
+            lost = LostOffsets(end, offset)
+            if before and before[-1].end == end:  # nothing has come since the last time
+                lost, before = LostOffsets(before[-1].start, offset), before[:-1]
+            noted = (*self._state.view.lost, lost)  # what is merged counts until it is done
+            checkpoints.write_lost_offsets(self._files, self._directory, noted)
+            new = self._create_segment(offset)
+            self._save_producers(offset, sync=True)
+            sealed = []
+            if position:
+                save_index(self._files, old.path, old.contents, old.holes)
+                sealed.append(self._sealed(old))
+            self._state.skip(sealed, new, (*before, lost))
+            self._producers.lost_before = offset
+            self.tail = Tail(new, offset, 0)
+            if not position:
+                old.retire()
+                with storage_errors("remove the empty segment", old.path):
+                    delete_segment(self._files, old.path)
+                    self._files.sync_directory(self._directory)
+        self.request_flush()
+        return lost.start
+
+    def _sealed(self, old: ActiveSegment) -> SealedSegment:
+        return SealedSegment(
+            old.path,
+            old.summary,
+            files=self._files,
+            pool=self._pool,
+            index_interval_bytes=self.config.index_interval_bytes,
+            lookup=old.lookup(),
+        )
 
     def _create_segment(self, base_offset: int) -> ActiveSegment:
         partition = self._state.topic_partition

@@ -60,7 +60,8 @@ from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source, SourceTopi
 from spark_logbus.mirror.staging import ATTEMPT, CopiedPartition, StagedRound, Stager
 from spark_logbus.mirror.targets import Targets
 from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
-from spark_logbus.model import Earliest, Latest, OffsetRange, TopicPartition
+from spark_logbus.model import Earliest, Latest, LostOffsets, OffsetRange, TopicPartition
+from spark_logbus.offsets.snapshot import Span
 from spark_logbus.record.stage_id import stage_id
 from spark_logbus.zookeeper import Session
 
@@ -71,17 +72,19 @@ logger = logging.getLogger(__name__)
 class PartitionLag:
     """How far the copy of a partition is: up to ``position``, where the source ends at ``end``.
     ``copied_us`` is when what was copied last came to the source, None if that was before this
-    process began."""
+    process began; ``lost`` are ranges of offsets whose records the source has given up."""
 
     topic_partition: TopicPartition
     position: int
     end: int
     copied_us: int | None
+    lost: tuple[LostOffsets, ...] = ()
 
     @property
     def records(self) -> int:
-        """Offsets that are not copied; in compacted topics there may be fewer records."""
-        return max(0, self.end - self.position)
+        """Offsets that are not copied and not lost; in compacted topics there may be fewer
+        records."""
+        return Span(0, self.end, self.lost).count(self.position, self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,9 @@ class Mirror:
                 points = () if entry is None else entry.points.get(partition, ())
                 at = TopicPartition(name, partition)
                 position = points[-1].source if points else span.start
-                found.append(PartitionLag(at, position, span.end, self._copied_us.get(at)))
+                found.append(
+                    PartitionLag(at, position, span.end, self._copied_us.get(at), span.lost)
+                )
         return found
 
     # -- help -----------------------------------------------------------------------------

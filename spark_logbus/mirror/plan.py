@@ -48,16 +48,19 @@ def new_records(
                     f"copied anew with `logbus mirror forget`, when {entry.target} is deleted in "
                     "the target or the topic gets another name there."
                 )
-            if span.start > position:
-                lost.append(OffsetRange(at, position, span.start))
-            if span.end > max(position, span.start):
-                ranges.append(OffsetRange(at, max(position, span.start), span.end))
+            begin = span.clamp(position)
+            if begin > position:
+                lost.append(OffsetRange(at, position, begin))
+            # Up to where records are lost: the next round begins there, and finds it.
+            if span.reach(begin) > begin:
+                ranges.append(OffsetRange(at, begin, span.reach(begin)))
     if lost and not allow_gaps:
         raise DataLossError(
-            f"The source deleted {', '.join(map(str, lost[:5]))}"
-            f"{' and more' if lost[5:] else ''} before it was copied (retention). To copy what is "
-            "left, run the mirror with --allow-gaps; to keep that from happening, give its topics "
-            "a longer retention.ms, or run the mirror more often."
+            f"The source has lost {', '.join(map(str, lost[:5]))}"
+            f"{' and more' if lost[5:] else ''} before it was copied: deleted by retention, or "
+            "given up with a log. To copy what is left, run the mirror with --allow-gaps. To keep "
+            "retention from it, give the topics a longer retention.ms, or run the mirror more "
+            "often."
         )
     return NewRecords(tuple(ranges), tuple(lost))
 
@@ -78,6 +81,7 @@ def unreadable(
             or name not in known
             or topic.topic_id != round_.topic_ids[name]
             or not span.start <= each.start <= each.end <= span.end
+            or span.count(each.start, each.end) < each.count
         ):
             gone.append(each)
     return gone

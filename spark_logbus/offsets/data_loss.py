@@ -16,6 +16,7 @@ from spark_logbus.selection import Selection, includes, matching_topics
 
 if TYPE_CHECKING:
     from spark_logbus.coordination.group_offsets import CommittedOffset
+    from spark_logbus.offsets.snapshot import Span
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,23 @@ class BelowLogStart:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Records from ``wanted`` up to ``go_on_at`` were lost with the end of a log that was given
+    up; the log goes on behind them."""
+
+    topic_partition: TopicPartition
+    wanted: int
+    go_on_at: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition}: offset {self.wanted} was to be read next, but the records "
+            "from there on were lost with a part of the log that was given up, and the log goes on "
+            f"at {self.go_on_at}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AboveEnd:
     """An offset that the partition does not have yet, or no longer has."""
 
@@ -102,7 +120,28 @@ class AboveEnd:
         )
 
 
-DataLoss = TopicGone | TopicRecreated | PartitionGone | Deselected | BelowLogStart | AboveEnd
+DataLoss = (
+    TopicGone | TopicRecreated | PartitionGone | Deselected | BelowLogStart | GivenUp | AboveEnd
+)
+
+
+def outside(topic_partition: TopicPartition, offset: int, span: Span) -> list[DataLoss]:
+    """The loss of a reader that is to go on at ``offset``, where ``span`` has none (pure)."""
+    if offset < span.start:
+        return [BelowLogStart(topic_partition, offset, span.start)]
+    if offset > span.end:
+        return [AboveEnd(topic_partition, offset, span.end)]
+    lost = span.lost_at(offset)
+    return [] if lost is None else [GivenUp(topic_partition, offset, lost.end)]
+
+
+def crossed(topic_partition: TopicPartition, start: int, end: int, span: Span) -> list[DataLoss]:
+    """The losses of a reader from ``start``, where records are, to ``end`` (pure)."""
+    return [
+        GivenUp(topic_partition, each.start, each.end)
+        for each in span.lost
+        if start <= each.start < end
+    ]
 
 
 def explained(findings: Sequence[DataLoss], selection: Selection) -> list[DataLoss]:

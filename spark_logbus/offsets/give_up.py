@@ -1,8 +1,11 @@
 """Plans for giving up logs that are lost: made purely, shown, then handed to their brokers.
 
+A log that is there and too short, such as one from a backup, is kept by default: what is given up
+is its end. One of which nothing is there, or nothing that can be opened, is given up whole.
+
 What ZooKeeper knows of a log's end is a lower bound: more may have been appended, acknowledged
 and read before the disk was lost, for seconds as a rule and for as long as ZooKeeper was away at
-worst. An offset that was given must never stand for another record. So a new log starts at a round
+worst. An offset that was given must never stand for another record. So the log goes on at a round
 number that lies further on than records can have come: at a million a second, eleven days.
 """
 
@@ -26,13 +29,15 @@ STEP: Final = 10**12
 @dataclass(frozen=True, slots=True)
 class GiveUpRow:
     """One partition: its log had reached ``known_end`` at least, groups are at ``committed`` at
-    most (None: none is anywhere), and its new log would start at ``go_on_at``."""
+    most (None: none is anywhere), and it would go on at ``go_on_at``. What is there of it, up to
+    ``kept_end``, stays readable; None: nothing does."""
 
     topic_partition: TopicPartition
     broker_id: int
     known_end: int
     committed: int | None
     go_on_at: int
+    kept_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,13 @@ def plan(
     committed: Mapping[TopicPartition, int],
     *,
     only: Iterable[int] = (),
+    keep: bool | None = None,
 ) -> GiveUpPlan:
     """The partitions that their brokers refuse: all, or those in ``only`` (pure).
 
-    Raises InvalidRequestError when one of them, or none at all, is refused.
+    ``keep`` is whether what is there of the logs stays: None keeps it where there is something.
+    Raises InvalidRequestError when one of them, or none at all, is refused, and where something is
+    to be kept and nothing is there.
     """
     refused = {number for number, state in states.items() if state.refused is not None}
     wanted = sorted(set(only) or refused)
@@ -69,6 +77,13 @@ def plan(
             f"{what} is refused by its broker. Only a log that a running broker has looked for and "
             "not found whole can be given up; if that broker is not running, start it first."
         )
+    empty = [str(TopicPartition(topic, each)) for each in wanted if states[each].kept_end is None]
+    if keep and empty:
+        raise InvalidRequestError(
+            f"Of {', '.join(empty)} there is no log that could be kept: it is missing, has no "
+            "record, or could not be opened. Put the directory back and restart the broker, or "
+            "give it up without keeping anything."
+        )
     rows = []
     for number in wanted:
         topic_partition, state = TopicPartition(topic, number), states[number]
@@ -76,14 +91,24 @@ def plan(
         start = go_on_at(known) if state.go_on_at is None else max(state.go_on_at, known)
         rows.append(
             GiveUpRow(
-                topic_partition, state.leader, state.end or 0, committed.get(topic_partition), start
+                topic_partition,
+                state.leader,
+                state.end or 0,
+                committed.get(topic_partition),
+                start,
+                None if keep is False else state.kept_end,
             )
         )
     return GiveUpPlan(topic_id, tuple(rows))
 
 
 def prepare(
-    topic: str, *, topics: TopicRegistry, groups: GroupOffsets, only: Iterable[int] = ()
+    topic: str,
+    *,
+    topics: TopicRegistry,
+    groups: GroupOffsets,
+    only: Iterable[int] = (),
+    keep: bool | None = None,
 ) -> GiveUpPlan:
     """A plan from what ZooKeeper knows. UnknownTopicError, InvalidRequestError."""
     record = topics.get(topic)
@@ -102,7 +127,19 @@ def prepare(
         for topic_partition, at in groups.committed(group, topic_partitions).items():
             if at.is_of(record.topic_id):
                 committed[topic_partition] = max(at.offset, committed.get(topic_partition, 0))
-    return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions)
+    return plan(topic, record.topic_id, topics.states(topic), committed, only=partitions, keep=keep)
+
+
+def apply(made: GiveUpPlan, topics: TopicRegistry) -> None:
+    """Hand the plan to the brokers, which follow within seconds. UnknownTopicError,
+    InvalidRequestError."""
+    for row in made.rows:
+        topics.give_up(
+            row.topic_partition,
+            topic_id=made.topic_id,
+            go_on_at=row.go_on_at,
+            keep=row.kept_end is not None,
+        )
 
 
 def is_followed(row: GiveUpRow, states: Mapping[int, PartitionState]) -> bool:

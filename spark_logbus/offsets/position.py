@@ -77,6 +77,9 @@ class OffsetBound:
     latest_without_match: bool = False
     """A timestamp that no record reaches means the end of the partition; otherwise an error."""
 
+    is_end: bool = False
+    """The reading ends there: an offset behind which records are lost is as good as any."""
+
 
 def parse_positions(text: str, *, option: str) -> Positions:
     """The value of ``option``; InvalidOptionError says what is wrong with it."""

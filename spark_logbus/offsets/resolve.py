@@ -22,7 +22,7 @@ from spark_logbus.model import (
     OffsetSpec,
     TopicPartition,
 )
-from spark_logbus.offsets.data_loss import AboveEnd, BelowLogStart, DataLoss
+from spark_logbus.offsets.data_loss import DataLoss, GivenUp, outside
 from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.position import (
     Committed,
@@ -80,7 +80,7 @@ def offset_in(span: Span, spec: OffsetSpec, found: int | None) -> int | None:
         case Latest():
             return span.end
         case LastRecords(count):
-            return span.end - count
+            return span.back_from(span.end, count)
         case AtOffset(offset):
             return offset
         case AtTimestamp() | LastDuration():
@@ -122,8 +122,14 @@ def resolve(
     for topic_partition, span in sorted(snapshot.spans.items()):
         spec = specs[topic_partition]
         offset = offset_in(span, spec, found.get(topic_partition))
+        lost = span.lost_at(spec.offset) if bound.is_end and isinstance(spec, AtOffset) else None
+        if lost is not None:  # what is before it is all there
+            result.offsets[topic_partition] = lost.start
+            if offset != lost.start:
+                result.findings.append(GivenUp(topic_partition, lost.start, lost.end))
+            continue
         if isinstance(spec, AtOffset):
-            result.findings.extend(_outside(topic_partition, spec.offset, span))
+            result.findings.extend(outside(topic_partition, spec.offset, span))
         elif isinstance(spec, AtTimestamp) and offset is None and not bound.latest_without_match:
             raise InvalidOptionError(
                 f"Option {bound.option}: {topic_partition} has no record at or after "
@@ -132,12 +138,6 @@ def resolve(
             )
         result.offsets[topic_partition] = span.end if offset is None else span.clamp(offset)
     return result
-
-
-def _outside(topic_partition: TopicPartition, offset: int, span: Span) -> list[DataLoss]:
-    if offset < span.start:
-        return [BelowLogStart(topic_partition, offset, span.start)]
-    return [AboveEnd(topic_partition, offset, span.end)] if offset > span.end else []
 
 
 def _require_same(

@@ -75,7 +75,10 @@ class RewindRow:
     @property
     def change(self) -> int:
         """Records that would be read again (negative) or passed over (positive)."""
-        return self.new_offset - (self.span.end if self.committed is None else self.committed)
+        here = self.span.end if self.committed is None else self.committed
+        if self.new_offset < here:
+            return -self.span.count(self.new_offset, here)
+        return self.span.count(here, self.new_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ def plan(
         span = snapshot.spans[topic_partition]
         position = committed.get(topic_partition)
         if isinstance(spec, ShiftBack):
-            wanted: int | None = (span.end if position is None else position) - spec.count
+            here = span.end if position is None else position
+            wanted: int | None = span.back_from(here, spec.count)
         else:
             wanted = offset_in(span, spec, found.get(topic_partition))
         if wanted is None:

@@ -6,11 +6,12 @@ Everything that plans reads a ``Snapshot``; only ``take_snapshot`` asks the brok
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_logbus.errors import BrokerUnavailableError, UnknownTopicError
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import LostOffsets, TopicPartition
 from spark_logbus.offsets.descriptions import LogQueries, PartitionDescription, TopicDescription
+from spark_logbus.protocol import PartitionEnds
 from spark_logbus.selection import (
     Partitions,
     Selection,
@@ -24,13 +25,50 @@ _TRIES = 5  # at describing topics that come and go meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The visible records ``[start, end)``: log start offset and high watermark."""
+    """The visible records ``[start, end)``: log start offset and high watermark. ``lost`` are
+    ranges between, in rising order, whose records were given up; the log goes on behind each."""
 
     start: int
     end: int
+    lost: tuple[LostOffsets, ...] = ()
 
     def clamp(self, offset: int) -> int:
-        return min(max(offset, self.start), self.end)
+        """The offset of the first record that is there from ``offset`` on, or the end."""
+        inside = min(max(offset, self.start), self.end)
+        lost = self.lost_at(inside)
+        return inside if lost is None else min(lost.end, self.end)
+
+    def lost_at(self, offset: int) -> LostOffsets | None:
+        """The lost range that begins at or before ``offset``, and ends behind it."""
+        return next((each for each in self.lost if each.start <= offset < each.end), None)
+
+    def reach(self, start: int, end: int | None = None) -> int:
+        """How far a reader gets from ``start`` on until records are lost, and no further than
+        ``end``, by default that of the span."""
+        last = self.end if end is None else end
+        return min([last, *(each.start for each in self.lost if start <= each.start)])
+
+    def pieces(self, start: int, end: int) -> list[tuple[int, int]]:
+        """``[start, end)`` without what is lost of it."""
+        cuts = [start]
+        for each in self.lost:
+            if each.end > start and each.start < end:
+                cuts += [max(each.start, start), min(each.end, end)]
+        cuts.append(end)
+        pairs = zip(cuts[::2], cuts[1::2], strict=True)
+        return [(first, after) for first, after in pairs if first < after]
+
+    def count(self, start: int, end: int) -> int:
+        """Records between two offsets, as far as they are not lost: with compaction, at most."""
+        return sum(after - first for first, after in self.pieces(start, end))
+
+    def back_from(self, offset: int, count: int) -> int:
+        """The offset ``count`` records before ``offset``, which may lie before the start."""
+        for each in reversed(self.lost):
+            if each.end <= offset and offset - count < each.end:
+                count -= offset - each.end
+                offset = each.start
+        return offset - count
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +94,9 @@ class Snapshot:
         """
         spans = {
             topic_partition: Span(
-                span.start, max(span.start, min(span.end, limit.spans[topic_partition].end))
+                span.start,
+                max(span.start, min(span.end, limit.spans[topic_partition].end)),
+                span.lost,
             )
             for topic_partition, span in self.spans.items()
             if topic_partition in limit.spans
@@ -68,7 +108,7 @@ class Snapshot:
     def reaching(self, positions: Mapping[TopicPartition, int]) -> Snapshot:
         """This snapshot with ends that are not below ``positions``."""
         spans = {
-            topic_partition: Span(span.start, max(span.end, positions.get(topic_partition, 0)))
+            topic_partition: replace(span, end=max(span.end, positions.get(topic_partition, 0)))
             for topic_partition, span in self.spans.items()
         }
         return Snapshot(self.topic_ids, spans, self.configs)
@@ -124,6 +164,12 @@ def describe_topics(
     )
 
 
+def span_of(ends: PartitionEnds) -> Span:
+    """What a broker says of a partition, as far as readers see it."""
+    lost = tuple(LostOffsets(*each) for each in ends.lost)
+    return Span(ends.log_start_offset, ends.high_watermark, lost)
+
+
 def _spans_of(description: TopicDescription, selection: Selection) -> dict[TopicPartition, Span]:
     spans: dict[TopicPartition, Span] = {}
     for number, partition in sorted(description.partitions.items()):
@@ -132,9 +178,7 @@ def _spans_of(description: TopicDescription, selection: Selection) -> dict[Topic
             continue
         if partition.ends is None:
             raise _not_served(topic_partition, partition)
-        spans[topic_partition] = Span(
-            partition.ends.log_start_offset, partition.ends.high_watermark
-        )
+        spans[topic_partition] = span_of(partition.ends)
     return spans
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import Cluster, Consumer, ConsumerConfig
+from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
 from spark_logbus.coordination.group_offsets import GroupOffsets
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError
 from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import Earliest, LastRecords, TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.builders.record_batches import record_batch
 from tests.fault.test_broker_life import read_all
@@ -208,7 +208,7 @@ def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, c
         shown = logbus("topics", "give-up", "t", "-z", chroot)
         assert shown.returncode == 0
         assert "Nothing was changed" in shown.stdout
-        row = rf"t +1 +1 +{2 * AT_FIRST} +6 +{GONE_ON}\n"
+        row = rf"t +1 +1 +{2 * AT_FIRST} +6 +- +{GONE_ON}\n"
         assert re.search(row, shown.stdout)
         check_refused(broker, 1)
         done = logbus("topics", "give-up", "t", "--execute", "-z", chroot)
@@ -230,3 +230,74 @@ def test_a_given_up_log_continues_after_all_its_offsets(broker: BrokerProcess, c
     with connect(broker) as wire:
         wait_until(lambda: is_led(wire, "t"))
         assert wire.fetch("t", 1, GONE_ON).results[0].high_watermark == GONE_ON + 2
+
+
+def produce(cluster: Cluster, topic: str, count: int) -> list[int | None]:
+    with Producer(cluster) as producer:
+        sent = [producer.send(topic, b"%d" % number) for number in range(count)]
+    return [each.result(30).offset for each in sent]
+
+
+@pytest.mark.long
+def test_a_restored_backup_is_used_and_goes_on_behind_what_is_lost(
+    broker: BrokerProcess, tmp_path: Path, chroot: str
+) -> None:
+    """Four of 14 records are newer than the backup: those alone are lost, and everybody is told."""
+    short = TopicPartition("u", 0)
+    with Session(chroot, client_name="test") as session, Cluster.from_zookeeper(chroot) as cluster:
+        admin = Admin(cluster)
+        topic_id = admin.create_topic("u", partitions=1).topic_id
+        offsets = GroupOffsets(session)
+        offsets.commit("early", {short: 4}, actor="test", topic_ids={"u": topic_id})
+        offsets.commit("late", {short: 13}, actor="test", topic_ids={"u": topic_id})
+        produce(cluster, "u", 10)
+        broker.stop()
+        shutil.copytree(data_of(broker), tmp_path / "backup")
+        restarted(broker)
+        # A producer that goes on over all of it, and so knows of records that are lost.
+        with Producer(cluster) as producer:
+            for _ in range(4):
+                producer.send("u", b"lost").result(60)
+            broker.stop()
+            shutil.rmtree(data_of(broker))
+            shutil.copytree(tmp_path / "backup", data_of(broker))
+            restarted(broker)
+            wait_until(lambda: value(scrape(broker), "partitions_refused") == 1)
+            shown = logbus("topics", "give-up", "u", "-z", chroot)
+            assert re.search(rf"u +0 +1 +14 +13 +10 +{GONE_ON}\n", shown.stdout)
+            assert "stay readable" in shown.stdout
+            assert value(scrape(broker), "partitions_refused") == 1
+            done = logbus("topics", "give-up", "u", "--execute", "-z", chroot)
+            said = f"u-0 is served again, from offset {GONE_ON:,} on, with what it has up to"
+            assert f"{said} offset 10." in done.stdout
+            assert producer.send("u", b"new").result(60).offset == GONE_ON
+        assert produce(cluster, "u", 1) == [GONE_ON + 1]
+        assert wait_until(lambda: health(port_of(broker))[0] == 200)
+    for again in (False, True):
+        if again:
+            broker.kill()
+            restarted(broker)
+            with connect(broker) as wire:
+                wait_until(lambda: is_led(wire, "u"))
+        with Cluster.from_zookeeper(chroot) as cluster:
+            admin = Admin(cluster)
+            for group, lag in (("early", 6 + 2), ("late", 2)):
+                [position] = admin.describe_group(group).positions
+                assert position.lag == lag
+            assert admin.list_offsets({short: LastRecords(3)})[short] == 9
+            with Consumer(cluster, ConsumerConfig(start=Earliest())) as consumer:
+                consumer.assign([short])
+                assert [each.offset for each in consumer.poll(30)] == list(range(10))
+                with pytest.raises(OffsetOutOfRangeError, match=f"from 10 on were lost.*{GONE_ON}"):
+                    consumer.poll(30)
+            with Consumer(cluster, ConsumerConfig(out_of_range="earliest")) as consumer:
+                consumer.assign([short])
+                consumer.seek(short, 12)
+                assert next(iter(consumer)).offset == GONE_ON
+        read = logbus("consume", "u", "-f", "%o\n", "-z", chroot)
+        assert read.returncode == 0
+        assert read.stdout.split() == [str(at) for at in (*range(10), GONE_ON, GONE_ON + 1)]
+        assert "from offset 10 on were lost" in read.stderr
+        assert re.search(r"u +1 +12 ", logbus("topics", "list", "-z", chroot).stdout)
+    broker.stop()
+    assert logbus("verify", str(data_of(broker))).returncode == 0

@@ -70,3 +70,51 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
             last = Commit(1, "s", topic_id, (), {0: 3, 1: 1}, 4, ())
             with pytest.raises(DataLossError, match=f"the log now starts at {GONE_ON:,}"):
                 plan(snapshot, "t", last, allow_gaps=False, elsewhere="another table")
+
+
+@pytest.mark.long
+def test_a_stream_and_a_batch_read_are_told_of_a_part_that_was_given_up(
+    spark: SparkSession, tmp_path: Path, chroot: str
+) -> None:
+    """Of a restored backup: what it has is read, and nobody passes over what is lost unawares."""
+    with broker_process(tmp_path / "broker", chroot) as broker:
+        data = broker.directory / "data"
+        with Cluster.from_zookeeper(chroot) as cluster:
+            logbus = Logbus(chroot, cluster)
+            logbus.topic(name="t", partitions=1)
+            logbus.produce("t", list("abc"), partition=0)
+            streams = Streams(spark, logbus, tmp_path, mode=next(iter(MODES)))
+            assert streams.run(subscribe="t", startingOffsets="earliest") == list("abc")
+            broker.stop()
+            shutil.copytree(data, tmp_path / "backup")
+            broker.start()
+            logbus.produce("t", ["lost"], partition=0)
+        broker.stop()
+        shutil.rmtree(data)
+        shutil.copytree(tmp_path / "backup", data)
+        broker.start()
+        with Session(chroot, client_name="test") as session:
+            wait_until(lambda: TopicRegistry(session).states("t")[0].refused)
+        with Cluster.from_zookeeper(chroot) as cluster:
+            logbus = Logbus(chroot, cluster)
+            [row] = logbus.admin.give_up("t", execute=True).rows
+            assert (row.kept_end, row.go_on_at) == (3, 2 * 10**12)
+            with connect(broker) as wire:
+                wait_until(lambda: is_led(wire, "t"))
+            logbus.produce("t", list("xy"), partition=0)
+            streams = Streams(spark, logbus, tmp_path, mode=next(iter(MODES)))
+            failing = streams.start(streams.source(subscribe="t"))
+            with pytest.raises(StreamingQueryException, match="t-0: offset 3 was to be read next"):
+                finish(failing)
+            assert streams.run(subscribe="t", failOnDataLoss="false") == list("xy")
+
+            def read(**options: str) -> list[str]:
+                reader = spark.read.format("logbus").options(zookeeper=chroot, subscribe="t")
+                rows = reader.options(**options).load().selectExpr("cast(value as string) value")
+                return sorted(row.value for row in rows.collect())
+
+            with pytest.raises(Exception, match="Records may have been lost"):
+                read()
+            assert read(failOnDataLoss="false") == list("abcxy")
+            assert read(startingOffsets="-3", failOnDataLoss="false") == list("cxy")
+            assert read(endingOffsets='{"t": {"0": 3}}') == list("abc")

@@ -92,5 +92,6 @@ class MetadataHandler:
                 known.high_watermark,
                 known.log_end_offset,
                 known.size_bytes,
+                [(each.start, each.end) for each in known.lost],
             ),
         )

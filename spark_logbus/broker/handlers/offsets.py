@@ -48,10 +48,12 @@ class OffsetHandler:
             led = self._replica_manager.leader_of(TopicPartition(wanted.topic, wanted.partition))
             require_id(wanted.topic, wanted.topic_id, led)
             offset: int | None
+            lost: list[tuple[int, int]] = []
             if wanted.at == "earliest":
                 offset = led.log.ends().log_start_offset
             elif wanted.at == "latest":
-                offset = led.log.ends().high_watermark
+                ends = led.log.ends()
+                offset, lost = ends.high_watermark, [(each.start, each.end) for each in ends.lost]
             elif wanted.at == "timestamp":
                 offset = led.log.offset_at(wanted.timestamp_us)
             else:
@@ -61,7 +63,7 @@ class OffsetHandler:
         except LogbusError as error:
             self._metrics.failed(Api.LIST_OFFSETS, error)
             return ListOffsetsResult(wanted.topic, wanted.partition, error=error_info(error))
-        return ListOffsetsResult(wanted.topic, wanted.partition, offset)
+        return ListOffsetsResult(wanted.topic, wanted.partition, offset, lost=lost)
 
     def split_range(self, request: SplitRangeRequest, _: RequestContext) -> Answer:
         most_cuts = max(1, _MAX_CUTS // max(1, len(request.partitions)))

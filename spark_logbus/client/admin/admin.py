@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.cluster_health import ClusterDescription
     from spark_logbus.client.admin.groups import GroupAdmin, GroupDescription, GroupRewind
     from spark_logbus.client.admin.topic_schemas import SchemaDescription
+    from spark_logbus.offsets.give_up import GiveUpPlan
     from spark_logbus.offsets.rewind import Target
 
 _CHANGE_TIMEOUT_MS: Final = 30_000
@@ -340,6 +341,30 @@ class Admin(OffsetQueries):
             )
             for name, topic in described.items()
         }
+
+    def give_up(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] = (),
+        keep: bool | None = None,
+        execute: bool = False,
+    ) -> GiveUpPlan:
+        """Give up what is lost of partitions that their brokers refuse, all or some; only said, not
+        done, unless ``execute``.
+
+        ``keep`` is whether what is there of their logs stays readable: None keeps it where a log is
+        there and only too short, as of a backup. The partitions go on behind every offset that was
+        ever given, once their brokers have followed, within seconds; readers of what is lost get
+        OffsetOutOfRangeError, or a data loss. Raises UnknownTopicError, CoordinationError, and
+        InvalidRequestError for partitions that are not refused, and where nothing is there to keep.
+        """
+        # Imported here: Spark tasks use this class and never talk to ZooKeeper.
+        from spark_logbus.client.admin.give_up import give_up
+
+        return give_up(
+            topic, self._cluster.zookeeper, partitions=partitions, keep=keep, execute=execute
+        )
 
     def describe_cluster(self) -> ClusterDescription:
         """Brokers, with what they lead and hold, and partitions that nobody serves now.

@@ -15,10 +15,10 @@ from spark_logbus.coordination.group_offsets import CommittedOffset
 from spark_logbus.coordination.group_owners import GroupOwner
 from spark_logbus.coordination.membership import Member
 from spark_logbus.coordination.rewinds import Rewind
-from spark_logbus.model import Latest, TopicPartition, check_name
+from spark_logbus.model import Latest, LostOffsets, TopicPartition, check_name
 from spark_logbus.offsets.descriptions import LogQueries
 from spark_logbus.offsets.rewind import RewindPlan, Target, apply, prepare, require_rows
-from spark_logbus.offsets.snapshot import take_snapshot
+from spark_logbus.offsets.snapshot import Span, span_of, take_snapshot
 from spark_logbus.position_text import parse_position
 from spark_logbus.selection import Topics
 
@@ -33,6 +33,8 @@ class GroupPosition:
     high_watermark: int | None
     state: str
     reader: GroupOwner | None
+    lost: tuple[LostOffsets, ...] = ()
+    """Ranges of the partition's offsets whose records were given up."""
 
     @property
     def lag(self) -> int | None:
@@ -40,7 +42,7 @@ class GroupPosition:
         end = self.high_watermark
         if end is None or self.committed is None:
             return None
-        return max(0, end - self.committed.offset)
+        return Span(0, end, self.lost).count(self.committed.offset, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +104,9 @@ class GroupAdmin:
                 states[each] = "topic recreated"
             else:
                 states[each] = "ok"
-        ends = self._logs.list_offsets(
-            {each: Latest() for each, state in states.items() if state == "ok"}
-        )
+        present = [each for each, state in states.items() if state == "ok"]
+        ends = self._logs.list_offsets(dict.fromkeys(present, Latest()))
+        lost = self._lost(present)
         return [
             GroupPosition(
                 topic_partition=each,
@@ -112,9 +114,21 @@ class GroupAdmin:
                 high_watermark=ends.get(each),
                 state=state,
                 reader=readers.get(each),
+                lost=lost.get(each, ()),
             )
             for each, state in states.items()
         ]
+
+    def _lost(
+        self, topic_partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[LostOffsets, ...]]:
+        described = self._logs.describe(sorted({each.topic for each in topic_partitions}))
+        found = {
+            each: described[each.topic].partitions[each.partition].ends
+            for each in topic_partitions
+            if each.topic in described
+        }
+        return {each: span_of(ends).lost for each, ends in found.items() if ends is not None}
 
     def rewind(
         self,

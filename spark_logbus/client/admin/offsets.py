@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import LeaderCall
@@ -19,10 +19,12 @@ from spark_logbus.model import (
     LastDuration,
     LastRecords,
     Latest,
+    LostOffsets,
     OffsetRange,
     OffsetSpec,
     TopicPartition,
 )
+from spark_logbus.offsets.snapshot import Span
 from spark_logbus.protocol import (
     Api,
     ListOffsetsPartition,
@@ -44,6 +46,13 @@ class FoundOffsets:
 
     found: dict[TopicPartition, int | None]
     away: dict[TopicPartition, LogbusError]
+    lost: dict[TopicPartition, tuple[LostOffsets, ...]] = field(default_factory=dict)
+    """Offsets whose records were given up, of the partitions whose latest was asked for."""
+
+
+class _Answer(NamedTuple):
+    offset: int | None
+    lost: tuple[LostOffsets, ...]
 
 
 class OffsetQueries:
@@ -94,6 +103,13 @@ class OffsetQueries:
             for topic_partition, spec in specs.items()
         }
 
+    def lost_offsets(self, topic_partition: TopicPartition) -> tuple[LostOffsets, ...]:
+        """The ranges between a partition's start and its end whose records were given up with the
+        end of a log; waits for its leader."""
+        asked = _questions({topic_partition: Latest()}, NO_TOPIC_IDS, now_us=0)
+        results = self._list_offsets.ask_all("Listing offsets", asked)
+        return self._looked_into(zip(asked, results, strict=True))[topic_partition][0].lost
+
     def find_offsets(
         self,
         specs: Mapping[TopicPartition, OffsetSpec],
@@ -118,13 +134,14 @@ class OffsetQueries:
                 if topic_partition not in away
             },
             away,
+            {each: answers[-1].lost for each, answers in found.items() if answers[-1].lost},
         )
 
     def _looked_into(
         self, results: Iterable[tuple[ListOffsetsPartition, ListOffsetsResult]]
-    ) -> dict[TopicPartition, list[int | None]]:
+    ) -> dict[TopicPartition, list[_Answer]]:
         """The answers about each partition, in the order of the questions."""
-        found: defaultdict[TopicPartition, list[int | None]] = defaultdict(list)
+        found: defaultdict[TopicPartition, list[_Answer]] = defaultdict(list)
         for question, result in results:
             topic_partition = _tp_of(question)
             offset = result.offset
@@ -140,7 +157,8 @@ class OffsetQueries:
                     timestamp_us=question.timestamp_us,
                     topic_id=question.topic_id,
                 )
-            found[topic_partition].append(offset)
+            lost = tuple(LostOffsets(*each) for each in result.lost)
+            found[topic_partition].append(_Answer(offset, lost))
         return found
 
     def split(
@@ -223,10 +241,10 @@ def _tp_of(question: ListOffsetsPartition) -> TopicPartition:
     return TopicPartition(question.topic, question.partition)
 
 
-def _offset_of(spec: OffsetSpec, answers: Sequence[int | None]) -> int | None:
+def _offset_of(spec: OffsetSpec, answers: Sequence[_Answer]) -> int | None:
     match spec, answers:
         case AtOffset(offset), _:
             return offset
-        case LastRecords(count), (int(start), int(end)):
-            return max(start, end - count)
-    return answers[0]
+        case LastRecords(count), ((int(start), _), (int(end), lost)):
+            return Span(start, end, lost).clamp(Span(start, end, lost).back_from(end, count))
+    return answers[0].offset

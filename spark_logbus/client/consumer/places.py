@@ -76,6 +76,16 @@ class Places:
         ends = self._admin.list_offsets(late, topic_ids=topic_ids) if late else {}
         return _placed({**found, **ends}, topic_ids)
 
+    def behind_lost(
+        self, topic_partition: TopicPartition, position: Position
+    ) -> dict[TopicPartition, Position] | None:
+        """The next position that has a record, where ``position`` lies in a part of the log that
+        was given up; None where it does not. Waits for a leader that is away."""
+        for lost in self._admin.lost_offsets(topic_partition):
+            if lost.start <= position.offset < lost.end:
+                return {topic_partition: Position(lost.end, position.topic_id)}
+        return None
+
     def resolve_some(
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, Position]:

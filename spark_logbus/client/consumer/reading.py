@@ -22,6 +22,7 @@ from spark_logbus.errors import (
     CorruptRecordBatchError,
     InvalidRequestError,
     LogbusError,
+    OffsetOutOfRangeError,
     TopicRecreatedError,
 )
 from spark_logbus.model import AtOffset, Earliest, Latest, OffsetSpec, TopicPartition
@@ -328,7 +329,10 @@ class Reading:
             if isinstance(error, TopicRecreatedError):
                 self._recreated.add(topic_partition)
             raise error.again() from error.__cause__
-        positions = self._places.resolve({topic_partition: spec})
+        behind = None
+        if self._out_of_range == "earliest" and isinstance(error, OffsetOutOfRangeError):
+            behind = self._places.behind_lost(topic_partition, position)
+        positions = behind or self._places.resolve({topic_partition: spec})
         logger.warning(
             "Offset %d of %s is not in the log (%s); going on from the %s offset, %d, as the "
             "key out_of_range says.",

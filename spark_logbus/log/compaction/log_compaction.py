@@ -161,7 +161,7 @@ class LogCompaction:
     def _is_damaged(self, view: LogView) -> bool:
         damaged = any(
             segment.holes or segment.summary.end_offset != end
-            for segment, end in zip(view.sealed, view.base_offsets[1:], strict=True)
+            for segment, end in zip(view.sealed, view.sealed_ends, strict=True)
         )
         if damaged and not self._damage_reported:
             logger.warning(

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from spark_logbus.log import names
+from spark_logbus.log.checkpoint import parse_lost_offsets
 from spark_logbus.log.checksummed_file import parse_checksummed_file
 from spark_logbus.log.filesystem import FileSystem, read_whole
-from spark_logbus.model import TopicPartition
+from spark_logbus.model import LostOffsets, TopicPartition
 
 _TEXT_LIMIT_BYTES: Final = 256 << 20
 _TEXT_FILES: Final = (
     names.CHECKPOINT, names.CLEAN_SHUTDOWN, names.PARTITION_METADATA, names.COMPACTION,
-    names.TOPIC_CONFIG, names.CLOCK, names.CLOCK_ACCEPTED,
+    names.TOPIC_CONFIG, names.CLOCK, names.CLOCK_ACCEPTED, names.LOST_OFFSETS,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """The directory of one log: base offsets of its segments, and all other names."""
+    """The directory of one log: base offsets of its segments, all other names, and what was given
+    up between its segments."""
 
     path: Path
     topic_partition: TopicPartition
     base_offsets: tuple[int, ...]
     others: tuple[str, ...]
+    lost: tuple[LostOffsets, ...] = ()
+
+    def end_before(self, following: int) -> int:
+        """Where the segment before the one at ``following`` ends if it is whole."""
+        return next((each.start for each in self.lost if each.end == following), following)
 
     def segment(self, base_offset: int) -> Path:
         return self.path / names.segment(base_offset)
@@ -73,7 +81,11 @@ def list_log(files: FileSystem, path: Path, topic_partition: TopicPartition) -> 
             others.append(name)
         else:
             base_offsets.append(base)
-    return LogListing(path, topic_partition, tuple(sorted(base_offsets)), tuple(others))
+    lost: tuple[LostOffsets, ...] = ()
+    if names.LOST_OFFSETS in others:
+        with suppress(OSError):  # it is told of by who looks at the file
+            lost = parse_lost_offsets(read_text_file(files, path / names.LOST_OFFSETS).lines)
+    return LogListing(path, topic_partition, tuple(sorted(base_offsets)), tuple(others), lost)
 
 
 def in_use(data_directory: Path) -> bool:

@@ -46,7 +46,7 @@ class SegmentReport:
 
     ``damage`` lies before record batches that can be read, ``tail`` after the last of them.
     ``index_unusable`` is why the broker will rebuild the index, ``index_wrong`` what an index that
-    the broker trusts says wrongly.
+    the broker trusts says wrongly. ``index_outdated``: it is of when the segment was smaller.
     """
 
     base_offset: int
@@ -59,12 +59,14 @@ class SegmentReport:
     damage: tuple[Damage, ...]
     tail: Damage | None
     has_index: bool
+    index_outdated: bool
     index_unusable: str | None
     index_wrong: str | None
 
     def index_state(self, *, active: bool) -> str:
-        """A few words on the index; a broker keeps that of its active segment in memory."""
-        if active and not self.has_index:
+        """A few words on the index; a broker keeps that of its active segment in memory, and what
+        is on disk is of its last orderly stop."""
+        if active and (not self.has_index or self.index_outdated):
             return "in memory"
         if self.tail is not None:
             return "not compared"
@@ -73,11 +75,13 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """An index file as far as it can be read, and why it cannot be trusted, if so."""
+    """An index file as far as it can be read, and why it cannot be trusted, if so. ``outdated``:
+    its segment is the last of its log, and has grown since; the broker has the newer one."""
 
     summary: Summary | None
     index: Index | None
     problem: str | None
+    outdated: bool = False
 
 
 def inspect_segment(
@@ -125,6 +129,7 @@ def inspect_segment(
         damage=tuple(damage),
         tail=tail,
         has_index=index_file is not None,
+        index_outdated=comparison.outdated(size_bytes=limit),
         index_unusable=comparison.unusable(size_bytes=limit),
         index_wrong=comparison.wrong(),
     )
@@ -151,20 +156,29 @@ def inspect_index(files: FileSystem, path: Path) -> IndexReport | None:
     found = read_index(files, path)
     if found is None:
         return None
-    problem = found.problem or _index_problem(files, path.with_suffix(".log"), found)
-    return IndexReport(found.summary, found.index, problem)
-
-
-def _index_problem(files: FileSystem, segment: Path, index_file: IndexFile) -> str | None:
+    segment = path.with_suffix(".log")
     base_offset = names.parse_segment(segment.name)
     if base_offset is None:
-        return f"it is named {segment.stem}, which is no base offset"
+        unnamed = f"it is named {segment.stem}, which is no base offset"
+        return IndexReport(found.summary, found.index, unnamed)
+    outdated, problem = _compared(files, segment, base_offset, found)
+    bases = (names.parse_segment(name) for name in files.names(segment.parent))
+    if outdated and max(base for base in bases if base is not None) == base_offset:
+        return IndexReport(found.summary, found.index, None, outdated=True)
+    return IndexReport(found.summary, found.index, found.problem or problem)
+
+
+def _compared(
+    files: FileSystem, segment: Path, base_offset: int, index_file: IndexFile
+) -> tuple[bool, str | None]:
+    """Whether the index is of an earlier state of its segment, and what is wrong with it."""
     file = files.open_read_only(segment)
     size = file.size()
     comparison = _IndexComparison(index_file, base_offset)
     for position, header in read_headers(file.pread, size):
         comparison.see(header, position)
-    return comparison.unusable(size_bytes=size) or comparison.wrong()
+    problem = comparison.unusable(size_bytes=size) or comparison.wrong()
+    return comparison.outdated(size_bytes=size), problem
 
 
 def _headers_only(
@@ -257,6 +271,17 @@ class _IndexComparison:
         if summary.size_bytes != size_bytes:
             return f"it is stale: of a segment of {summary.size_bytes} bytes, not {size_bytes}"
         return None
+
+    def outdated(self, *, size_bytes: int) -> bool:
+        """Only once all record batches went by: it was right when the segment was smaller."""
+        summary = None if self._file is None or self._file.problem else self._file.summary
+        return (
+            summary is not None
+            and self._problem is None
+            and summary.base_offset == self.contents.base_offset
+            and summary.size_bytes < size_bytes
+            and summary.end_offset <= self.contents.end_offset
+        )
 
     def wrong(self) -> str | None:
         """Only once all record batches went by."""

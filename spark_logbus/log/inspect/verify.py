@@ -263,6 +263,8 @@ class LogCheck:
             elif name == names.TOPIC_CONFIG:
                 message = "The broker's defaults count until ZooKeeper has told"
                 self._check_text(path, Severity.DAMAGE, message)
+            elif name == names.LOST_OFFSETS:
+                self._check_text(path, Severity.DAMAGE, "What was given up counts as damaged")
             elif name == names.FLUSH_FAILED:
                 message = "A flush failed; the next start writes again what may not be on disk."
                 self._find(Severity.NOTE, path, message)
@@ -353,8 +355,14 @@ class LogCheck:
         if following is None:
             self._check_log_end(path, report.end_offset, report.tail)
         else:
-            self._check_segment_end(path, report.end_offset, following, report.tail)
-        if len(self.findings) == found:  # an index is compared with sound segments only
+            end = self._log.end_before(following)
+            self._check_segment_end(path, report.end_offset, end, report.tail)
+            if end < following:
+                message = (
+                    f"The offsets {end} up to {following} were given up; their records are lost."
+                )
+                self._find(Severity.NOTE, path, message)
+        if _sound(self.findings[found:]):  # an index is compared with sound segments only
             self._check_index(path, report, last=following is None)
 
     def _check_segment_end(self, path: Path, end: int, following: int, tail: Damage | None) -> None:
@@ -395,7 +403,9 @@ class LogCheck:
             return
         if report.index_unusable is not None:
             message = f"The broker rebuilds it when it opens the segment: {report.index_unusable}."
-            self._find(self._torn, index_path(path), message)
+            # A full disk does not let it be written, and then the broker leaves none behind.
+            severity = self._torn if report.has_index else Severity.NOTE
+            self._find(severity, index_path(path), message)
         elif report.index_wrong is not None:
             message = f"It misleads readers: {report.index_wrong}. Stop the broker and delete it."
             self._find(Severity.DAMAGE, index_path(path), message)

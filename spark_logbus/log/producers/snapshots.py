@@ -86,7 +86,7 @@ def recover_producers(
 
 def _replay(states: ProducerStateManager, view: LogView, start: int) -> None:
     """Note the record batches of the log from the one at offset ``start`` on."""
-    for number, end in enumerate((*view.base_offsets[1:], view.flushed_end)):
+    for number, end in enumerate((*view.sealed_ends, view.flushed_end)):
         if end <= start:
             continue
         visible = view.visible_segment(number)

@@ -107,6 +107,8 @@ class ProducerStateManager:
         self._by_id: dict[int, ProducerState] = {}
         self._limit = _MAX_RECOVERED
         self._protected: set[int] = set()  # numbers of writes
+        #: What came before this offset may lack records at its end: they were given up.
+        self.lost_before = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -267,6 +269,11 @@ class ProducerStateManager:
         elif header.base_sequence < expected:
             return self._offset_of(header, known)
         if header.base_sequence != expected:
+            if known is not None and known.runs[-1].base_offset < self.lost_before:
+                raise UnknownProducerError(
+                    f"{self._batch(header)} goes on from records that were lost with a part of the "
+                    "log that was given up. Start over from sequence 0 in a new epoch."
+                )
             raise OutOfOrderSequenceError(
                 f"{self._batch(header)} leaves a gap: expected sequence {expected}. Records before "
                 "it were not appended, or are lost; send them first, or start over in a new epoch."

@@ -29,12 +29,14 @@ class BrokerInfo(Message):
 
 
 class PartitionEnds(Message):
-    """Offsets and size of one partition, known to its leader only."""
+    """Offsets and size of one partition, known to its leader only. ``lost`` are the ranges of
+    offsets between its start and its end whose records were given up with the end of a log."""
 
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
     size_bytes: int
+    lost: list[tuple[int, int]] = []
 
 
 class PartitionInfo(Message):

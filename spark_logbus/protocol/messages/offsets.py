@@ -36,12 +36,14 @@ class ListOffsetsRequest(Message):
 
 class ListOffsetsResult(Message):
     """For "timestamp": the base offset of the first record batch that holds a record at or after
-    the time, None if there is none. The client looks inside; the broker decodes nothing."""
+    the time, None if there is none. The client looks inside; the broker decodes nothing. For
+    "latest": ``lost`` as in the metadata."""
 
     topic: str
     partition: int
     offset: int | None = None
     error: ErrorInfo | None = None
+    lost: list[tuple[int, int]] = []
 
 
 class ListOffsetsResponse(Message):

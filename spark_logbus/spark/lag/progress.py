@@ -7,6 +7,7 @@ of a Python source does not name the format.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,11 +76,16 @@ def _source(number: int, source: Mapping[str, Any]) -> SourceLag | None:
     if not (isinstance(end.get("version"), int) and "to" in end and "topics" in end):
         return None
     latest = _offset(source.get("latestOffset"))  # absent from a repeated micro-batch
-    reached, ends = _positions(end), _positions(latest)
+    reached, ends, lost = _positions(end), _positions(latest), _lost(latest)
     return SourceLag(
         number=number,
         behind={
-            topic_partition: max(0, ends[topic_partition] - offset)
+            topic_partition: max(
+                0,
+                ends[topic_partition]
+                - offset
+                - sum(max(0, after - max(first, offset)) for first, after in lost[topic_partition]),
+            )
             for topic_partition, offset in reached.items()
             if topic_partition in ends
         },
@@ -98,6 +104,15 @@ def _offset(value: Any) -> Mapping[str, Any]:
         except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
+
+
+def _lost(offset: Mapping[str, Any]) -> Mapping[TopicPartition, list[tuple[int, int]]]:
+    """Ranges of offsets that stand for no records, of partitions whose log was given up."""
+    found: defaultdict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+    for topic, partitions in offset.get("lost", {}).items():
+        for partition, ranges in partitions.items():
+            found[TopicPartition(topic, int(partition))] = [(int(a), int(b)) for a, b in ranges]
+    return found
 
 
 def _positions(offset: Mapping[str, Any]) -> dict[TopicPartition, int]:

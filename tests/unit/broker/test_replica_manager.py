@@ -103,11 +103,20 @@ class Topics:
         return found
 
     def refuse(
-        self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, why: str, end: int
+        self,
+        topic_partition: TopicPartition,
+        *,
+        broker_id: int,
+        topic_id: str,
+        why: str,
+        end: int,
+        kept_end: int | None,
     ) -> None:
         now = self.known.get(topic_partition) or PartitionState(broker_id, 0, [broker_id])
         assert isinstance(now, PartitionState)
-        self.known[topic_partition] = replace(now, refused=why, end=max(end, now.end or 0))
+        self.known[topic_partition] = replace(
+            now, refused=why, end=max(end, now.end or 0), kept_end=kept_end
+        )
 
 
 class Writers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,6 +251,32 @@ def test_segments_of_a_live_directory(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "(in use by a broker)" in shown
     assert "in memory" in shown
+    broker.directory.close()
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_the_outdated_index_of_an_active_segment_is_nothing_wrong(
+    run: Run, tmp_path: Path, *, in_use: bool
+) -> None:
+    """It is of the last orderly stop; the broker has the newer one in memory, or makes it anew."""
+    broker = Broker(tmp_path / "data")
+    broker.append(record_batches.record_batch())
+    broker.restart()
+    broker.append(record_batches.record_batch())
+    if not in_use:
+        shutil.copytree(broker.path, tmp_path / "killed")
+    data = broker.path if in_use else tmp_path / "killed"
+    code, shown = run("segments", data)
+    assert code == 0
+    assert "in memory" in shown
+    assert "stale" not in shown
+    index = data / "flights-0" / f"{0:020d}.index"
+    code, shown = run("index", index)
+    assert code == 0
+    assert "its segment has grown since" in shown
+    code, shown = run("index", index, "--json")
+    told = json.loads(shown.splitlines()[-1])
+    assert (code, told["outdated"], told["problem"]) == (0, True, None)
     broker.directory.close()
 
 

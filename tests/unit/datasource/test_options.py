@@ -42,7 +42,9 @@ def test_defaults_of_a_batch_read(monkeypatch: pytest.MonkeyPatch) -> None:
         zookeeper="localhost:2181/logbus",
         selection=Topics(("t",)),
         starting=OffsetBound(positions=Earliest(), option="startingOffsets"),
-        ending=OffsetBound(positions=Latest(), option="endingOffsets", latest_without_match=True),
+        ending=OffsetBound(
+            positions=Latest(), option="endingOffsets", latest_without_match=True, is_end=True
+        ),
         group=None,
         fail_on_data_loss=True,
         include_headers=False,
@@ -151,7 +153,9 @@ def test_starts(options: dict[str, str], option: str, positions: Positions) -> N
     ],
 )
 def test_ends(options: dict[str, str], option: str, positions: Positions) -> None:
-    expected = OffsetBound(positions=positions, option=option, latest_without_match=True)
+    expected = OffsetBound(
+        positions=positions, option=option, latest_without_match=True, is_end=True
+    )
     assert batch(subscribe="t", **options).ending == expected
 
 

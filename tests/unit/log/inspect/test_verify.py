@@ -209,7 +209,6 @@ def test_a_torn_tail_is_damage_after_an_orderly_stop(clean: Path) -> None:
 
 
 SPOILS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "deleted": ("it is missing", lambda path: path.unlink()),
     "emptied": ("header is damaged", lambda path: path.write_bytes(b"")),
     "truncated": ("entries are damaged", lambda path: path.write_bytes(path.read_bytes()[:-24])),
     "bit of the header flipped": ("header is damaged", lambda path: flip(path, 20)),
@@ -225,6 +224,18 @@ def test_an_unusable_index_is_damage_unless_there_was_a_crash(
     for path, severity in ((clean, Severity.DAMAGE), (crashed, Severity.NOTE)):
         spoil(index(path, 0))
         assert named in the_one(verify(path), severity, index(path, 0))
+
+
+def test_an_index_that_is_not_there_is_no_damage(clean: Path, crashed: Path) -> None:
+    """A full disk did not let it be written, at an orderly stop too; the broker makes it anew."""
+    index(clean, LAST).unlink()
+    for path in (clean, crashed):
+        index(path, 0).unlink()
+        result = verify(path)
+        assert result.sound
+        found = [finding for finding in result.findings if finding.path == index(path, 0)]
+        assert [finding.severity for finding in found] == [Severity.NOTE]
+        assert "rebuilds it when it opens the segment: it is missing" in found[0].message
 
 
 def test_a_stale_index(clean: Path) -> None:
