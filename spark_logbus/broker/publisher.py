@@ -238,10 +238,16 @@ class Publisher:
             )  # fmt: skip
 
     def _forget(self) -> None:
-        now_us = self._clock.now_us()
+        """Forget writers that have long been silent; none while the clock is not believed, for
+        what is forgotten is committed anew when it comes again."""
+        time = self._logs.clock.time
+        now_us = time.now_us()
+        if not time.believed:
+            return
         removed = self._writers.forget(
-            before_us=now_us - self._retention_ms * US_PER_MS,
-            once_before_us=now_us - _REMEMBER_ONCE_MS * US_PER_MS,
+            now_us=now_us,
+            keep_us=self._retention_ms * US_PER_MS,
+            keep_once_us=_REMEMBER_ONCE_MS * US_PER_MS,
         )
         if removed:
             logger.debug("Forgot %d writers that have not written for long.", removed)

@@ -77,7 +77,7 @@ class Broker:
             connect_timeout_ms=None,
         )
         brokers = BrokerRegistry(session)
-        topics, writers = TopicRegistry(session), WriterRegistry(session)
+        topics = TopicRegistry(session)
         self._lease = Lease(timeout_ms=config.zookeeper_session_ms, ask=brokers.holds)
         session.set_state_hook(self._lease.session_is)
 
@@ -89,6 +89,7 @@ class Broker:
             known_files=BROKER_FILES,
             watermark=sole_replica,
         )
+        writers = WriterRegistry(session, stamp_us=self._logs.clock.time.stamp_us)
         delayed_fetches = DelayedFetches()
         self._replica_manager = ReplicaManager(
             config.id,

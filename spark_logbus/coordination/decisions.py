@@ -23,6 +23,7 @@ none of these                                   decided
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -72,8 +73,9 @@ class DecidedWrite:
 @dataclass(frozen=True, slots=True)
 class WriterState:
     """``last`` is None as long as nothing was decided. ``once``: there will be no other write.
-    ``remembered`` says what the last versions hold, in their order; it is empty where a release
-    decided that did not say so. ``inputs`` are those of the last."""
+    ``old_us``: when it was first found to be old enough to be forgotten. ``remembered`` says what
+    the last versions hold, in their order; it is empty where a release decided that did not say so.
+    ``inputs`` are those of the last."""
 
     last: DecidedWrite | None = None
     run: str = ""
@@ -81,6 +83,7 @@ class WriterState:
     aborted: Sequence[int] = ()
     once: bool = False
     changed_us: int = 0
+    old_us: int | None = None
     remembered: Sequence[RememberedVersion] = ()
     inputs: str = ""
 
@@ -209,7 +212,7 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
     return Outcome(
         replace(
             now, last=wanted, run=proposal.run, ended_runs=ended, once=proposal.once,
-            changed_us=now_us, inputs=proposal.inputs,
+            changed_us=now_us, old_us=None, inputs=proposal.inputs,
             remembered=remember(now.remembered, wanted.version, proposal.content),
         )
     )  # fmt: skip
@@ -224,7 +227,30 @@ def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
         return Outcome()
     aborted = (*now.aborted, write)[-MAX_ABORTED:]
     once = proposal.once and now.last is None
-    return Outcome(replace(now, aborted=aborted, once=once, changed_us=now_us))
+    return Outcome(replace(now, aborted=aborted, once=once, changed_us=now_us, old_us=None))
+
+
+class Age(enum.Enum):
+    """What becomes of the state of a writer that has nothing to publish."""
+
+    KEPT = "kept"
+    #: It is old for the first time, which is to be noted.
+    OLD = "old"
+    FORGOTTEN = "forgotten"
+
+
+def age(now: WriterState, *, now_us: int, keep_us: int) -> Age:
+    """Whether the state is forgotten, when it is kept for ``keep_us``.
+
+    Two times have to pass: one since the writer's last change, and another since a broker found
+    that the first has passed. Both are counted by clocks of whichever brokers there are, any of
+    which may have been wrong: a change that was stamped with 1970 is as old as it looks for nobody.
+    """
+    if now_us - now.changed_us < keep_us:
+        return Age.KEPT
+    if now.old_us is None or now.old_us > now_us:
+        return Age.OLD
+    return Age.FORGOTTEN if now_us - now.old_us >= keep_us else Age.KEPT
 
 
 def published(

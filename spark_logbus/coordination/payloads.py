@@ -150,6 +150,7 @@ class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     aborted: list[NonNegative] = []
     once: bool = False
     changed_us: int
+    old_us: int | None = None
     remembered: list[RememberedVersionPayload] = []  # in rising order, none of earlier releases
     inputs: str = ""  # of the last
 

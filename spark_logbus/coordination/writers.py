@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_logbus.coordination import decisions, paths
 from spark_logbus.coordination.decisions import (
+    Age,
     DecidedWrite,
     Outcome,
     Proposal,
@@ -31,7 +33,7 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.coordination.write_content import RememberedVersion, WriteContent
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.retry import Deadline
-from spark_logbus.zookeeper.nodes import Node, Nodes
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import (
     MAX_TRANSACTION_BYTES,
@@ -60,9 +62,11 @@ class PendingWrites(NamedTuple):
 class WriterRegistry:
     """Decides writes and lists those to look after. Thread-safe."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, stamp_us: Callable[[], int] | None = None) -> None:
+        """``stamp_us`` is the time to write down for what happens now, of a clock that is guarded;
+        without it the session's."""
         self._tree = Nodes(session)
-        self._clock = session.clock
+        self._stamp_us = stamp_us or session.clock.now_us
         self._unreadable = session.unreadable
 
     def decide(
@@ -85,7 +89,7 @@ class WriterRegistry:
         self._tree.sync(deadline=deadline)
         node = self._tree.get(path, deadline=deadline)
         now = decisions.NOTHING if node is None else _state(node, path)
-        return decisions.decide(now, proposal, now_us=self._clock.now_us())
+        return decisions.decide(now, proposal, now_us=self._stamp_us())
 
     def _change(
         self, writer: str, proposal: Proposal, *, aborting: bool, admit: Callable[[], None]
@@ -101,7 +105,7 @@ class WriterRegistry:
                 self._tree.ensure(paths.PENDING_WRITES, deadline=deadline)
             node = nodes[path]
             now = decisions.NOTHING if node is None else _state(node, path)
-            outcome = change(now, proposal, now_us=self._clock.now_us())
+            outcome = change(now, proposal, now_us=self._stamp_us())
             if outcome.state is None:
                 return outcome
             admit()
@@ -170,9 +174,10 @@ class WriterRegistry:
 
         return self._tree.repeat(what, step)
 
-    def forget(self, *, before_us: int, once_before_us: int) -> int:
-        """Remove the states of writers that have nothing pending, and decided nothing since the
-        one time, or, of those that write once, the other; the number of them."""
+    def forget(self, *, now_us: int, keep_us: int, keep_once_us: int) -> int:
+        """Remove the states of writers that have nothing pending and are old by ``decisions.age``,
+        of those that write once after the second time; the number of them. ``now_us`` is to be a
+        time that is believed."""
         deadline = self._tree.session.deadline()
         pending = set(self._tree.children(paths.PENDING_WRITES, deadline=deadline) or [])
         names = self._tree.children(paths.WRITERS, deadline=deadline) or []
@@ -184,12 +189,18 @@ class WriterRegistry:
                 if node is None:
                     continue
                 state = _state(node, path)
-                if state.changed_us >= (once_before_us if state.once else before_us):
-                    continue
-                self._tree.transact(
-                    f"forget {path}", [Delete(path, node.version)], deadline=deadline
+                age = decisions.age(
+                    state, now_us=now_us, keep_us=keep_once_us if state.once else keep_us
                 )
-                removed += 1
+                if age is Age.KEPT:
+                    continue
+                change: Operation = Delete(path, node.version)
+                if age is Age.OLD:
+                    change = _write(path, node, replace(state, old_us=now_us))
+                self._tree.transact(f"forget {path}", [change], deadline=deadline)
+                removed += age is Age.FORGOTTEN
+            except ConflictError:
+                continue  # it has written, or another broker was first
             except CorruptNodeError as error:
                 logger.error("A writer's state is left as it is: %s", error)
         return removed
@@ -228,6 +239,7 @@ def _state_of(payload: WriterPayload, path: str) -> WriterState:
         aborted=payload.aborted,
         once=payload.once,
         changed_us=payload.changed_us,
+        old_us=payload.old_us,
         remembered=tuple(
             RememberedVersion(
                 one.version,
@@ -268,6 +280,7 @@ def _payload(state: WriterState) -> WriterPayload:
         aborted=list(state.aborted),
         once=state.once,
         changed_us=state.changed_us,
+        old_us=state.old_us,
         remembered=[
             RememberedVersionPayload(
                 one.version,

@@ -67,6 +67,13 @@ class JumpGuardedClock:
         self.now_us()
 
     @property
+    def believed(self) -> bool:
+        """True while the clock shows what it is expected to show, as of the last look at it. What
+        brokers forget together, in ZooKeeper, nobody forgets meanwhile: others may be right."""
+        with self._lock:
+            return self.jump is None and self._off_since is None
+
+    @property
     def trusted_us(self) -> int:
         """The time that an honest clock shows, as far as is known; to be kept for the next run."""
         with self._lock:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from spark_logbus.coordination import decisions, paths
-from spark_logbus.coordination.decisions import Outcome, Proposal, WriterState
+from spark_logbus.coordination.decisions import Age, Outcome, Proposal, WriterState
 from spark_logbus.coordination.payloads import WriterPayload, decode, encode
 from spark_logbus.coordination.writers import (
     PendingWrites,
@@ -19,7 +20,8 @@ from spark_logbus.coordination.writers import (
 class MemoryWriters:
     """Keeps the bytes that ``WriterRegistry`` would keep, by path. One thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stamp_us: Callable[[], int] = lambda: 1) -> None:
+        self.stamp_us = stamp_us
         self.nodes: dict[str, bytes] = {}
         self.unusable: dict[str, int | None] = {}
 
@@ -36,16 +38,18 @@ class MemoryWriters:
     def decide(
         self, writer: str, proposal: Proposal, *, admit: Callable[[], None] = lambda: None
     ) -> Outcome:
-        outcome = decisions.decide(self.state(writer), proposal, now_us=1)
+        outcome = decisions.decide(self.state(writer), proposal, now_us=self.stamp_us())
         if outcome.state is not None:
             admit()
         return self._kept(writer, outcome)
 
     def abort(self, writer: str, proposal: Proposal) -> Outcome:
-        return self._kept(writer, decisions.abort(self.state(writer), proposal, now_us=1))
+        return self._kept(
+            writer, decisions.abort(self.state(writer), proposal, now_us=self.stamp_us())
+        )
 
     def look(self, writer: str, proposal: Proposal) -> Outcome:
-        return decisions.decide(self.state(writer), proposal, now_us=1)
+        return decisions.decide(self.state(writer), proposal, now_us=self.stamp_us())
 
     def pending(self) -> PendingWrites:
         names = {paths.writer_of(path.rpartition("/")[2]) for path in self.nodes}
@@ -60,6 +64,23 @@ class MemoryWriters:
         state = decisions.published(self.state(writer), write, done)
         self._kept(writer, Outcome(state))
         return state
+
+    def forget(self, *, now_us: int, keep_us: int, keep_once_us: int) -> int:
+        removed = 0
+        for path in list(self.nodes):
+            writer = paths.writer_of(path.rpartition("/")[2])
+            state = self.state(writer or "")
+            if state.unpublished:
+                continue
+            age = decisions.age(
+                state, now_us=now_us, keep_us=keep_once_us if state.once else keep_us
+            )
+            if age is Age.OLD:
+                self.nodes[path] = encode(_payload(replace(state, old_us=now_us)))
+            elif age is Age.FORGOTTEN:
+                del self.nodes[path]
+                removed += 1
+        return removed
 
     def _kept(self, writer: str, outcome: Outcome) -> Outcome:
         if outcome.state is not None:

@@ -42,12 +42,15 @@ def test_what_is_decided_last_is_forgotten_when_it_is_old(registry: WriterRegist
         registry.decide(writer, proposal(1, 10, once=once))
         if writer != "pending":
             registry.published(writer, 10, {"t": [0, 1]})
-    later = 1 << 62
-    assert registry.forget(before_us=0, once_before_us=0) == 0
-    assert registry.forget(before_us=0, once_before_us=later) == 1
+    later, times = 1 << 61, {"keep_us": 1 << 60, "keep_once_us": 1}
+    assert registry.forget(now_us=0, **times) == 0
+    assert registry.forget(now_us=1 << 59, **times) == 0  # one is found old
+    assert registry.forget(now_us=(1 << 59) + 1, **times) == 1
     assert registry.look("often", proposal(1, 11)).already
     assert not registry.look("once", proposal(1, 11)).already
-    assert registry.forget(before_us=later, once_before_us=later) == 1
+    assert registry.forget(now_us=later, **times) == 0
+    assert registry.look("often", proposal(1, 11)).already
+    assert registry.forget(now_us=2 * later, **times) == 1
     assert list(registry.pending().states) == ["pending"]
 
 

@@ -154,7 +154,7 @@ class PartitionStaging:
                         "ended, or what they left has expired (staging.retention.ms)."
                     )
                 file = self._free.pop() if self._free else self._create()
-                file.serve(write, self._environment.time.now_us())
+                file.serve(write, self._environment.time.stamp_us())
                 self._files[write] = file
             return file
 
@@ -181,7 +181,7 @@ class PartitionStaging:
         self._missing(share)
         file = self._files.get(share.write)
         if file is not None:
-            now_us = self._environment.time.now_us()
+            now_us = self._environment.time.stamp_us()
             for staged in list(file.shares.values()):
                 staged.staged_at_us = max(staged.staged_at_us, now_us)
 

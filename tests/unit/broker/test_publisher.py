@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Final, cast
 
 import pytest
 
@@ -27,6 +27,8 @@ from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
 from tests.fakes.log_directory import offsets_from
 from tests.fakes.writers import MemoryWriters
 
+DAY: Final = 86_400
+RETENTION_DAYS: Final = 180
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
 
@@ -37,7 +39,7 @@ class World:
         self.logs = logs
         self._flushing = ThreadPoolExecutor(1)
         logs.flusher.request = lambda log: self._flushing.submit(log.flush)  # type: ignore[assignment]
-        self.writers = MemoryWriters()
+        self.writers = MemoryWriters(stamp_us=logs.directory.clock.time.stamp_us)
         self.topics: dict[str, TopicRecord | CorruptNodeError] = {
             name: TopicRecord(name, TOPIC_ID, {0: [5]}, {}) for name in ("t", "u")
         }
@@ -49,7 +51,7 @@ class World:
             lease=held_lease(),
             session=cast(Session, SimpleNamespace(state=SessionState.CONNECTED)),
             clock=logs.clock,
-            retention_ms=1,
+            retention_ms=RETENTION_DAYS * DAY * 1000,
         )
         for each in (T0, U0):
             logs.lead(each)
@@ -57,9 +59,9 @@ class World:
     def each_of(self, names: Iterable[str]) -> dict[str, TopicRecord | CorruptNodeError | None]:
         return {name: self.topics.get(name) for name in names}
 
-    def decide(self, writer: str, write: int, *topics: str) -> None:
+    def decide(self, writer: str, write: int, *topics: str, once: bool = False) -> None:
         records = {topic: TopicRecords(TOPIC_ID, {0: 2}) for topic in topics}
-        self.writers.decide(writer, Proposal(DecidedWrite(1, write, "1", records)))
+        self.writers.decide(writer, Proposal(DecidedWrite(1, write, "1", records), once=once))
 
     def stage(self, where: TopicPartition, write: int) -> None:
         stage(self.logs.here.led[where].log, attempt(1, write=write), 2)
@@ -69,6 +71,16 @@ class World:
         self.publisher.look()
         self.logs.clock.advance(5)
         self.publisher.look()
+
+    def remembered(self, writer: str) -> bool:
+        """Whether what the writer has decided last is known still."""
+        return self.writers.state(writer).last is not None
+
+    def look_for(self, days: float) -> None:
+        """Every half a day for so long, as the broker does more often."""
+        for _ in range(int(2 * days)):
+            self.logs.clock.advance(DAY / 2)
+            self.publisher.look()
 
     def visible(self, where: TopicPartition) -> list[int]:
         return offsets_from(self.logs.here.led[where].log, 0)
@@ -161,3 +173,51 @@ def test_a_wide_write_is_prepared_and_published_by_what_each_partition_has(tmp_p
             log = logs.here.led[TopicPartition("t", number)].log
             publish(log, DecidedShare(attempts, 8))
             assert offsets_from(log, 0) == [0, 2, 4, 6]
+
+
+JUMPS = pytest.mark.parametrize("days", [400, -400, -20_000, 1_000_000])
+
+
+@JUMPS
+@pytest.mark.parametrize("once", [False, True])
+def test_a_wrong_clock_makes_nobody_forget_what_was_committed(
+    world: World, days: int, once: bool
+) -> None:
+    world.stage(T0, 1)
+    world.decide("writer", 1, "t", once=once)
+    world.look()
+    world.logs.clock.jump(days * DAY)
+    for _ in range(60):
+        world.logs.clock.advance(15)
+        world.publisher.look()
+    world.logs.clock.jump(-days * DAY)
+    world.look()
+    assert world.remembered("writer")
+    if not once:
+        world.look_for(RETENTION_DAYS - 1)
+        assert world.remembered("writer")
+
+
+@JUMPS
+def test_what_was_committed_under_a_wrong_clock_is_remembered(world: World, days: int) -> None:
+    """The broker has begun with that clock, and nothing told it."""
+    world.logs.clock.jump(days * DAY)
+    world.logs.directory.clock.time.accept()
+    world.stage(T0, 1)
+    world.decide("writer", 1, "t")
+    world.look()
+    world.logs.clock.jump(-days * DAY)
+    world.logs.directory.clock.time.accept()
+    world.look_for(RETENTION_DAYS - 1)
+    assert world.remembered("writer")
+
+
+def test_a_writer_that_is_silent_for_long_is_forgotten(world: World) -> None:
+    for number, (writer, once) in enumerate([("often", False), ("once", True)]):
+        world.stage(T0, number)
+        world.decide(writer, number, "t", once=once)
+    world.look()
+    world.look_for(2)
+    assert (world.remembered("often"), world.remembered("once")) == (True, False)
+    world.look_for(2 * RETENTION_DAYS)
+    assert not world.remembered("often")

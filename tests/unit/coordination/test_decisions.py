@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_logbus.coordination.decisions import (
     MAX_ABORTED,
     MAX_ENDED_RUNS,
     NOTHING,
+    Age,
     DecidedWrite,
     Outcome,
     Proposal,
     TopicRecords,
     WriterState,
     abort,
+    age,
     decide,
     published,
 )
@@ -129,3 +133,30 @@ def test_published_partitions_are_taken_out_one_by_one() -> None:
     assert state is not None
     assert not state.unpublished
     assert published(state, 10, {"t": [1]}) is None
+
+
+@pytest.mark.parametrize(
+    ("changed_us", "old_us", "expected"),
+    [
+        (900, None, Age.KEPT),
+        (901, 100, Age.KEPT),
+        (2000, None, Age.KEPT),  # stamped by a clock that was ahead
+        (800, None, Age.OLD),
+        (0, None, Age.OLD),  # in 1970
+        (0, 901, Age.KEPT),
+        (0, 900, Age.FORGOTTEN),
+        (0, 1001, Age.OLD),  # found by a clock that was ahead
+    ],
+)
+def test_a_state_is_forgotten_when_it_has_been_old_for_long(
+    changed_us: int, old_us: int | None, expected: Age
+) -> None:
+    state = replace(after(proposal(1, 10)), changed_us=changed_us, old_us=old_us)
+    assert age(state, now_us=1000, keep_us=100 if changed_us != 900 else 101) is expected
+
+
+def test_a_writer_that_writes_again_is_not_old() -> None:
+    old = replace(after(proposal(1, 10)), old_us=5)
+    for outcome in (decide(old, proposal(2, 11), now_us=6), abort(old, proposal(2, 11), now_us=6)):
+        assert outcome.state is not None
+        assert (outcome.state.changed_us, outcome.state.old_us) == (6, None)

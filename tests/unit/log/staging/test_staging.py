@@ -177,6 +177,23 @@ def test_what_nobody_commits_expires(broker: Broker) -> None:
     assert log.staging.totals.writes == 0
 
 
+@pytest.mark.parametrize("days", [-20_000, 400])
+def test_what_is_prepared_under_a_wrong_clock_is_kept_for_as_long(
+    broker: Broker, days: int
+) -> None:
+    log, time = broker.log(), broker.directory.clock.time
+    log.configure(LogConfig(staging_retention_ms=60_000))
+    stage(log, attempt(1), 1)
+    broker.clock.advance(50)
+    broker.clock.jump(days * 86_400)
+    time.now_us()
+    log.staging.check(share(1, 1))
+    broker.clock.jump(-days * 86_400)
+    broker.clock.advance(20)
+    log.staging.expire(time.now_us(), pending=())
+    assert log.staging.totals.writes == 1
+
+
 def test_a_decided_write_does_not_expire(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
