@@ -28,7 +28,7 @@ import pyarrow as pa
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
 from spark_logbus.audit.run import Draft, Identity, Run, UnderWay
-from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig
+from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
 from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
@@ -107,6 +107,7 @@ class AuditReporter:
         self._rounds_done = 0
         self._thread = threading.Thread(target=self._work, name="logbus-audit", daemon=True)
         self._thread.start()
+        at_exit.add_counter(self, self._finish)
         self._await_round(1)
 
     # -- counting -------------------------------------------------------------------------
@@ -254,6 +255,7 @@ class AuditReporter:
     def _append(self, draft: Draft) -> None:
         if self._producer is None:
             self._producer = opened_producer(self._cluster, self._config)
+            at_exit.discard(self._producer)  # it is closed with this reporter
         append_reports(self._producer, self._config, draft.reports)
 
     # -- the end --------------------------------------------------------------------------
@@ -261,10 +263,19 @@ class AuditReporter:
     def close(self) -> None:
         """Publish the rest, and that it is all. Waits for at most ``wait_ms`` for that to arrive;
         a counter that could not say so will look like one that died."""
+        if self._closing:
+            return
+        at_exit.discard(self)
         deadline = self._cluster.deadline_ms(self._config.wait_ms)
         self._closing = True
         self._await_round(self._ask_round())
         self._thread.join(deadline.remaining_s)
+
+    def _finish(self, timeout_s: float) -> bool:
+        """The program ends, and nobody has closed this reporter."""
+        del timeout_s  # its own bound is shorter
+        self.close()
+        return False
 
     def __enter__(self) -> AuditReporter:
         return self

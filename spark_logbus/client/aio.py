@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -20,6 +20,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
 from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.helper_threads import HelperThreads
 from spark_logbus.client.producer.acknowledgements import (
     AppendedRange,
     RangeFuture,
@@ -59,7 +60,8 @@ class AsyncProducer:
 
     def __init__(self, cluster: Cluster, config: ProducerConfig | None = None, **more: Any) -> None:
         self._producer = Producer(cluster, config, **more)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="logbus-async-producer")
+        self._thread = HelperThreads(1, name="logbus-async-producer")
+        self._handing_over = 0  # records that wait for the thread; of the event loop
 
     async def send(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
         """Append one record, and wait until it is acknowledged. Takes and raises what
@@ -87,7 +89,13 @@ class AsyncProducer:
     async def _handed_over(self, topic: str, send: Callable[[], T]) -> T:
         """The result of ``send``, which waits for nothing if the topic is known and there is room;
         another thread of the program may take the room meanwhile, for which it would wait."""
-        return send() if self._producer.has_room(topic) else await self._run(send)
+        if not self._handing_over and self._producer.has_room(topic):
+            return send()
+        self._handing_over += 1  # what is sent after this must not overtake it
+        try:
+            return await self._run(send)
+        finally:
+            self._handing_over -= 1
 
     async def _run(self, call: Callable[[], T]) -> T:
         self._producer.require_own_process()  # before a thread is waited for, which is not there
@@ -166,7 +174,7 @@ class AsyncConsumer:
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig | None = None) -> None:
         self._consumer = Consumer(cluster, config)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="logbus-async-consumer")
+        self._thread = HelperThreads(1, name="logbus-async-consumer")
         self._under_way = 0  # calls in the thread: the consumer is not the event loop's meanwhile
         self._unclaimed = False  # what the last call handed out has not reached its task yet
         self._closed = False

@@ -10,15 +10,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.metadata import KnownTopic
+from spark_logbus.client.helper_threads import HelperThreads
 from spark_logbus.client.producer.batches import PartitionQueue, QueuedBatch
-from spark_logbus.client.producer.helpers import Helpers
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
-from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.errors import BrokerUnavailableError, LogbusError, UnknownTopicError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.retry import Deadline
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class LeaderConnections:
         self._wake = wake
         self._links: dict[BrokerAddress, Link] = {}
         self._lookups: dict[str, _Lookup] = {}
-        self._helpers = Helpers(2, name="logbus-producer-connect")
+        self._helpers = HelperThreads(2, name="logbus-producer-connect")
         self.last_error: LogbusError | None = None
 
     def __iter__(self) -> Iterator[Link]:
@@ -76,8 +80,7 @@ class LeaderConnections:
             link = self._links[address] = Link(address)
         if link.connection is None and link.dialing is None and link.not_before <= now:
             deadline = self._cluster.deadline_ms(self._cluster.config.connect_timeout_ms)
-            link.dialing = self._helpers.submit(self._cluster.pool.take, address, deadline)
-            link.dialing.add_done_callback(lambda _: self._wake())
+            link.dialing = self._begun(self._cluster.pool.take, address, deadline)
         return link if link.connection is not None else None
 
     def unreachable_reason(self, topic_partition: TopicPartition) -> LogbusError | None:
@@ -96,8 +99,17 @@ class LeaderConnections:
         if lookup.asking is None and lookup.not_before <= now:
             self._cluster.invalidate(topic)
             deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
-            lookup.asking = self._helpers.submit(self._cluster.topic, topic, deadline)
-            lookup.asking.add_done_callback(lambda _: self._wake())
+            lookup.asking = self._begun(self._cluster.topic, topic, deadline)
+
+    def _begun(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        """The future of a call in a helper thread, which wakes the sender when it is done."""
+        try:
+            future = self._helpers.submit(call, *arguments, **options)
+        except RuntimeError as error:  # no more threads: the system's limit, or the program ends
+            future = Future()
+            future.set_exception(BrokerUnavailableError(f"No thread can be started: {error}."))
+        future.add_done_callback(lambda _: self._wake())
+        return future
 
     def adopt_connections(self, now: float) -> list[Link]:
         """Take in finished dials; the links that have just come up."""
@@ -168,7 +180,7 @@ class LeaderConnections:
                 yield lookup.not_before
 
     def close(self) -> None:
-        self._helpers.close()
+        self._helpers.shutdown(cancel_futures=True)
         for link in self._links.values():
             if link.dialing is not None and not link.dialing.cancelled():
                 self._adopt_late(link)

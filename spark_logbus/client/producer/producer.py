@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from spark_logbus.client import at_exit
 from spark_logbus.client.arguments import (
     Headers,
     as_bytes,
@@ -156,13 +155,13 @@ class Producer:
         self._process = os.getpid()
         self._forked = False
         self._sender.start()
-        _open.add(self)
+        at_exit.add_sender(self, self._finish)
         follow_forks(self)
 
     def after_fork(self) -> None:
         """Refuse everything in the child, which has no thread that sends. Takes no lock: threads of
         the parent may have held them all."""
-        _open.discard(self)
+        at_exit.discard(self)
         self._forked = True
         self._topics.refuse(self.require_own_process)
         self._known_topic = self._topics.known_topic
@@ -570,9 +569,23 @@ class Producer:
             self._stop()
 
     def _stop(self) -> None:
-        _open.discard(self)
+        at_exit.discard(self)
         if self._sender.stop(self._cluster.config.connect_timeout_ms / 1000 + 1):
             self._interceptors.close()
+
+    def _finish(self, timeout_s: float) -> bool:
+        """The program ends, and nobody has closed this producer; False if it needs no more."""
+        timeout_s = round(timeout_s, 1)
+        # Interceptors, as an audit's, have to hear of all records before their own end.
+        if self._interceptors or at_exit.is_last_call():
+            self._close_at_exit(timeout_s)
+            return False
+        try:
+            self.flush(timeout_s)
+        except (DeliveryFailedError, RequestTimeoutError) as failed:
+            logger.error("A producer sends no more because the program ends: %s", failed)
+            return False
+        return True
 
     def __enter__(self) -> Producer:
         return self
@@ -607,16 +620,3 @@ class Producer:
             logger.error("A producer was closed because the program ends: %s", failed)
             return failed
         return None
-
-
-_open: Final[set[Producer]] = set()
-
-
-def _close_all() -> None:
-    """Close the producers that the program has left open, at its end."""
-    until = time.monotonic() + _LAST_RECORDS_S
-    for producer in list(_open):
-        producer._close_at_exit(max(0.0, until - time.monotonic()))
-
-
-atexit.register(_close_all)
