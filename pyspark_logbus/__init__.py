@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from spark_logbus.spark.seen_brokers import SeenBrokers
+
 __all__ = ["DefaultSource"]
 
 end_quietly_when_dropped()
@@ -37,10 +39,15 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "logbus"
 
-    def schema(self) -> StructType:
-        from spark_logbus.datasource import source_schema
+    _seen: SeenBrokers | None = None
+    """The brokers that told the columns. Spark asks for those first, then pickles the source."""
 
-        return source_schema(self.options)
+    def schema(self) -> StructType:
+        from spark_logbus.datasource import seen_brokers, source_schema
+
+        schema = source_schema(self.options)
+        self._seen = seen_brokers(self.options)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from spark_logbus.datasource import reader_of_batch
@@ -48,9 +55,12 @@ class DefaultSource(DataSource):
         return reader_of_batch(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from spark_logbus.datasource import reader_of_stream
+        from spark_logbus.spark.loading import without_collections
 
-        return reader_of_stream(self.options, schema)
+        with without_collections():
+            from spark_logbus.datasource import reader_of_stream
+
+            return reader_of_stream(self.options, schema, self._seen)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from spark_logbus.sink import batch_writer

@@ -15,6 +15,7 @@ from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.options import parse_options, schema_options
 from spark_logbus.spark.discovery import Discovery
 from spark_logbus.spark.driver_process import plans_a_stream
+from spark_logbus.spark.seen_brokers import SeenBrokers
 
 if TYPE_CHECKING:
     from spark_logbus.datasource.batch_reader import LogbusBatchReader
@@ -28,6 +29,15 @@ def source_schema(options: Mapping[str, str]) -> StructType:
     return look_up_schema(schema_options(options))
 
 
+def seen_brokers(options: Mapping[str, str]) -> SeenBrokers:
+    """The brokers that have told this process the columns, or that answer now."""
+    from spark_logbus.clock import SystemClock
+    from spark_logbus.spark.worker import driver_cluster
+
+    brokers = driver_cluster(schema_options(options).zookeeper).bootstrap.brokers
+    return SeenBrokers(tuple((one.host, one.port) for one in brokers), SystemClock().now_us())
+
+
 def reader_of_batch(options: Mapping[str, str], schema: StructType) -> LogbusBatchReader:
     from spark_logbus.datasource.batch_reader import LogbusBatchReader
 
@@ -35,14 +45,19 @@ def reader_of_batch(options: Mapping[str, str], schema: StructType) -> LogbusBat
     return LogbusBatchReader(parsed, ColumnChoice(schema, parsed.values))
 
 
-def reader_of_stream(options: Mapping[str, str], schema: StructType) -> LogbusStreamReader:
+def reader_of_stream(
+    options: Mapping[str, str], schema: StructType, seen: SeenBrokers | None = None
+) -> LogbusStreamReader:
+    """Make the reader of a stream; ``seen`` are the brokers that told its columns."""
     parsed = parse_options(options, streaming=True)
     columns = ColumnChoice(schema, parsed.values)
     discovery = None
-    if plans_a_stream():
+    # A group is in ZooKeeper, which is asked then in any case.
+    brokers = seen.addresses if seen and seen.are_fresh() and parsed.group is None else ()
+    if plans_a_stream() and not brokers:
         discovery = Discovery(parsed.zookeeper, keep_session=parsed.group is not None)
         discovery.begin()
     # Imported here, while ZooKeeper is asked.
     from spark_logbus.datasource.stream_reader import LogbusStreamReader
 
-    return LogbusStreamReader(parsed, columns, discovery)
+    return LogbusStreamReader(parsed, columns, discovery, brokers=brokers)

@@ -38,11 +38,17 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming read. Picklable until Spark asks it for an offset; not thread-safe."""
 
     def __init__(
-        self, options: SourceOptions, columns: ColumnChoice, discovery: Discovery | None = None
+        self,
+        options: SourceOptions,
+        columns: ColumnChoice,
+        discovery: Discovery | None = None,
+        *,
+        brokers: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._options = options
         self._columns = columns
         self._discovery = discovery  # only where the reader is asked for offsets
+        self._brokers = brokers
         self._driver: StreamDriver | None = None
         self._clean_up: CleanUp | None = None
 
@@ -96,6 +102,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pid=pid,
                 application=application,
                 discovery=self._discovery,
+                brokers=self._brokers,
             )
             self._discovery = None
             self._driver = StreamDriver(

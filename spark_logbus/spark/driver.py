@@ -7,6 +7,7 @@ connector that builds coordination objects; tasks use ``worker`` and see no ZooK
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
@@ -27,7 +28,7 @@ class DriverConnections:
 
     ``pid`` and ``application`` show people whose the group is; default is this process. A
     ``discovery``, which keeps its session if there is a group, stands for the first look in
-    ZooKeeper, with all that it met.
+    ZooKeeper, with all that it met; so do ``brokers``, hosts and ports that somebody has seen.
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class DriverConnections:
         pid: int | None = None,
         application: str | None = None,
         discovery: Discovery | None = None,
+        brokers: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._zookeeper = zookeeper
         self._group = group
         self._pid = os.getpid() if pid is None else pid
         self._application = application
         self._discovery = discovery
-        self._discovered: Bootstrap | None = None
+        self._discovered = Bootstrap.at(brokers) if brokers else None
         self._cluster: Cluster | None = None
         self._session: Session | None = None
         self._progress: GroupCommitter | None = None
@@ -95,9 +97,11 @@ class DriverConnections:
 
     def require_zookeeper(self) -> None:
         """Raises CoordinationError if ZooKeeper is known not to answer now; does not wait."""
+        if self._session is None:
+            return
         from spark_logbus.zookeeper import SessionState
 
-        if self._session is not None and self._session.state is not SessionState.CONNECTED:
+        if self._session.state is not SessionState.CONNECTED:
             raise CoordinationError(
                 f"ZooKeeper at {self._session.connect.servers} does not answer now."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_logbus.client.transport.connect import UNKNOWN_BROKER
@@ -33,8 +33,13 @@ class Bootstrap:
             host, _, port = part.strip().rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ConfigError(f"{part.strip()!r} is not a broker address; use host:port.")
-            brokers.append(BrokerAddress(UNKNOWN_BROKER, host.strip("[]"), int(port)))
-        return cls(tuple(brokers))
+            brokers.append((host.strip("[]"), int(port)))
+        return cls.at(brokers)
+
+    @classmethod
+    def at(cls, places: Iterable[tuple[str, int]]) -> Bootstrap:
+        """Brokers of which only host and port are known."""
+        return cls(tuple(BrokerAddress(UNKNOWN_BROKER, host, port) for host, port in places))
 
     @classmethod
     def from_zookeeper(cls, connect: str) -> Bootstrap:
