@@ -32,6 +32,7 @@ from spark_logbus.offsets.snapshot import Span
 from spark_logbus.spark.worker import shared_cluster, task_of_worker
 
 if TYPE_CHECKING:
+    from spark_logbus.client.fetch.first_fetches import FirstFetch
     from spark_logbus.client.fetch.values import ValueReader
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def _fetched(
     fail_on_data_loss: bool,
 ) -> Iterator[FetchedColumns]:
     ranges, topic_ids = partition.ranges, partition.topic_ids
-    first_fetches = FirstFetches(cluster, ranges, topic_ids)
+    first_fetches = FirstFetches(cluster, ranges, topic_ids, values=values)
     for number, offset_range in enumerate(ranges):
         yield from RangeRead(
             cluster,
@@ -129,7 +130,7 @@ class RangeRead:
         *,
         topic_id: str,
         fail_on_data_loss: bool,
-        received: memoryview | None = None,
+        received: FirstFetch | None = None,
         values: ValueReader | None = None,
     ) -> None:
         self._values = values

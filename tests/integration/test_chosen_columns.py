@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.client import Admin, Cluster, RangeReader
+from spark_logbus.client import Admin, Cluster, FirstFetches, RangeReader
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.transport.mapped_file import MappedFile
 from spark_logbus.client.value_schemas import ValueSchemas
@@ -112,6 +112,33 @@ def test_few_bytes_come_for_few_columns(wire: Wire, cluster: Cluster) -> None:
                 reader._drop(len(run))
         sent[name] = sum(fetched)
     assert sent["number"] < sent["all"] / 8
+
+
+def test_first_fetches_bring_the_chosen_columns_only(wire: Wire, cluster: Cluster) -> None:
+    """As a task makes them whose ranges share it; small record batches come whole."""
+    rows = flights(0, 10 * LARGE + 5)
+    for first in range(0, len(rows), LARGE):
+        wire.append("t", 0, typed_record_batch(rows[first : first + LARGE]))
+    ranges = [OffsetRange(T, 7, 5 * LARGE), OffsetRange(T, 5 * LARGE, len(rows))]
+    ids = {"t": Admin(cluster).describe(["t"], ends=False)["t"].topic_id}
+
+    def first_fetches(values: ValueReader | None) -> tuple[int, list[dict[str, Any]]]:
+        first = FirstFetches(cluster, ranges, ids, values={"t": values} if values else None)
+        size, found = 0, []
+        for number, each in enumerate(ranges):
+            received = first.take(number)
+            assert received is not None
+            size += len(received.data)
+            wanted = values or reader_of(["number"])
+            with RangeReader(cluster, each, received=received, values=wanted) as reader:
+                for batch in reader:
+                    found += batch.arrow_batch.column("value").to_pylist()
+        return size, found
+
+    some, few = first_fetches(reader_of(["number"]))
+    whole, all_of_them = first_fetches(None)
+    assert few == all_of_them == expected(rows[7:], "number")
+    assert some < whole / 8
 
 
 def test_whole_values_are_mapped_where_files_are_passed(

@@ -9,18 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import LogbusError, ProtocolError
 from spark_logbus.model import BrokerAddress, OffsetRange
-from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
+from spark_logbus.protocol import Api, ColumnChoice, FetchPartition, FetchRequest, FetchResponse
 from spark_logbus.retry import Deadline
+
+if TYPE_CHECKING:
+    from spark_logbus.client.fetch.values import ValueReader
 
 logger = logging.getLogger(__name__)
 
 _MAX_RANGES: Final = 1_000  # of one round; keeps a request header far below its limit
+# Of a request header, of which brokers take 2 MiB: what the choices of columns may take, which name
+# up to 16 versions of a schema.
+_MAX_CHOICE_BYTES: Final = 512 << 10
 _MAX_BYTES: Final = 8 << 20  # of one round, all leaders together
 # Of one range. From here on a broker on this machine passes its file over, which takes less time.
 _MAX_RANGE_BYTES: Final = 1 << 20
@@ -28,8 +36,18 @@ _MAX_RANGE_BYTES: Final = 1 << 20
 _PATIENCE_MS: Final = 1_500
 
 
+class FirstFetch(NamedTuple):
+    """Record batches from the start of a range on, the last of which may be cut off."""
+
+    data: memoryview
+
+    chosen: bool = False
+    """They came with the columns that the topic's ``ValueReader`` chooses."""
+
+
 class FirstFetches:
     """The first bytes of each of ``ranges``, which are asked for when the first one is taken.
+    ``values`` are the readers of topics with a schema, which choose the columns that come.
 
     Decides nothing: a range of which nothing came, whatever the reason, is to be read as if there
     were no such thing, and then meets the reason itself. In memory are at most twice 8 MiB, and
@@ -37,18 +55,26 @@ class FirstFetches:
     """
 
     def __init__(
-        self, cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]
+        self,
+        cluster: Cluster,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        *,
+        values: Mapping[str, ValueReader] | None = None,
     ) -> None:
         self._cluster = cluster
         self._ranges = ranges
         self._topic_ids = topic_ids
-        self._received: dict[int, memoryview] = {}
+        self._choices = {topic: reader.choice for topic, reader in (values or {}).items()}
+        largest = max(map(_encoded_bytes, self._choices.values()), default=0)
+        self._ranges_a_round = min(_MAX_RANGES, max(1, _MAX_CHOICE_BYTES // max(1, largest)))
+        self._received: dict[int, FirstFetch] = {}
         self._asked_up_to = 0
 
-    def take(self, number: int) -> memoryview | None:
+    def take(self, number: int) -> FirstFetch | None:
         """What came of the range of that number, from its start on; to be called in their order."""
         if number >= self._asked_up_to:
-            self._ask(range(number, min(len(self._ranges), number + _MAX_RANGES)))
+            self._ask(range(number, min(len(self._ranges), number + self._ranges_a_round)))
         return self._received.pop(number, None)
 
     def _ask(self, numbers: range) -> None:
@@ -103,6 +129,7 @@ class FirstFetches:
                     _MAX_RANGE_BYTES,
                     each.end,
                     self._topic_ids[each.topic_partition.topic],
+                    self._choices.get(each.topic_partition.topic),
                 )
                 for each in ranges
             ],
@@ -118,10 +145,16 @@ class FirstFetches:
                 f"{len(payload)} bytes, of which {sum(lengths)} are theirs."
             )
         at = 0
-        for number, length in zip(asked, lengths, strict=True):
+        for number, result in zip(asked, response.results, strict=True):
+            length = result.length
             if length:
-                self._received[number] = payload[at : at + length]
+                self._received[number] = FirstFetch(payload[at : at + length], result.chosen)
             elif at >= room // 2 and number > asked[0]:
                 # There was no more room. The next round begins there.
                 self._asked_up_to = min(self._asked_up_to, number)
             at += length
+
+
+def _encoded_bytes(choice: ColumnChoice | None) -> int:
+    """What it takes of a request."""
+    return 0 if choice is None else len(msgspec.msgpack.encode(choice))

@@ -25,6 +25,7 @@ from spark_logbus.client.fetch.batches import (
     received_run,
 )
 from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
+from spark_logbus.client.fetch.first_fetches import FirstFetch
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     ConfigError,
@@ -84,7 +85,7 @@ class RangeReader:
         fetch_bytes: int = 8 << 20,
         in_flight: int = 2,
         missing_tail_wait_ms: int = 5_000,
-        received: memoryview | None = None,
+        received: FirstFetch | None = None,
         values: ValueReader | None = None,
         without_values: bool = False,
     ) -> None:
@@ -111,7 +112,9 @@ class RangeReader:
         self._without_values = without_values
         if received is not None:
             with suppress(LogbusError):  # fetched again, and the error met by who reads
-                self._take(received_run(self._tp, received, position=self._position))
+                chosen_by = values if received.chosen else None
+                data, start = received.data, self._position
+                self._take(received_run(self._tp, data, position=start, chosen_by=chosen_by))
 
     def __iter__(self) -> Iterator[FetchedBatch]:
         return self

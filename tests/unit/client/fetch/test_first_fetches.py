@@ -6,11 +6,15 @@ import pytest
 
 from spark_logbus.client import Cluster, RangeReader
 from spark_logbus.client.fetch import first_fetches
-from spark_logbus.client.fetch.first_fetches import FirstFetches
+from spark_logbus.client.fetch.first_fetches import FirstFetch, FirstFetches
+from spark_logbus.client.fetch.values import ValueReader
+from spark_logbus.client.value_schemas import ValueSchemas
 from spark_logbus.errors import LogbusError, NotLeaderError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, FetchRequest
+from spark_logbus.topic_schemas import Encoding
 from tests.builders.arrow_batches import numbered, record_batch
+from tests.builders.typed import FLIGHT, flights, typed_record_batch
 from tests.fakes.broker import FakeCluster, FaultKind
 
 RECORDS = 20
@@ -84,6 +88,26 @@ def test_a_long_range_is_read_on_from_where_it_was_cut(
     assert fetches(fake) == [2, 1, 1] * 2
 
 
+def test_choices_of_columns_take_a_bounded_part_of_a_request(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_fetches, "_MAX_CHOICE_BYTES", 200)
+    fake.create("t", partitions=6)
+    for each in ranges(6):
+        fake.append(each.topic_partition, typed_record_batch(flights(0, RECORDS)))
+    schemas = ValueSchemas("t", Encoding.COLUMNS, FLIGHT, {1: FLIGHT})
+    values = ValueReader(schemas, fields=["number"], columns=[])
+    first = FirstFetches(cluster, ranges(6), IDS, values={"t": values})
+    for number, each in enumerate(ranges(6)):
+        with RangeReader(
+            cluster, each, topic_id="id-t", received=first.take(number), values=values
+        ) as reader:
+            [found] = reader
+        assert found.arrow_batch.column("value").to_pylist()[7] == {"number": 7}
+    assert sum(fetches(fake)) == 6
+    assert len(fetches(fake)) > 2, "rounds of fewer ranges"
+
+
 @pytest.mark.parametrize("kind", ["drop_before", "half", "error", "partition_error"])
 def test_a_first_fetch_that_fails_is_made_again_for_each(
     fake: FakeCluster, cluster: Cluster, kind: FaultKind
@@ -97,7 +121,9 @@ def test_a_first_fetch_that_fails_is_made_again_for_each(
 
 def test_a_damaged_first_fetch_is_met_by_the_reader(fake: FakeCluster, cluster: Cluster) -> None:
     fill(fake, 2)
-    reader = RangeReader(cluster, ranges(1)[0], topic_id="id-t", received=memoryview(bytes(400)))
+    reader = RangeReader(
+        cluster, ranges(1)[0], topic_id="id-t", received=FirstFetch(memoryview(bytes(400)))
+    )
     assert [one.base_offset for one in reader] == [0, 5, 10, 15]
 
 
