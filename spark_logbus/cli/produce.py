@@ -72,7 +72,9 @@ def produce(
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option("--timestamp", help="Of all: milliseconds since 1970, or a moment."),
+        typer.Option(
+            "--timestamp", help="Of all: milliseconds since 1970, or a moment with its zone."
+        ),
     ] = None,
     tombstones: Annotated[
         bool, typer.Option("--tombstones", "-Z", help="An empty value is null.")

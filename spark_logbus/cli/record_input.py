@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from io import BufferedIOBase
 from typing import Any, Final
 
@@ -114,10 +115,15 @@ def parse_header(text: str) -> tuple[str, bytes | None]:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970, or a moment in ISO 8601, in µs."""
+    """Milliseconds since 1970, or a moment in ISO 8601 with its zone, in µs."""
     if text.isascii() and text.isdigit() and len(text) <= 15:
         return int(text) * 1000
     try:
+        if datetime.fromisoformat(text.strip()).tzinfo is None:
+            raise ConfigError(
+                f"--timestamp is {text!r}, a time without a zone, which is no moment; write its "
+                "zone behind it, such as 2026-01-31T12:00Z or 2026-01-31T12:00+08:00."
+            )
         return parse_moment_us(text)
     except ValueError as error:
         raise ConfigError(

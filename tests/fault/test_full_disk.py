@@ -34,7 +34,8 @@ def test_what_a_full_disk_refuses_fails_with_the_disks_error(tmp_path: Path) -> 
         def send(producer: Producer, count: int) -> list[RecordFuture]:
             values = [b"%07d" % (len(sent) + number) for number in range(count)]
             futures = {value: producer.send("t", value * 300) for value in values}
-            producer.flush(60)
+            for future in futures.values():
+                future.exception(60)
             sent.update(futures)
             return list(futures.values())
 

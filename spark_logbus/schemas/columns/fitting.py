@@ -44,8 +44,6 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "decimal": (Decimal, int),
     "date": (date,),
     "time": (time,),
-    "timestamp": (datetime,),
-    "local": (datetime,),
     "uuid": (str, uuid.UUID),
 }
 
@@ -73,8 +71,8 @@ def fits(node: inlined.Node, value: Any) -> bool:
     if node.kind in ("int", "long") and isinstance(value, int):
         return True  # the number that is written, whatever it means
     logical = (node.logical or "").partition("-")[0]
-    if logical == "local" and getattr(value, "tzinfo", None) is not None:
-        return False
+    if logical in ("timestamp", "local"):
+        return isinstance(value, datetime) and _has_zone(value) == (logical == "timestamp")
     if logical == "duration":
         return _is_duration(value)
     if node.kind == "fixed" and logical in ("", "uuid"):
@@ -82,6 +80,18 @@ def fits(node: inlined.Node, value: Any) -> bool:
         is_data = isinstance(value, bytes | bytearray | memoryview)
         return is_id or (is_data and len(value) == node.size)
     return isinstance(value, _KINDS[logical or node.kind])
+
+
+def _has_zone(value: datetime) -> bool:
+    return value.tzinfo is not None and value.utcoffset() is not None
+
+
+def _is_instant(node: inlined.Node) -> bool:
+    return isinstance(node, inlined.Primitive) and (node.logical or "").startswith("timestamp-")
+
+
+def _is_date(node: inlined.Node) -> bool:
+    return isinstance(node, inlined.Primitive) and node.logical == "date"
 
 
 def _is_duration(value: Any) -> bool:
@@ -166,11 +176,7 @@ def _all_parts(
 
 
 def _leaf_takes(node: inlined.Primitive | inlined.Enum, value: Any) -> bool:
-    if (
-        isinstance(value, datetime)
-        and isinstance(node, inlined.Primitive)
-        and (node.logical == "date")
-    ):
+    if isinstance(value, datetime) and _is_date(node):
         return False  # the time would be lost
     return _column_of(node, value) is not None
 
@@ -271,6 +277,9 @@ def member_of(node: inlined.Union, value: Any) -> Member:
     if named is not None:
         return named
     fitting = [number for number, member in enumerate(node.others) if fits(member, value)]
+    if isinstance(value, datetime) and any(map(_is_instant, node.others)):
+        # One without a zone is none of these, and no date either, which would lose its time.
+        fitting = [number for number in fitting if not _is_date(node.others[number])]
     if not fitting:
         raise misfit(node, value)
     if len(fitting) > 1:
@@ -297,9 +306,16 @@ def _named(node: inlined.Union, value: Any) -> Member | None:
 
 def misfit(node: inlined.Node, value: Any) -> SchemaMismatchError:
     """The error for a value that is none of ``node``."""
+    remedy = ""
+    members = node.others if isinstance(node, inlined.Union) else (node,)
+    if any(map(_is_instant, members)) and isinstance(value, datetime) and not _has_zone(value):
+        remedy = (
+            " A datetime without a time zone is no moment; give it one, as in "
+            ".replace(tzinfo=timezone.utc) or .astimezone()."
+        )
     return SchemaMismatchError(
         f"{inlined.named(node.place)} is {shown(value)} ({type(value).__name__}), "
-        f"expected {inlined.described(node)}."
+        f"expected {inlined.described(node)}.{remedy}"
     )
 
 

@@ -94,6 +94,12 @@ def _leaf(node: inlined.Primitive, given: Any) -> Any:
     if isinstance(given, str):
         for ending, parse in _PARSED:
             if logical.startswith(ending):
+                micros = _NANOS.sub("", given, count=1)
+                if ending == "timestamp" and _parsed(node, micros, parse).tzinfo is None:
+                    raise SchemaMismatchError(
+                        f"{misfit(node, given).message} A time without a zone is no moment; write "
+                        "its zone behind it, such as Z or +08:00."
+                    )
                 return _parsed(node, given, _moment_ns if logical.endswith("-nanos") else parse)
     return given
 

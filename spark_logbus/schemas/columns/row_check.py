@@ -315,11 +315,11 @@ def _plain(node: inlined.Primitive) -> Take:
 def _logical(node: inlined.Primitive) -> Take:
     logical, asked = node.logical or "", _asked(node)
     if "timestamp" in logical:
-        zones = (None,) if logical.startswith("local-") else (None, UTC)
+        zone = None if logical.startswith("local-") else UTC
         years = _NANO_YEARS if logical.endswith("nanos") else range(1, 10_000)
 
         def take(value: Any) -> Any:
-            fits = value.__class__ is datetime and value.tzinfo in zones and value.year in years
+            fits = value.__class__ is datetime and value.tzinfo is zone and value.year in years
             return value if fits else asked(value)
 
     elif logical == "date":

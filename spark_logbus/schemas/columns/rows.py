@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -40,8 +41,9 @@ def columns_of(rows: Iterable[Any], schema: inlined.AnySchema) -> pa.Array:
     """A value of the schema's Arrow type for each of ``rows``.
 
     Records are mappings, whose keys may be left out where the schema has a default or null, or
-    instances of dataclasses. The member of a union that a value is of is that of ``member_of``. A
-    datetime without a zone is UTC. Raises SchemaMismatchError that names the row and the field.
+    instances of dataclasses. The member of a union that a value is of is that of ``member_of``.
+    Raises SchemaMismatchError that names the row and the field, also for a datetime without a zone
+    where the schema has a moment.
     """
     values = list(rows)
     return _column(values, np.arange(len(values)), inlined.parse(schema))
@@ -201,7 +203,10 @@ def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) 
     arrow = arrow_type(node)
     try:
         samples = dict(zip(map(type, values), values, strict=True))
-        checked = samples.values() if _is_of_type(node) else values
+        checked: Iterable[Any] = samples.values() if _is_of_type(node) else values
+        if _is_of_clock(node) and samples.keys() <= {datetime}:
+            zones = dict(zip(map(_zone_of, values), values, strict=True))
+            checked = [*samples.values(), *zones.values()]
         if all(fits(node, value) or value is None for value in checked):
             if _is_plain(node) and samples.keys() <= _PLAIN_TYPES:
                 return pa.array(values, arrow)
@@ -222,9 +227,15 @@ def _leaf(values: list[Any], rows: Any, node: inlined.Primitive | inlined.Enum) 
 
 def _is_of_type(node: inlined.Primitive | inlined.Enum) -> bool:
     """Does a value fit if its type does?"""
-    if isinstance(node, inlined.Enum) or node.kind == "fixed":
-        return False
-    return not (node.logical or "").startswith("local-")
+    return not (isinstance(node, inlined.Enum) or node.kind == "fixed" or _is_of_clock(node))
+
+
+def _is_of_clock(node: inlined.Primitive | inlined.Enum) -> bool:
+    """Does a datetime fit if others of its time zone do?"""
+    return isinstance(node, inlined.Primitive) and "timestamp" in (node.logical or "")
+
+
+_zone_of: Final = attrgetter("tzinfo")
 
 
 _PLAIN_TYPES: Final = frozenset(

@@ -137,7 +137,6 @@ MEMBERS = [
     (WHOLE, 5.0, 2),
     (MOMENTS, NOON, 1),
     (MOMENTS, NOON.date(), 0),
-    (MOMENTS, NOON.replace(tzinfo=None), 1),
     ([DAY, LOCAL], NOON.replace(tzinfo=None), 1),
     ([CENTS, MILLS], Decimal("1.50"), 0),
     ([CENTS, MILLS], Decimal("1.500"), 1),
