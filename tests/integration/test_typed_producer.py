@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -238,6 +238,61 @@ def test_bytes_are_no_columns(cluster: Cluster) -> None:
             producer.send(topic, b"bytes")
         with pytest.raises(SchemaMismatchError, match="holds its columns"):
             producer.send_many(topic, [b"bytes"])
+
+
+BYTES = {
+    "bytes": "bytes",
+    "fixed": {"type": "fixed", "name": "Four", "size": 4},
+    "or null": ["null", "bytes"],
+    "or text": ["string", "bytes"],
+    "or fixed": ["null", {"type": "fixed", "name": "Four", "size": 4}, "long"],
+}
+
+
+@pytest.mark.parametrize("schema", BYTES.values(), ids=BYTES)
+def test_bytes_are_the_value_where_the_schema_takes_them(
+    cluster: Cluster, encoding: str, schema: Any
+) -> None:
+    topic = created(cluster, encoding, schema=json.dumps(schema))
+    like_a_frame = b"\0\0\0\0"
+    with Producer(cluster, LINGERING) as producer:
+        producer.send(topic, b"0000")
+        producer.send(topic, bytearray(like_a_frame), key=b"k")
+        producer.send(topic, None)
+        producer.send_many(topic, [b"2222", None, like_a_frame])
+        producer.send_many(topic, pa.array([b"3333"]))
+        producer.send_arrow(topic, pa.table({"value": [b"4444", like_a_frame]}))
+        if "Four" in json.dumps(schema):
+            with pytest.raises(SchemaMismatchError, match="4 bytes"):
+                producer.send(topic, b"\0\0\0\0\1datum")
+    expected = [b"0000", like_a_frame, None, b"2222", None, like_a_frame]
+    assert values(cluster, topic, 9) == [*expected, b"3333", b"4444", like_a_frame]
+
+
+@pytest.mark.parametrize("schema", [FLIGHT, '"string"'], ids=["record", "string"])
+@pytest.mark.parametrize("wrong", [b"hello", b"", b"\0\0\0", b"\1\0\0\0\1x"], ids=repr)
+def test_bytes_that_nobody_could_read_are_refused(
+    cluster: Cluster, schema: str, wrong: bytes
+) -> None:
+    topic = created(cluster, "avro", schema=schema)
+    fine = b"\0\0\0\0\1\2a"
+    sends: list[Callable[[Producer], object]] = [
+        lambda producer: producer.send(topic, wrong),
+        lambda producer: producer.send(topic, memoryview(wrong)),
+        lambda producer: producer.send_many(topic, [fine, None, wrong]),
+        lambda producer: producer.send_many(topic, pa.array([fine, wrong])),
+        lambda producer: producer.send_arrow(topic, pa.table({"value": [fine, wrong]})),
+        lambda producer: producer.send_arrow(
+            topic, pa.table({"value": pa.chunked_array([[fine], [wrong]], pa.large_binary())})
+        ),
+    ]
+    with Producer(cluster) as producer:
+        for send in sends:
+            with pytest.raises(SchemaMismatchError, match="Confluent's wire format"):
+                send(producer)
+    ends = Admin(cluster).describe([topic])[topic].partitions[0].ends
+    assert ends is not None
+    assert ends.high_watermark == 0
 
 
 def test_record_batches_of_rows_stay_within_the_topics_limit(

@@ -190,8 +190,9 @@ class Producer:
         """Hand over one record; the future gives its place.
 
         ``value`` is bytes. For a topic with a schema it is a mapping or an instance of a dataclass,
-        or what else the schema describes; bytes are taken to be in Confluent's wire format, if its
-        encoding is ``avro``. None is a tombstone.
+        or what else the schema describes. Bytes are such a value where the schema is ``bytes``, a
+        ``fixed`` or a union with one; else they are to be in Confluent's wire format, which a topic
+        of ``avro`` takes. None is a tombstone.
 
         ``timestamp_us`` is µs since the epoch, or a datetime with a time zone, and defaults to
         now. ``headers`` are pairs of a name and bytes, or a mapping. ``partition`` overrides the
@@ -313,7 +314,7 @@ class Producer:
             writer = None if writer.is_framed(topic, first) else writer
             values = values if writer is None else writer.rows(values)
         data = record_columns(values, keys=keys, timestamps_us=timestamps_us, headers=headers)
-        return self._send_columns(route, data, writer, partition, on_ack)
+        return self._send_columns(route, data, self._encodes(route, data), partition, on_ack)
 
     def send_arrow(
         self,
@@ -327,7 +328,7 @@ class Producer:
 
         For a topic with a schema ``value`` is a struct of its columns; or ``data`` has these
         columns themselves, and the records no key. SchemaMismatchError names what does not fit.
-        A ``value`` of bytes is in Confluent's wire format, if the topic's encoding is ``avro``.
+        A ``value`` of bytes is as in ``send``.
 
         One future per record batch that is made of them, in order; ``on_ack`` is called with
         each when it is done. Rows with a key go where ``send`` would send them; without a key
@@ -336,14 +337,18 @@ class Producer:
         """
         topic = as_topic(topic)
         route = self._topics.known_topic(topic) or self._topics.open_topic(topic)
+        return self._send_columns(route, data, self._encodes(route, data), partition, on_ack)
+
+    def _encodes(self, route: Route, data: pa.RecordBatch | pa.Table) -> ValueWriter | None:
+        """What encodes these columns; None for values that are bytes as they are to be stored.
+        Raises SchemaMismatchError for bytes that nobody could read."""
         writer = route.values
-        if (
-            writer is not None
-            and isinstance(data, pa.RecordBatch | pa.Table)
-            and writer.are_framed(data)
-        ):
-            writer = None
-        return self._send_columns(route, data, writer, partition, on_ack)
+        if writer is None or not isinstance(data, pa.RecordBatch | pa.Table):
+            return writer
+        if not writer.are_framed(data):
+            return writer
+        writer.check_framed(route.topic, data.column("value"))
+        return None
 
     def _send_columns(
         self,

@@ -21,7 +21,9 @@ from spark_logbus.record.arrow import canonical, encode
 from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 from spark_logbus.record.column_encoder import encode_columns
 from spark_logbus.record.column_layout import fields_of
+from spark_logbus.schemas.columns import inlined
 from spark_logbus.schemas.columns.arrow_types import arrow_type
+from spark_logbus.schemas.columns.confluent import confluent_ids
 from spark_logbus.schemas.columns.conform import conform
 from spark_logbus.schemas.columns.encoder import Encoder
 from spark_logbus.schemas.columns.inlined import parse
@@ -61,6 +63,7 @@ class ValueWriter:
         self._type = arrow_type(self._node)
         self._fields = {field.name for field in fields_of(self._type)}
         self._datums = Encoder(self._node) if schema.encoding is Encoding.AVRO else None
+        self._takes_bytes = _takes_bytes(self._node)
         self._check = RowCheck(self._node)
         #: Of one value, which is a mapping, an instance of a dataclass, or what else the schema
         #: describes: the row that ``new_builder`` takes. Raises SchemaMismatchError that names the
@@ -140,13 +143,16 @@ class ValueWriter:
         return make(records, schema_id=self.schema.schema_id, compression=compression)
 
     def is_framed(self, topic: str, value: object) -> bool:
-        """True for bytes that are in Confluent's wire format, and no value to be encoded.
+        """True for bytes in Confluent's wire format, which bytes are in a topic of datums whose
+        schema takes none: no value to be encoded.
 
-        Raises SchemaMismatchError for bytes in a topic of columns that are no bytes.
+        Raises SchemaMismatchError for bytes in a topic of columns that are no bytes, and for those
+        that are not in that format.
         """
-        if not isinstance(value, bytes | bytearray | memoryview):
+        if not isinstance(value, bytes | bytearray | memoryview) or self._takes_bytes:
             return False
         if self._datums is not None:
+            self.check_framed(topic, pa.array([bytes(value)], pa.binary()))
             return True
         if types.is_struct(self._type):
             raise SchemaMismatchError(
@@ -156,10 +162,26 @@ class ValueWriter:
         return False
 
     def are_framed(self, data: pa.RecordBatch | pa.Table) -> bool:
-        """True for columns of records whose values are bytes in Confluent's wire format."""
-        if self._datums is None or not types.is_struct(self._type):
+        """``is_framed`` for columns of records."""
+        if self._datums is None or self._takes_bytes:
             return False
         return self._is_of_records(data) and _is_binary(data.schema.field("value").type)
+
+    def check_framed(self, topic: str, values: pa.Array | pa.ChunkedArray) -> None:
+        """Raise SchemaMismatchError for a value that is not in Confluent's wire format, which
+        nobody could read."""
+        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+        before = 0
+        for chunk in chunks:
+            wrong = confluent_ids(chunk.cast(pa.binary())).undecodable
+            if wrong:
+                place = "" if len(values) == 1 else f" in row {before + wrong[0].row}"
+                raise SchemaMismatchError(
+                    f"Bytes for the topic {topic!r}, whose schema takes none, are to be in "
+                    f"Confluent's wire format, and those{place} are not: {wrong[0].reason}. Send "
+                    "what the schema describes, which is encoded then."
+                )
+            before += len(chunk)
 
 
 class _RowBuilder(ArrowBatchBuilder):
@@ -176,6 +198,17 @@ class _RowBuilder(ArrowBatchBuilder):
 
     def build(self) -> pa.RecordBatch:
         return self._with_values(self._writer.column(self._values))
+
+
+def _takes_bytes(node: inlined.Node) -> bool:
+    """Are bytes values of it, and not only parts of such?"""
+    members = node.others if isinstance(node, inlined.Union) else (node,)
+    return any(
+        isinstance(member, inlined.Primitive)
+        and member.kind in ("bytes", "fixed")
+        and member.logical in (None, "uuid")
+        for member in members
+    )
 
 
 def _is_binary(kind: pa.DataType) -> bool:
