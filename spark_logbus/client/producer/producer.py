@@ -66,12 +66,31 @@ from spark_logbus.record.arrow import canonical, encode, encode_column
 from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
 if TYPE_CHECKING:
+    from datetime import date
+    from datetime import time as time_of_day
+    from decimal import Decimal
+    from uuid import UUID
+
     from _typeshed import DataclassInstance
 
     from spark_logbus.client.producer.values import ValueWriter
     from spark_logbus.client.value_schemas import WriterSchema
 
-    Value: TypeAlias = bytes | Mapping[str, Any] | DataclassInstance
+    # Bytes, or what schemas describe: see ``Producer.send``.
+    Value: TypeAlias = (
+        bytes
+        | bytearray
+        | memoryview
+        | Mapping[str, Any]
+        | DataclassInstance
+        | Sequence[Any]
+        | str
+        | float
+        | Decimal
+        | date
+        | time_of_day
+        | UUID
+    )
 
 logger = logging.getLogger(__name__)
 

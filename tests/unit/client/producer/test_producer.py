@@ -77,7 +77,7 @@ def test_headers_tombstones_and_partitions_are_kept(fake: FakeCluster, cluster: 
     fake.create("t", partitions=2)
     with Producer(cluster) as producer:
         producer.send("t", None, key=b"k", headers=[("a", b"1"), ("a", None)], partition=1)
-        producer.send("t", bytearray(b"v"), partition=1)  # type: ignore[arg-type]
+        producer.send("t", bytearray(b"v"), partition=1)
     ((header, data),) = fake.partition(T1).batches
     assert decode(header, data).column("value").to_pylist() == [None, b"v"]
     assert decode(header, data).column("headers").to_pylist() == [
@@ -246,7 +246,7 @@ def test_sending_to_what_is_not_there_raises_at_once(fake: FakeCluster, cluster:
         with pytest.raises(UnknownTopicError, match="not 3"):
             producer.send("t", b"a", partition=3)
         with pytest.raises(InvalidRequestError, match="value must be bytes or None, got str"):
-            producer.send("t", "text")  # type: ignore[arg-type]
+            producer.send("t", "text")
         with pytest.raises(InvalidRequestError, match="key must be bytes"):
             producer.send("t", b"a", key=5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequestError, match="header's key"):
