@@ -32,6 +32,7 @@ from spark_logbus.broker import (
 from spark_logbus.broker.monitoring.metric_table import METRICS, Kind
 from spark_logbus.cli.app import VERBS, loaded
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
+from spark_logbus.client.metrics import METRICS as CLIENT_METRICS
 from spark_logbus.log import LogConfig
 from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
 from spark_logbus.programs import run_program
@@ -263,6 +264,13 @@ def metric_table() -> str:
     return "\n".join(rows)
 
 
+def client_metric_table() -> str:
+    rows = ["| client | name | |", "|---|---|---|"]
+    for kind, metrics in CLIENT_METRICS.items():
+        rows += [f"| {kind} | `{name}` | {_cell(help)} |" for name, help in metrics.items()]
+    return "\n".join(rows)
+
+
 def command_reference() -> str:
     """Each verb of the command line: its help, arguments, options with defaults, and example."""
     sections: list[str] = []
@@ -332,6 +340,7 @@ def parts(page: Path) -> dict[str, Callable[[str], str]]:
         **tables,
         "log-settings": lambda _: log_table(),
         "metrics": lambda _: metric_table(),
+        "client-metrics": lambda _: client_metric_table(),
         "commands": lambda _: command_reference(),
         "tests": links(page),
     }

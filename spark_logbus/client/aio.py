@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_logbus.client.fetch.batches import FetchedBatch
+    from spark_logbus.client.metrics import ClientKind
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -285,6 +286,20 @@ class AsyncConsumer:
     async def resume_from_committed(self) -> None:
         """Forget the positions and take up the group's committed offsets, rewinds included."""
         await self._run(self._consumer.resume_from_committed)
+
+    # -- what is known of it --------------------------------------------------------------
+
+    @property
+    def metrics_kind(self) -> ClientKind:
+        """For ``ClientCollector``."""
+        return self._consumer.metrics_kind
+
+    def metrics(self) -> dict[str, int | float]:
+        """Its counters: see ``Consumer.metrics``. Waits for nothing."""
+        return self._consumer.metrics()
+
+    def __repr__(self) -> str:
+        return repr(self._consumer).replace("Consumer", type(self).__name__, 1)
 
     # -- in the thread --------------------------------------------------------------------
 

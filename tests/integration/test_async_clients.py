@@ -125,6 +125,12 @@ def test_an_async_consumer_does_what_a_consumer_does(
             assert fetched.base_offset == {one: 5, other: 0}[fetched.topic_partition]
             assert await consumer.value_schema(topic) is None
             assert consumer.dropped_records == 0
+            assert consumer.metrics()["commit_total"] == 1
+            assert consumer.metrics()["assigned_partitions"] == 2
+            assert repr(consumer) == (
+                f"<AsyncConsumer at {brokers.zookeeper}, group {topic!r}, topics {topic}, "
+                "2 partitions>"
+            )
             await consumer.unsubscribe()
 
     asyncio.run(run())

@@ -62,6 +62,9 @@ class TopicAlteration:
 class Admin(OffsetQueries):
     """Thread-safe; keeps nothing but the cluster it is given."""
 
+    def __repr__(self) -> str:
+        return f"<Admin at {self._cluster.address}>"
+
     def create_topic(
         self,
         name: str,

@@ -12,6 +12,7 @@ from spark_logbus.client.cluster.bootstrap import Bootstrap
 from spark_logbus.client.cluster.calls import BrokerCalls
 from spark_logbus.client.cluster.metadata import KnownTopic, Metadata
 from spark_logbus.client.config import ClientConfig
+from spark_logbus.client.shortened import shortened
 from spark_logbus.client.transport.pool import ConnectionPool
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.errors import (
@@ -144,6 +145,17 @@ class Cluster:
             "A Cluster holds sockets and cannot be pickled; pickle cluster.bootstrap and call "
             "Cluster.connect with it on the other side."
         )
+
+    def __repr__(self) -> str:
+        return f"<Cluster at {self.address}{', closed' * self._closing.is_set()}>"
+
+    @property
+    def address(self) -> str:
+        """Where it was found: ZooKeeper's connect string, or else the brokers."""
+        if self.zookeeper is not None:
+            return self.zookeeper
+        brokers = self._callers.bootstrap.brokers
+        return shortened([f"{each.host}:{each.port}" for each in brokers], separator=",")
 
     @property
     def bootstrap(self) -> Bootstrap:

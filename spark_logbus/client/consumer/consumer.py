@@ -23,6 +23,7 @@ from spark_logbus.client.consumer.topic_values import TopicValues
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord
 from spark_logbus.client.fetch.tables import TableBudget, table_of
+from spark_logbus.client.shortened import shortened
 from spark_logbus.clock import elapsed
 from spark_logbus.errors import (
     ConfigError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from spark_logbus.client.consumer.group import ConsumerGroup
     from spark_logbus.client.consumer.subscription import PartitionsCallback, Subscription
+    from spark_logbus.client.metrics import ClientKind
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,9 @@ class Consumer:
         self._group: ConsumerGroup | None = None
         self._subscription: Subscription | None = None
         self._calls_back = False
+        self._closed = False
+        self._commits = self._failed_commits = 0
+        self._subscribed: Collection[str] = ()
         self._commit_due = math.inf
         self._auto_committed: dict[TopicPartition, Position] = {}
 
@@ -155,6 +160,7 @@ class Consumer:
             read=self._read_exactly,
             commit=self._commit_revoked,
         )
+        self._subscribed = wanted.names if isinstance(wanted, Topics) else [repr(wanted.pattern)]
         self._schedule_commit()
 
     def unsubscribe(self, *, failed: bool | None = None) -> None:
@@ -168,7 +174,7 @@ class Consumer:
                 with self._calling_back():
                     subscription.close()
             finally:
-                self._subscription = None
+                self._subscription, self._subscribed = None, ()
                 self._opened_group().leave()
                 self._read_exactly([])
 
@@ -433,7 +439,12 @@ class Consumer:
         if offsets is None:
             offsets = {each: at.offset for each, at in positions.items()}
         known = {each: positions[each].topic_id for each in offsets if each in positions}
-        self._opened_group().commit_offsets(offsets, known)
+        try:
+            self._opened_group().commit_offsets(offsets, known)
+        except BaseException:
+            self._failed_commits += 1
+            raise
+        self._commits += 1
         reading.settle_to(offsets)
 
     def committed(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -502,6 +513,34 @@ class Consumer:
             )
         return self._group
 
+    # -- what is known of it --------------------------------------------------------------
+
+    @property
+    def metrics_kind(self) -> ClientKind:
+        """For ``ClientCollector``."""
+        return "consumer"
+
+    def metrics(self) -> dict[str, int | float]:
+        """The numbers of ``client.metrics.CONSUMER_METRICS`` by name. For any thread, at any time;
+        waits for nothing."""
+        return {
+            **self._reading.metrics(),
+            "commit_total": self._commits,
+            "commit_error_total": self._failed_commits,
+        }
+
+    def __repr__(self) -> str:
+        assigned = self.assignment
+        topics = sorted({*self._subscribed} or {each.topic for each in assigned})
+        parts = [
+            f"at {self._cluster.address}",
+            *([f"group {self._config.group!r}"] if self._config.group else []),
+            f"topics {shortened(topics)}" if topics else "no topics",
+            f"{len(assigned)} partition{'s' * (len(assigned) != 1)}",
+            *(["closed"] if self._closed else []),
+        ]
+        return f"<{type(self).__name__} {', '.join(parts)}>"
+
     # -- the end --------------------------------------------------------------------------
 
     def close(self, *, failed: bool | None = None) -> None:
@@ -510,6 +549,7 @@ class Consumer:
         ``failed`` says that the caller has not dealt with what was handed out last, which then is
         not committed; None: it has, unless an exception is being handled, as in a ``finally``.
         """
+        self._closed = True
         try:
             self.unsubscribe(failed=failed)
         finally:

@@ -69,6 +69,10 @@ class Fetcher:
         self._failures = failures
         self._waiting: dict[BrokerAddress, _Waiting] = {}
         self._lost: dict[TopicPartition, PartitionData] = {}  # not collected yet
+        #: Of the partitions that were asked for, as the last answers told them.
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        #: The number of answers that brought records.
+        self.answers = 0
 
     def send_fetches(self, wanted: Mapping[TopicPartition, Position]) -> None:
         """Send fetches for the partitions that none is under way for, where a leader is free."""
@@ -208,6 +212,7 @@ class Fetcher:
             return []
         fetched = []
         at = 0
+        self.answers += total > 0
         for topic_partition, result in zip(got, results, strict=True):
             position = waiting.positions[topic_partition]
             data = payload[at : at + result.length]
@@ -221,6 +226,7 @@ class Fetcher:
                 self._failures.record_failure([topic_partition], refused)
             else:
                 self._failures.record_success(topic_partition)
+                self.high_watermarks[topic_partition] = result.high_watermark
                 if result.length:
                     fetched.append(PartitionData(topic_partition, position, data))
         return fetched

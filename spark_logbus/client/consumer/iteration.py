@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.client.fetch.records import ConsumerRecord, records_of
 
@@ -24,6 +26,8 @@ class Iteration:
         self.batch: FetchedBatch | None = None
         #: The position once all of the batch was handed out.
         self.end_offset = 0
+        #: Records of the batches before this one that were handed out.
+        self.finished = 0
 
     def begin(self, batch: FetchedBatch, *, end: int) -> None:
         self.rows = records_of(batch)
@@ -34,7 +38,20 @@ class Iteration:
         rest = self.rest()
         self.rows = iter(()) if rest is None else records_of(rest)
 
+    @property
+    def handed_out(self) -> int:
+        """The number of records that were handed out so far. For any thread: near the end of a
+        batch it may be off by the records of one."""
+        batch, last = self.batch, self.last
+        if batch is None or last is None:
+            return self.finished
+        done = last.offset + 1 - batch.base_offset
+        if batch.has_gaps:
+            done = int(np.searchsorted(np.asarray(batch.offsets()), last.offset, "right"))
+        return self.finished + max(0, min(done, int(batch.arrow_batch.num_rows)))
+
     def end(self) -> None:
+        self.finished = self.handed_out
         self.batch = self.last = self.settled = None
         self.rows = iter(())
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.client.cluster.cluster import Cluster
+from spark_logbus.client.shortened import shortened
 from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import gave_up
@@ -16,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 # Longer than a leader takes to move or a connection to be made anew, which is nobody's concern.
 LOG_AFTER_S: Final = 2.0
-_SHOWN: Final = 10  # partitions named in one message
 _ZOOKEEPER: Final = "ZooKeeper"
 
 
@@ -38,6 +38,8 @@ class PartitionFailures:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._failures: dict[TopicPartition, _Failure] = {}
+        #: The number of tries that failed, of all partitions since the beginning.
+        self.failed_tries = 0
 
     @property
     def now(self) -> float:
@@ -65,6 +67,7 @@ class PartitionFailures:
             failure = self._failures.setdefault(topic_partition, _Failure(now, error))
             failure.last = error
             failure.count += 1
+            self.failed_tries += 1
             failure.of_values |= of_values
             pause_s = self._cluster.backoff.pause_s(failure.count)
             failure.not_before = now + max(pause_s, took_s)
@@ -138,7 +141,7 @@ class PartitionFailures:
         if now - latest > self._cluster.config.retry_deadline_ms / 1000:
             topic_partition = next(iter(assigned))
             error = self._failures[topic_partition].last
-            raise gave_up(f"Reading {_named(assigned)}", now - latest, error)
+            raise gave_up(f"Reading {shortened(sorted(assigned))}", now - latest, error)
 
     def _log_waiting(self, assigned: Collection[TopicPartition]) -> None:
         waiting: dict[str, list[TopicPartition]] = {}
@@ -153,7 +156,7 @@ class PartitionFailures:
             logger.warning(
                 "Cannot read %s at the moment: waiting for %s. %s Reading goes on by itself when "
                 "%s does%s.",
-                _named(topic_partitions),
+                shortened(sorted(topic_partitions)),
                 awaited,
                 self._failures[topic_partitions[0]].last,
                 awaited if awaited == _ZOOKEEPER else "that broker",
@@ -166,9 +169,3 @@ class PartitionFailures:
         if isinstance(failure.last, CoordinationError):
             return _ZOOKEEPER
         return self._cluster.leader_name(topic_partition)
-
-
-def _named(topic_partitions: Collection[TopicPartition]) -> str:
-    ordered = sorted(topic_partitions)
-    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    return ", ".join(map(str, ordered[:_SHOWN])) + more

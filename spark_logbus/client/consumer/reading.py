@@ -81,6 +81,7 @@ class Reading:
         #: dealt with when the loop asks for the next, and in no other way.
         self.in_loop = False
         self.iteration = Iteration()
+        self._fetched_bytes = 0
 
     # -- which partitions -----------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class Reading:
                 self._drop(topic_partition)
                 self._unsettled.pop(topic_partition, None)
                 self._positions.pop(topic_partition, None)
+                self._fetcher.high_watermarks.pop(topic_partition, None)
                 self._paused.discard(topic_partition)
 
     def require(self, topic_partition: TopicPartition) -> None:
@@ -315,6 +317,7 @@ class Reading:
             self._failures.record_failure([topic_partition], error, began=began, of_values=True)
             return  # it is fetched again
         self._received.append((topic_partition, run, values))
+        self._fetched_bytes += run.size
         self._fetch_from[topic_partition] = Position(run.next_offset, topic_id)
         # Whoever was served goes to the end of the next request, where space may run out.
         del self._partitions[topic_partition]
@@ -344,6 +347,36 @@ class Reading:
         )
         self._go_to(positions)
 
+    # -- counters -------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, int | float]:
+        """What it counts, by the names of ``client.metrics``. For any thread: it looks at copies,
+        which are made at once."""
+        lags = list(self._lags().values())
+        return {
+            "records_consumed_total": self.iteration.handed_out,
+            "bytes_consumed_total": self._fetched_bytes,
+            "fetch_total": self._fetcher.answers,
+            "fetch_error_total": self._failures.failed_tries,
+            "dropped_record_total": self._values.dropped,
+            "assigned_partitions": len(self._partitions),
+            "paused_partitions": len(self._paused),
+            "buffered_bytes": sum(run.size for _, run, _ in list(self._received)),
+            "records_lag": sum(lags),
+            "records_lag_max": max(lags, default=0),
+        }
+
+    def _lags(self) -> dict[TopicPartition, int]:
+        """Of the partitions of which a fetch has told the end."""
+        ends, positions = self._fetcher.high_watermarks.copy(), self._positions.copy()
+        offsets = {each: position.offset for each, position in positions.items()}
+        batch, next_offset = self.iteration.batch, self.iteration.next_offset
+        if batch is not None and next_offset is not None and batch.topic_partition in offsets:
+            offsets[batch.topic_partition] = next_offset
+        return {
+            each: max(0, ends[each] - offset) for each, offset in offsets.items() if each in ends
+        }
+
     # -- handing out ----------------------------------------------------------------------
 
     def take_all(self) -> list[FetchedBatch]:
@@ -372,6 +405,7 @@ class Reading:
             if fetched is not None:
                 batches.append(fetched)
                 left -= fetched.decoded_bytes
+        self.iteration.finished += sum(one.arrow_batch.num_rows for one in batches)
         return batches
 
     def next_record(self) -> ConsumerRecord | None:

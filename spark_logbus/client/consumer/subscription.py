@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.client.consumer.group_member import GroupMember
+from spark_logbus.client.shortened import shortened
 from spark_logbus.errors import CoordinationError, GroupHeldError
 from spark_logbus.model import TopicPartition
 from spark_logbus.retry import Deadline
@@ -102,7 +103,7 @@ class Subscription:
     def _lose(self, partitions: frozenset[TopicPartition]) -> None:
         if partitions:
             self._set(self._reads - partitions)
-            logger.warning("Lost %s to others of the group.", _names(partitions))
+            logger.warning("Lost %s to others of the group.", shortened(sorted(partitions)))
             self._callbacks.on_lost(sorted(partitions))
 
     def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
@@ -147,8 +148,3 @@ def _told_later() -> Iterator[None]:
         yield
     except CoordinationError as failure:
         logger.warning("The group learns of this consumer's end later: %s", failure)
-
-
-def _names(partitions: Collection[TopicPartition]) -> str:
-    some = sorted(partitions)
-    return ", ".join(map(str, some[:10])) + (f" and {len(some) - 10} more" if some[10:] else "")

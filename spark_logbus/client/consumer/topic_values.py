@@ -43,7 +43,7 @@ class TopicValues:
     @property
     def dropped(self) -> int:
         """The number of records that were left out, as their values do not decode."""
-        return sum(reader.dropped for reader in self._readers.values() if reader is not None)
+        return sum(reader.dropped for reader in list(self._readers.values()) if reader is not None)
 
     def reader(self, topic: str, topic_id: str) -> ValueReader | None:
         """Of a topic with a schema; None for one of plain bytes.
