@@ -255,7 +255,13 @@ def batches(messages: Iterator[Any], offset_range: OffsetRange) -> Iterator[Sour
 
 
 def _headers(message: Any) -> list[Header] | None:
-    return [(name, value) for name, value in message.headers() or ()] or None
+    headers = [(name, value) for name, value in message.headers() or ()]
+    if any(name is None for name, _ in headers):
+        raise InvalidRequestError(
+            f"The message with the offset {message.offset()} of {message.topic()}-"
+            f"{message.partition()} in Kafka has a header without a name, which no record can have."
+        )
+    return headers or None
 
 
 def _batch(builder: ArrowBatchBuilder, start: int, end: int, time_us: int) -> SourceBatch:

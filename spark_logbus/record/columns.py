@@ -46,7 +46,8 @@ def canonical(arrow_batch: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
 
     Takes ``value`` and optionally ``key``, ``timestamp`` and ``headers``; strings become UTF-8
     bytes; a missing or null timestamp becomes ``now_us``; key and headers columns that are null
-    throughout are dropped. Other columns are refused by name.
+    throughout are dropped. Other columns are refused by name, and so are headers with an element
+    or a name that is null.
     """
     names = arrow_batch.schema.names
     unknown = set(names) - {"timestamp", "key", "value", "headers"}
@@ -65,6 +66,8 @@ def canonical(arrow_batch: pa.RecordBatch, *, now_us: int) -> pa.RecordBatch:
             if name == "headers":
                 _check_header_fields(column.type)
             columns[name] = _cast(name, column, arrow_type)
+            if name == "headers":
+                _check_headers(columns[name])
     schema = payload_schema(has_key="key" in columns, has_headers="headers" in columns)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
@@ -79,6 +82,24 @@ def _check_header_fields(arrow_type: pa.DataType) -> None:
         raise InvalidRequestError(
             f"Each of the headers needs the fields key and value, got {', '.join(names) or 'none'}."
         )
+
+
+def _check_headers(headers: pa.Array) -> None:
+    """Raise InvalidRequestError for a header that is null, or whose name is."""
+    entries = headers.flatten()
+    if not entries.null_count and not entries.field("key").null_count:
+        return
+    row, header = next(
+        (row, header)
+        for row, record in enumerate(headers.to_pylist())
+        for header in record or ()
+        if header is None or header["key"] is None
+    )
+    raise InvalidRequestError(
+        f"The headers of row {row} have "
+        f"{'an element that is null' if header is None else 'one whose key is null'}; each needs a "
+        "key, which may be empty, and a value, which may be null. Filter such elements out."
+    )
 
 
 def _timestamps(arrow_batch: pa.RecordBatch, now_us: int, count: int) -> pa.Array:

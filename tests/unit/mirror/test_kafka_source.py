@@ -10,7 +10,7 @@ import pytest
 
 from spark_logbus.client.fetch.batches import EncodedBatch, decoded
 from spark_logbus.client.fetch.records import records_of
-from spark_logbus.errors import ConfigError
+from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.mirror.kafka_source import KafkaSource, batches, topic_config
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import verify
@@ -79,3 +79,19 @@ def test_the_extra_is_named_where_the_client_is_missing(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(ConfigError, match=r"pip install 'logbus\[kafka\]'"):
         KafkaSource("localhost:9092")
+
+
+class Nameless(Message):
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return [("n", b"1"), (None, b"2")]  # type: ignore[list-item]
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 3
+
+
+def test_a_header_without_a_name_is_refused_with_its_place() -> None:
+    with pytest.raises(InvalidRequestError, match=r"offset 14 of t-3 .* header without a name"):
+        list(batches(iter([Message(0), Nameless(2)]), RANGE))
