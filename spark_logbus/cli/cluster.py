@@ -28,7 +28,8 @@ _SHOWN = 10  # partitions named in the line on health
 def cluster(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
     """Show the brokers, their versions, what they lead and hold, and if all is well.
 
-    Exit code 1 when a broker is away, or a partition is served by nobody.
+    Exit code 1 when a broker is away, or a partition is served by nobody or takes no appends, as
+    on a full disk.
 
     \b
     Example:
@@ -115,5 +116,6 @@ def _broker_fields(broker: BrokerDescription) -> dict[str, Any]:
         "partitions": broker.partitions,
         "offline": broker.offline,
         "size_bytes": broker.size_bytes,
+        "refusing": broker.refusing,
         "problem": broker.problem,
     }

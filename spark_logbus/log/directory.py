@@ -575,6 +575,7 @@ class LogDirectory:
             if self._lock_file is None:
                 return  # closed: the directory may be another process's by now
             now_us = self.clock.watch()
+            self.stats.refused.probe(self._files, self._clock.monotonic())
             expired = False
             for log in self.logs():
                 try:

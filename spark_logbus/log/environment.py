@@ -6,12 +6,14 @@ import errno
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from spark_logbus.clock import Clock
-from spark_logbus.log.filesystem import FileSystem
+from spark_logbus.log.filesystem import FileSystem, is_for_want_of_descriptors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.producers.states import ProducerCount
+from spark_logbus.log.refused_writes import RefusedWrites
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.staging.ended_writes import EndedWrites
 from spark_logbus.metrics import Counter, Histogram
@@ -48,10 +50,24 @@ class LogStats:
         self.expired_bytes = Counter()
         #: Writes whose staged records were dropped because nobody committed them in time.
         self.staged_expired = Counter()
+        #: Logs whose disk refuses what is appended.
+        self.refused = RefusedWrites()
         self._full_at = -math.inf
 
-    def note_write_error(self, error: OSError, now: float) -> None:
-        """A write failed at the monotonic time ``now``."""
+    def note_write_error(
+        self,
+        topic_partition: TopicPartition,
+        directory: Path,
+        error: OSError,
+        *,
+        size_bytes: int,
+        now: float,
+    ) -> None:
+        """A write of ``size_bytes`` for a partition failed in ``directory`` at the monotonic time
+        ``now``."""
+        if is_for_want_of_descriptors(error):
+            return  # it is no disk's doing
+        self.refused.note(topic_partition, directory, error, size_bytes=size_bytes, now=now)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._full_at = now
 

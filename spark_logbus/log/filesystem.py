@@ -251,9 +251,13 @@ _REMEDIES = {
 
 def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
     """``error`` as the package reports it: what was being done, where, why, and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "check the disk and the permissions")
     reason = error.strerror or str(error)
-    return StorageError(f"Could not {doing} {path}: {reason}; {remedy}.")
+    return StorageError(f"Could not {doing} {path}: {reason}; {remedy_for(error)}.")
+
+
+def remedy_for(error: OSError) -> str:
+    """What an operator does about it, as a part of a sentence."""
+    return _REMEDIES.get(error.errno or 0, "check the disk and the permissions")
 
 
 def is_for_want_of_descriptors(error: BaseException) -> bool:

@@ -104,6 +104,11 @@ class PartitionLog:
         return self._state.offline
 
     @property
+    def refusing(self) -> str | None:
+        """The reason why its disk refuses what is appended now, a sentence or two; else None."""
+        return self._stats.refused.reason(self.directory)
+
+    @property
     def config(self) -> LogConfig:
         return self._writer.config
 

@@ -187,6 +187,14 @@ class PartitionDirectories:
                     self._files, preparing, new.metadata, new.topic_config
                 )
         except StorageError as error:
+            if isinstance(error.__cause__, OSError):
+                self._environment.stats.note_write_error(
+                    new.metadata.topic_partition,
+                    self._path,
+                    error.__cause__,
+                    size_bytes=1,
+                    now=self._environment.clock.monotonic(),
+                )
             return error
         return None
 

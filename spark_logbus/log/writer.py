@@ -248,7 +248,7 @@ class LogWriter:
         try:
             file.pwrite(data, tail.position)
         except OSError as error:
-            raise self._withdrawn(tail, file, error) from error
+            raise self._withdrawn(tail, file, error, len(data)) from error
         self._account(tail, [header for header, _ in batches], append_time_us)
 
     def _account(
@@ -272,9 +272,9 @@ class LogWriter:
         if self.config.flush_policy is FlushPolicy.OS:
             self._state.safe(offset, position)
 
-    def _withdrawn(self, tail: Tail, file: File, error: OSError) -> StorageError:
+    def _withdrawn(self, tail: Tail, file: File, error: OSError, size_bytes: int) -> StorageError:
         """Remove what was written of an append that failed with ``error``; what to raise."""
-        self._stats.note_write_error(error, self._clock.monotonic())
+        self._note_refused(error, size_bytes)
         partition = self._state.topic_partition
         failure = storage_error(f"append to {partition} in", tail.segment.path, error)
         try:
@@ -282,6 +282,10 @@ class LogWriter:
         except OSError:
             return self._fail(f"{failure} What was written of the append could not be removed.")
         return failure
+
+    def _note_refused(self, error: OSError, size_bytes: int) -> None:
+        where, now = self._state.topic_partition, self._clock.monotonic()
+        self._stats.note_write_error(where, self._directory, error, size_bytes=size_bytes, now=now)
 
     # -- publishing what was staged -----------------------------------------------------
 
@@ -312,7 +316,7 @@ class LogWriter:
                     append_time_us=now_us,
                 )
             except OSError as error:
-                raise self._withdrawn(tail, file, error) from error
+                raise self._withdrawn(tail, file, error, size) from error
             self._account(tail, headers, now_us)
             self._last_epoch = leader_epoch
         self._after_append(self.config)
@@ -434,13 +438,17 @@ class LogWriter:
 
     def _create_segment(self, base_offset: int) -> ActiveSegment:
         partition = self._state.topic_partition
-        with storage_errors(f"start a segment of {partition} in", self._directory):
+        try:
             segment = create_segment(
                 self._files,
                 self._directory,
                 base_offset=base_offset,
                 index_interval_bytes=self.config.index_interval_bytes,
             )
+        except OSError as error:
+            self._note_refused(error, 1)
+            doing = f"start a segment of {partition} in"
+            raise storage_error(doing, self._directory, error) from error
         try:
             self._flush_or_fail(
                 self._directory, lambda: self._files.sync_directory(self._directory)

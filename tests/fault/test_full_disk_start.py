@@ -14,6 +14,7 @@ from tests.builders.record_batches import record_batch
 from tests.fault.small_disk import BrokerOnSmallDisk, small_disk
 from tests.helpers import wait_until
 from tests.servers.broker import connect, create_topic, failure, is_led, offsets_in
+from tests.servers.metrics import get, health
 from tests.servers.peers import MIB
 from tests.servers.wire import Wire
 
@@ -35,6 +36,21 @@ def offsets_of(wire: Wire, topic: str) -> list[int]:
         found += [base for base, _ in offsets_in(wire.payload)]
 
 
+def check_told(port: int, chroot: str) -> None:
+    """That appends are refused, and why, shows wherever somebody looks."""
+    code, told = health(port)
+    assert (code, told["status"]) == (503, "unhealthy")
+    assert f"Appends to t-0 are refused: {NO_SPACE}" in told["reasons"][0]
+    wait_until(lambda: "logbus_partitions_append_refused 1.0\n" in get(port, "/metrics")[1])
+    with Cluster.from_zookeeper(chroot) as cluster:
+        described = Admin(cluster).describe_cluster()
+    assert not described.healthy
+    [one] = described.brokers
+    assert one.refusing == 1
+    assert one.problem is not None
+    assert NO_SPACE in one.problem
+
+
 @pytest.mark.long
 def test_a_broker_starts_on_a_full_disk(tmp_path: Path, chroot: str) -> None:
     with small_disk(tmp_path / "data", mib=12) as disk:
@@ -50,6 +66,7 @@ def test_a_broker_starts_on_a_full_disk(tmp_path: Path, chroot: str) -> None:
                 while isinstance(base := append(wire, "t"), int):
                     acknowledged.append(base)
                 assert NO_SPACE in str(base)
+                check_told(int((disk.seen / "metrics.port").read_text()), chroot)
             disk.fill()
             for _ in range(2):
                 broker.kill()
@@ -69,5 +86,7 @@ def test_a_broker_starts_on_a_full_disk(tmp_path: Path, chroot: str) -> None:
                 assert isinstance(append(wire, "t"), StorageError)
                 admin.alter_topic("t", put={"retention.bytes": str(2 * MIB)})
                 wait_until(lambda: isinstance(append(wire, "t"), int), deadline_s=20)
+                wait_until(lambda: admin.describe_cluster().healthy)
+                assert "Appends are taken again" in broker.log_file.read_text()
         finally:
             broker.stop()

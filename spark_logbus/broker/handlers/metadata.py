@@ -82,7 +82,7 @@ class MetadataHandler:
         led = self._replica_manager.find(TopicPartition(record.name, partition)) if ends else None
         if led is None or led.log.topic_id != record.topic_id:
             return PartitionInfo(partition, leader, epoch)
-        known = led.log.ends()
+        known, offline = led.log.ends(), led.log.offline
         return PartitionInfo(
             partition,
             leader,
@@ -93,5 +93,6 @@ class MetadataHandler:
                 known.log_end_offset,
                 known.size_bytes,
                 [(each.start, each.end) for each in known.lost],
+                led.log.refusing if offline is None else offline.message,
             ),
         )

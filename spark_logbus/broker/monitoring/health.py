@@ -98,6 +98,7 @@ class Health:
             *([refusal.message] if refusal is not None else []),
             *self._without_zookeeper(),
             *_some(self.offline(), "more partitions are offline"),
+            *self._logs.stats.refused.described(),
         ]
         notes = [
             *_some(self._damage(), "more damaged ranges are known"),

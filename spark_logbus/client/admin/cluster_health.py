@@ -18,7 +18,8 @@ from spark_logbus.zookeeper import Session, default_connect
 class BrokerDescription:
     """A broker and the partitions that it leads. ``registration`` is None for one that is not
     running; ``problem`` says why it serves nothing now, or not all. ``offline`` of the
-    ``partitions`` are not served; ``size_bytes`` is of the others."""
+    ``partitions`` are not served; ``size_bytes`` is of the others, ``refusing`` of which are read
+    and take no appends."""
 
     broker_id: int
     registration: BrokerRegistration | None
@@ -26,6 +27,7 @@ class BrokerDescription:
     offline: int
     size_bytes: int
     problem: str | None
+    refusing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class ClusterDescription:
 
     @property
     def healthy(self) -> bool:
-        """True when every known broker runs and answers, and every partition is served."""
+        """True when every known broker runs and answers, and every partition is served, and takes
+        appends."""
         return not self.offline and all(broker.problem is None for broker in self.brokers)
 
 
@@ -92,6 +95,9 @@ def _described(
         problem = _silence(cluster, registration.address, led)
     if problem is None and offline:
         problem = "does not serve all that it leads; its log says why"
+    refusals = [part.ends.problem for part in led if part.ends is not None and part.ends.problem]
+    if problem is None and refusals:
+        problem = f"takes no appends to {len(refusals)} of its partitions: {refusals[0]}"
     return BrokerDescription(
         broker_id=broker_id,
         registration=registration,
@@ -99,6 +105,7 @@ def _described(
         offline=offline,
         size_bytes=sum(sizes),
         problem=problem,
+        refusing=len(refusals),
     )
 
 

@@ -189,7 +189,7 @@ class StagedFile:
             try:
                 self.file.pwrite(rest, position)
             except OSError as error:
-                raise self._withdrawn(position, error) from error
+                raise self._withdrawn(position, error, len(rest)) from error
             for header, _ in new:
                 share.add(header, position, now_us)
                 position += header.size
@@ -219,8 +219,14 @@ class StagedFile:
             expected = end
         return old
 
-    def _withdrawn(self, position: int, error: OSError) -> StorageError:
-        self._stats.note_write_error(error, self._clock.monotonic())
+    def _withdrawn(self, position: int, error: OSError, size_bytes: int) -> StorageError:
+        self._stats.note_write_error(
+            self._topic_partition,
+            self.path.parent,
+            error,
+            size_bytes=size_bytes,
+            now=self._clock.monotonic(),
+        )
         failure = storage_error(f"stage records of {self._topic_partition} in", self.path, error)
         try:
             self.file.truncate(position)

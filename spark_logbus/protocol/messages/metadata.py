@@ -29,14 +29,17 @@ class BrokerInfo(Message):
 
 
 class PartitionEnds(Message):
-    """Offsets and size of one partition, known to its leader only. ``lost`` are the ranges of
-    offsets between its start and its end whose records were given up with the end of a log."""
+    """Offsets and size of one partition, known to its leader only.
+
+    ``lost`` are the ranges of offsets between its start and its end whose records were given up
+    with the end of a log. ``problem`` says why the partition takes no appends now, if so."""
 
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
     size_bytes: int
     lost: list[tuple[int, int]] = []
+    problem: str | None = None
 
 
 class PartitionInfo(Message):
