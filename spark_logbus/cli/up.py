@@ -34,7 +34,10 @@ def up(
         "logbus-data"
     ),
     zookeeper_port: Annotated[
-        int, typer.Option(help="ZooKeeper's port; 0: that of the last run, else any free one.")
+        int,
+        typer.Option(
+            help="ZooKeeper's port; 0: that of the last run, else 2181 if it is free, else any."
+        ),
     ] = 0,
     registry_port: Annotated[
         int, typer.Option(help="The schema registry's port; 0: as of the last run, else any.")
@@ -42,7 +45,7 @@ def up(
 ) -> None:
     """Start ZooKeeper, brokers and a schema registry here; Ctrl-C or SIGTERM stops them.
 
-    The data stays, and so do the ports.
+    The data stays, and so do the ports. The file env in it sets LOGBUS_ZOOKEEPER in a shell.
 
     \b
     Example:
@@ -54,11 +57,17 @@ def up(
     from spark_logbus.errors import EmbeddedServerError
     from spark_logbus.local.cluster import EmbeddedCluster
     from spark_logbus.local.registry import RegistryProcess
+    from spark_logbus.zookeeper.connect_string import DEFAULT_PORT
 
     out = console()
     before = len(list(data.glob("broker-[0-9]*")))
     count = brokers or before or 1
-    cluster = EmbeddedCluster(data, brokers=count, zookeeper_port=zookeeper_port)
+    cluster = EmbeddedCluster(
+        data,
+        brokers=count,
+        zookeeper_port=zookeeper_port,
+        preferred_zookeeper_port=DEFAULT_PORT,  # where clients look that are given no address
+    )
     registry: RegistryProcess | None = None
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell may have it ignored in "up &"
         signal.signal(number, _interrupt)
@@ -71,7 +80,9 @@ def up(
             except EmbeddedServerError as error:  # records go without it
                 out.print(f"Schemas are not served: {error}", style="bold red")
                 registry = None
-        _greet(out, cluster, registry)
+        env = data / "env"
+        env.write_text(f"{_export(cluster)}\n", "utf-8")
+        _greet(out, cluster, registry, env)
         tell_of_clocks(out, cluster.brokers)
         if count < before:
             out.print(
@@ -97,7 +108,13 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _greet(out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None) -> None:
+def _export(cluster: EmbeddedCluster) -> str:
+    return f"export LOGBUS_ZOOKEEPER={cluster.zookeeper}"
+
+
+def _greet(
+    out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | None, env: Path
+) -> None:
     out.print("logbus is up", style="bold")
     out.print(f"ZooKeeper  {cluster.zookeeper}")
     for broker in cluster.brokers:
@@ -106,8 +123,9 @@ def _greet(out: Console, cluster: EmbeddedCluster, registry: RegistryProcess | N
         out.print(f"schemas    {registry.url}  (log: {registry.log_file})")
     out.print(
         "\nIn another shell:\n"
-        f"  export LOGBUS_ZOOKEEPER={cluster.zookeeper}\n"
+        f"  {_export(cluster)}\n"
         "  logbus topics create events --partitions 4\n\n"
+        f"The first of these lines is also in {env}, for the command source.\n\n"
         "In a notebook started from that shell:\n"
         '  spark.read.format("logbus").option("subscribe", "events").load()\n\n'
         "Ctrl-C stops the cluster; its data stays.\n"

@@ -77,7 +77,9 @@ class EmbeddedCluster:
     """ZooKeeper and ``brokers`` brokers on the loopback interface; a context manager.
 
     ``settings`` are tables of broker configuration (see conf/broker.toml) that all brokers get.
-    The brokers die with this process, however it ends. Use from one thread at a time.
+    ZooKeeper's port is ``zookeeper_port``, else that of the last run in ``directory``; at the first
+    run it is ``preferred_zookeeper_port`` if that is free, else any. The brokers die with this
+    process, however it ends. Use from one thread at a time.
     """
 
     def __init__(
@@ -86,12 +88,17 @@ class EmbeddedCluster:
         *,
         brokers: int = 1,
         zookeeper_port: int = 0,
+        preferred_zookeeper_port: int | None = None,
         settings: Settings | None = None,
     ) -> None:
         if brokers < 1:
             raise ConfigError(f"A cluster needs at least one broker, got {brokers}.")
         self._directory = directory.absolute()
-        self._zookeeper = EmbeddedZooKeeper(self._directory / "zookeeper", port=zookeeper_port)
+        self._zookeeper = EmbeddedZooKeeper(
+            self._directory / "zookeeper",
+            port=zookeeper_port,
+            preferred_port=preferred_zookeeper_port,
+        )
         self._count = brokers
         self._settings = settings or {}
         self.brokers: list[BrokerProcess] = []

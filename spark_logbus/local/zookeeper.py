@@ -56,14 +56,22 @@ class _PortTakenError(EmbeddedServerError):
 class EmbeddedZooKeeper:
     """A ZooKeeper server in a child process; a context manager.
 
-    ``port`` 0 means the port of the last run in ``data_dir``, or any free one at the first.
+    ``port`` 0 means the port of the last run in ``data_dir``; at the first, ``preferred_port`` if
+    that is given and free, or any free one.
     ``heap_mb`` is the size of its Java heap in MiB.
 
     Start and stop it from one thread at a time; ``address``, ``pid`` and ``running`` can be
     read from any.
     """
 
-    def __init__(self, data_dir: Path, *, port: int = 0, heap_mb: int = 256) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        preferred_port: int | None = None,
+        heap_mb: int = 256,
+    ) -> None:
         if not 0 <= port <= _MAXIMUM_PORT:
             raise ConfigError(f"The ZooKeeper port is {port}; use 0 (any) to {_MAXIMUM_PORT}.")
         if heap_mb < _MINIMUM_HEAP_MB:
@@ -72,6 +80,7 @@ class EmbeddedZooKeeper:
             )
         self._dir = data_dir.absolute()
         self._port = port
+        self._preferred_port = preferred_port
         self._heap_mb = heap_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._lock_fd: int | None = None
@@ -145,7 +154,8 @@ class EmbeddedZooKeeper:
             self._start_on(known)
             return
         taken: _PortTakenError | None = None
-        for port in random_ports():
+        preferred = [] if self._preferred_port is None else [self._preferred_port]
+        for port in [*preferred, *random_ports()]:
             try:
                 self._start_on(port)
             except _PortTakenError as error:

@@ -48,7 +48,7 @@ def client_library() -> Any:
     except ImportError as error:
         raise ConfigError(
             "To copy from Kafka takes Confluent's client, which is not installed; "
-            "`pip install 'logbus[kafka]'` brings it."
+            "`pip install '.[kafka]'` in a clone of logbus brings it."
         ) from error
 
 

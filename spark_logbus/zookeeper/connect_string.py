@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from spark_logbus.errors import ConfigError
 
 DEFAULT_CHROOT = "/logbus"
-DEFAULT_CONNECT = "localhost:2181" + DEFAULT_CHROOT
+DEFAULT_PORT = 2181  # ZooKeeper's own
+DEFAULT_CONNECT = f"localhost:{DEFAULT_PORT}{DEFAULT_CHROOT}"
 ENVIRONMENT_VARIABLE = "LOGBUS_ZOOKEEPER"
 
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")

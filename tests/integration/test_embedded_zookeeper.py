@@ -93,6 +93,18 @@ def test_two_servers_choose_different_ports(tmp_path: Path, zookeeper: EmbeddedZ
         assert second.address != zookeeper.address
 
 
+def test_a_preferred_port_is_taken_where_it_is_free(tmp_path: Path) -> None:
+    with reserved_port() as port:
+        server = EmbeddedZooKeeper(tmp_path / "second", preferred_port=port)
+        with EmbeddedZooKeeper(tmp_path / "first", preferred_port=port) as first:
+            assert first.address == f"127.0.0.1:{port}"
+            with server:
+                other = server.address
+                assert other != first.address
+        with server:
+            assert server.address == other, "that of the last run goes before it"
+
+
 def test_port_conflict_with_any_program(tmp_path: Path) -> None:
     with reserved_port() as port:
         server = EmbeddedZooKeeper(tmp_path, port=port)

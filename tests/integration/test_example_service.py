@@ -1,7 +1,8 @@
-"""The example service and its consumer, as users run them: processes beside a real cluster."""
+"""The example services and a consumer, as users run them: processes beside a real cluster."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,16 +11,17 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from spark_logbus.client import Admin, Cluster
+from spark_logbus.client import Admin, Cluster, Consumer
 from spark_logbus.local.cluster import EmbeddedCluster
 from tests.helpers import wait_until
 
-PROGRAMS = Path(__file__).parents[2] / "examples" / "access_log"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 60
 PARTITIONS = 4
 
@@ -31,7 +33,7 @@ class Program:
         self._output = output
         with output.open("wb") as sink:
             self._process = subprocess.Popen(
-                [sys.executable, PROGRAMS / f"{name}.py", *arguments],
+                [sys.executable, EXAMPLES / f"{name}.py", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -63,7 +65,7 @@ class Program:
 
 class Service(Program):
     def __init__(self, output: Path, *arguments: str) -> None:
-        super().__init__(output, "service", *arguments, "--port", "0")
+        super().__init__(output, "access_log/service", *arguments, "--port", "0")
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
         """The status, and the id of the request."""
@@ -126,7 +128,7 @@ def consumer(
     def start(name: str) -> Program:
         zookeeper = ["--zookeeper", embedded.zookeeper]
         started = Program(
-            tmp_path / f"{name}.out", "consumer", topic, *zookeeper, "--every-s", "0.2"
+            tmp_path / f"{name}.out", "access_log/consumer", topic, *zookeeper, "--every-s", "0.2"
         )
         programs.callback(started.kill)
         return started
@@ -235,3 +237,72 @@ def test_a_broker_that_stays_away_fails_no_request_and_losses_are_told(
     assert published <= 2
     assert failed > 0
     assert dropped > 0
+
+
+class Orders(Program):
+    def __init__(self, output: Path, *arguments: str) -> None:
+        super().__init__(output, "orders/service", *arguments, "--port", "0")
+
+    def post(self, **order: object) -> tuple[int, dict[str, object]]:
+        """The status and the answer."""
+        address = self.wait_for(r"running on (\S+) ")[1]
+        asked = urllib.request.Request(
+            f"{address}/orders",
+            json.dumps(order).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@pytest.fixture
+def orders(programs: ExitStack, embedded: EmbeddedCluster, tmp_path: Path) -> Orders:
+    schema = (EXAMPLES / "orders" / "order.avsc").read_text()
+    with Cluster.from_zookeeper(embedded.zookeeper) as cluster:
+        Admin(cluster).create_topic("orders", partitions=PARTITIONS, value_schema=schema)
+    started = Orders(tmp_path / "orders.out", "orders", "--zookeeper", embedded.zookeeper)
+    programs.callback(started.kill)
+    return started
+
+
+def test_orders_are_in_the_topic_when_they_are_answered(
+    embedded: EmbeddedCluster, orders: Orders
+) -> None:
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(
+            callers.map(lambda n: orders.post(customer=f"c-{n % 3}", product=n), range(40))
+        )
+    assert {status for status, _ in answers} == {201}
+    assert orders.post(customer="c-1", product=1, quantity=0)[0] == 422
+    with Cluster.from_zookeeper(embedded.zookeeper) as cluster, Consumer(cluster) as consumer:
+        consumer.assign_topics("orders")
+        rows = consumer.to_arrow().select(["partition", "offset", "key", "value"]).to_pylist()
+    found = {(row["partition"], row["offset"]): row["value"] for row in rows}
+    expected = {
+        (place["partition"], place["offset"]): {
+            "customer": f"c-{n % 3}", "product": n, "quantity": 1,
+        }
+        for n, (_, place) in enumerate(answers)
+    }  # fmt: skip
+    assert found == expected
+    assert {row["key"].decode() for row in rows} == {"c-0", "c-1", "c-2"}
+    assert "Application shutdown complete" in orders.stop()
+
+
+@pytest.mark.long
+def test_orders_are_refused_while_the_broker_is_away(
+    embedded: EmbeddedCluster, orders: Orders
+) -> None:
+    assert orders.post(customer="c", product=1)[0] == 201
+    [broker] = embedded.brokers
+    broker.kill()
+    status, told = orders.post(customer="c", product=2)
+    assert status == 503, told
+    assert "were not acknowledged within 5000 ms" in str(told["detail"])
+    broker.start()
+    wait_until(lambda: orders.post(customer="c", product=3)[0] == 201, deadline_s=DEADLINE_S)
+    orders.stop()

@@ -44,6 +44,9 @@ def test_up_stops_everything_and_continues(tmp_path: Path) -> None:
         left = run_ps(str(tmp_path))
         assert left == [], left
     assert addresses[0] == addresses[1]
+    shell = f"set -eu; source {tmp_path}/data/env; echo $LOGBUS_ZOOKEEPER"
+    sourced = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert sourced.stdout == f"{addresses[0]}\n"
 
 
 def address_in(shown: str) -> str | None:

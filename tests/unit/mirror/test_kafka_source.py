@@ -77,7 +77,7 @@ def test_what_both_have_of_a_configuration_is_kept() -> None:
 
 def test_the_extra_is_named_where_the_client_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(ConfigError, match=r"pip install 'logbus\[kafka\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[kafka\]'"):
         KafkaSource("localhost:9092")
 
 
