@@ -102,6 +102,18 @@ class AsyncProducer:
         self._producer.require_own_process()  # before a thread is waited for, which is not there
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
+    @property
+    def metrics_kind(self) -> ClientKind:
+        """For ``ClientCollector``."""
+        return self._producer.metrics_kind
+
+    def metrics(self) -> dict[str, int | float]:
+        """Its counters: see ``Producer.metrics``. Waits for nothing."""
+        return self._producer.metrics()
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("Producer", type(self).__name__, 1)
+
     async def flush(self) -> None:
         await self._run(self._producer.flush)
 

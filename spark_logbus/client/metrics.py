@@ -24,7 +24,9 @@ _COUNTER: Final = "_total"
 
 PRODUCER_METRICS: Final[Mapping[str, str]] = {
     "record_send_total": "Records that were handed over to be sent.",
-    "record_acknowledged_total": "Records that brokers have acknowledged.",
+    "record_acknowledged_total": (
+        "Records that brokers have acknowledged, or, with acks none, that were sent."
+    ),
     "record_error_total": "Records that were not sent in the end.",
     "record_retry_total": "Records that were sent again after a failure.",
     "outgoing_byte_total": "Bytes of record batches that were sent, each time they were.",

@@ -62,6 +62,7 @@ class Accumulator:
         self._sendable: dict[PartitionQueue, None] = {}
         self._closed = False
         self._reserved_bytes = 0  # with what lanes may still take
+        self._closed_records = 0  # in record batches that take no more
         #: The owner of one puts values in without a call. Changed under the lock.
         self.lanes: dict[LanePlace, Lane] = {}
 
@@ -201,6 +202,7 @@ class Accumulator:
             batch.data = data
             batch.keyed = partition is not None
             batch.record_count = record_count
+            self._closed_records += record_count
             batch.reserved_bytes = len(data)
             self._reserved_bytes += len(data)
             self.make_ready(queue, batch)
@@ -290,7 +292,9 @@ class Accumulator:
         self._lingering.clear()
 
     def give_up_in_child(self, error: LogbusError) -> None:
-        """Fail everything in a forked process, whose parent goes on with it. Takes no lock."""
+        """Fail everything in a forked process, whose parent goes on with it. Takes no lock, and
+        puts a new one in the place of one that may be locked for ever."""
+        self.lock = threading.Lock()
         self._closed = True
         self.lanes.clear()
         for batch in self.unsettled:
@@ -309,8 +313,7 @@ class Accumulator:
         """Close the queue's open record batch; it is ready to be sent."""
         batch = queue.open
         if batch is not None and batch.builder is not None:
-            self.close_lane(batch)
-            batch.record_count = len(batch.builder)
+            self._take_whole(batch)
             queue.open = None
             self.make_ready(queue, batch)
 
@@ -328,6 +331,13 @@ class Accumulator:
         batch.reserved_bytes -= room
         self._reserved_bytes -= room
         batch.shared = lane.owner != get_ident()
+
+    def _take_whole(self, batch: QueuedBatch) -> None:
+        """Count an open record batch, which takes nothing more."""
+        assert batch.builder is not None
+        self.close_lane(batch)
+        batch.record_count = len(batch.builder)
+        self._closed_records += batch.record_count
 
     def make_ready(self, queue: PartitionQueue, batch: QueuedBatch) -> None:
         queue.make_ready(batch)
@@ -359,8 +369,7 @@ class Accumulator:
         for batch in batches:
             queue = self.unsettled[batch]
             if queue.open is batch and batch.builder is not None:
-                self.close_lane(batch)
-                batch.record_count = len(batch.builder)
+                self._take_whole(batch)
                 queue.open = None
             elif batch in queue.ready:
                 queue.withdraw(batch)
@@ -381,6 +390,17 @@ class Accumulator:
     def buffered_bytes(self) -> int:
         """Of the records that are not acknowledged yet."""
         return self._reserved_bytes - sum(lane.room for lane in list(self.lanes.values()))
+
+    @property
+    def record_count(self) -> int:
+        """The number of records that were ever appended."""
+        with self.lock:
+            batches = [queue.open for queue in self.unsettled.values()]
+            return self._closed_records + sum(
+                len(batch.builder) + (0 if batch.lane is None else batch.lane.record_count)
+                for batch in dict.fromkeys(batches)
+                if batch is not None and batch.builder is not None
+            )
 
     @property
     def empty(self) -> bool:

@@ -43,6 +43,8 @@ class Deliveries:
         self._failures = failures
         self._delivery_timeout_ms = delivery_timeout_ms
         self._backoff = backoff
+        #: Numbers of records, for whoever asks.
+        self.acknowledged = self.failed = self.retried = 0
 
     # -- leaders that are away ------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Deliveries:
         error: LogbusError,
     ) -> None:
         """Return what was taken to its old place, after a failed request."""
+        self.retried += sum(batch.record_count for batch in batches)
         with self._accumulator.lock:
             for batch in batches:
                 batch.failures += 1
@@ -164,6 +167,7 @@ class Deliveries:
                 queue.not_before = 0.0
             self._land(queue)
         topic, partition = queue.topic_partition.topic, queue.topic_partition.partition
+        self.acknowledged += sum(batch.record_count for batch in batches)
         for batch, base_offset in zip(batches, appended.base_offsets, strict=True):
             batch.acknowledgement.succeed(
                 AppendedRange(
@@ -259,6 +263,7 @@ class Deliveries:
             self._fail(batch, error)
 
     def _fail(self, batch: QueuedBatch, error: LogbusError) -> None:
+        self.failed += batch.record_count
         batch.acknowledgement.fail(error, records=batch.record_count, failures=self._failures)
 
 

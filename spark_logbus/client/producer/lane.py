@@ -66,6 +66,11 @@ class Lane:
         #: The length of ``records`` up to which they were taken, once it is closed.
         self.taken = -1
 
+    @property
+    def record_count(self) -> int:
+        """The number of records that are there."""
+        return (len(self.records) - self.skipped) // 2
+
     def close(self) -> tuple[list[bytes], list[int]]:
         """The values that are there, and their times in ns. Under the lock; the same again each
         time, for a signal may end the first."""

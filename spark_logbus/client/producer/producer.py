@@ -52,6 +52,7 @@ from spark_logbus.client.producer.partitioner import (
 )
 from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
+from spark_logbus.client.shortened import shortened
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.errors import (
     DeliveryFailedError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
+    from spark_logbus.client.metrics import ClientKind
     from spark_logbus.client.producer.values import ValueWriter
     from spark_logbus.client.value_schemas import WriterSchema
 
@@ -584,6 +586,33 @@ class Producer:
             ) from failed
         if failed is not None:
             raise failed
+
+    # -- looking --------------------------------------------------------------------------
+
+    @property
+    def metrics_kind(self) -> ClientKind:
+        """For ``ClientCollector``."""
+        return "producer"
+
+    def metrics(self) -> dict[str, int | float]:
+        """The numbers of ``client.metrics.PRODUCER_METRICS`` by name. For any thread, at any time;
+        waits for nothing. In a forked process they are those of the moment of the fork."""
+        return {
+            "record_send_total": self._accumulator.record_count,
+            **self._sender.metrics(),
+            "buffer_total_bytes": self._config.buffer_bytes,
+            "buffer_used_bytes": self._accumulator.buffered_bytes,
+        }
+
+    def __repr__(self) -> str:
+        topics = sorted(self._topics.names)
+        parts = [
+            f"at {self._cluster.address}",
+            f"topics {shortened(topics)}" if topics else "no topics",
+            *(["closed"] if self._closed else []),
+            *([f"of process {self._process}"] if self._forked else []),
+        ]
+        return f"<{type(self).__name__} {', '.join(parts)}>"
 
     def _abandon(self) -> None:
         """Stop without a flush: what waits is never sent, and fails with ProducerClosedError."""

@@ -79,6 +79,7 @@ class Sender:
             failures=failures,
         )
         self._say_at = 0.0
+        self._sent_bytes = 0
         self._links = LeaderConnections(cluster, wake=poller.wake)
         self._poller = poller
         self._away: set[PartitionQueue] = set()  # whose leader cannot be reached
@@ -100,6 +101,15 @@ class Sender:
         self._poller.wake()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def metrics(self) -> dict[str, int | float]:
+        """What it counts, for any thread; see ``client.metrics``."""
+        return {
+            "record_acknowledged_total": self._deliveries.acknowledged,
+            "record_error_total": self._deliveries.failed,
+            "record_retry_total": self._deliveries.retried,
+            "outgoing_byte_total": self._sent_bytes,
+        }
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -267,6 +277,7 @@ class Sender:
                 self._link_down(link, link.connection.failure, now)
             return
         deadline = self._cluster.deadline_ms(self._cluster.config.request_timeout_ms)
+        self._sent_bytes += sum(map(len, payload))
         link.in_flight.append(InFlight(pending, parts, deadline))
         self._after_progress(link)
 

@@ -59,6 +59,11 @@ class ProducerTopics:
         self.known_topic = self._topics.get  # the fast path: one dict lookup
         self._refuse: Callable[[], None] = _no_objection
 
+    @property
+    def names(self) -> list[str]:
+        """The topics that were met."""
+        return list(self._topics)
+
     def refuse(self, refuse: Callable[[], None]) -> None:
         """Let every look-up of a topic call ``refuse``, which raises."""
         self._refuse = refuse
