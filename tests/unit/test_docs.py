@@ -47,6 +47,7 @@ def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
 def test_every_setting_and_metric_has_a_place_in_a_page() -> None:
     placed = {name for page in PAGES for _, name, _ in GENERATED.findall(page.read_text())}
     assert placed == {
+        "client-metrics",
         "commands",
         "metrics",
         "tests",

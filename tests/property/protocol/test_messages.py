@@ -43,6 +43,8 @@ def any_value(kind: Any) -> st.SearchStrategy[Any]:
             return any_message(kind.cls)
         case msgspec.inspect.ListType():
             return st.lists(any_value(kind.item_type), max_size=3)
+        case msgspec.inspect.TupleType():
+            return st.tuples(*map(any_value, kind.item_types))
         case msgspec.inspect.DictType():
             return st.dictionaries(any_value(kind.key_type), any_value(kind.value_type), max_size=3)
         case msgspec.inspect.UnionType():
