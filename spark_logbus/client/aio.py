@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -164,19 +164,6 @@ def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         loop.call_soon_threadsafe(call)
 
 
-class _Loop:
-    """An ``async for`` over a consumer."""
-
-    def __init__(self, consumer: AsyncConsumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return self
-
-    def __anext__(self) -> Awaitable[ConsumerRecord]:
-        return self._consumer.next_record(in_loop=True)
-
-
 class AsyncConsumer:
     """A ``Consumer`` of its own for one event loop. The cluster is shared, not owned.
 
@@ -263,25 +250,34 @@ class AsyncConsumer:
         """The number of records that were left out so far, as their values do not decode."""
         return self._consumer.dropped_records
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return _Loop(self)
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        while True:
+            if self._is_at_rest and not self._consumer.is_to_look():
+                for record in self._consumer.records_at_hand():
+                    yield record
+                    if self._under_way or self._unclaimed:
+                        break
+            for record in await self._poll_one():
+                self._consumer.keep_last()
+                yield record
 
     async def __anext__(self) -> ConsumerRecord:
-        return await self.next_record()
+        """The next record; waits for one as long as it takes."""
+        while True:
+            record = self._consumer.next_at_hand() if self._is_at_rest else None
+            if record is not None:
+                return record
+            for record in await self._poll_one():
+                return record
 
-    async def next_record(self, *, in_loop: bool = False) -> ConsumerRecord:
-        """The next record; waits for one as long as it takes. One that comes ``in_loop`` counts as
-        dealt with when the next is asked for, and not when the consumer is closed."""
-        record = None
-        while record is None:
-            if not (self._under_way or self._unclaimed):
-                record = self._consumer.next_at_hand()
-            if record is None:
-                poll = partial(self._consumer.poll, _POLL_S, max_records=1)
-                record = next(iter(await self._received(poll)), None)
-        if in_loop:
-            self._consumer.keep_last()
-        return record
+    @property
+    def _is_at_rest(self) -> bool:
+        """The thread does nothing with the consumer, so that the event loop may ask it."""
+        return not (self._under_way or self._unclaimed)
+
+    async def _poll_one(self) -> list[ConsumerRecord]:
+        """The next record, or none after a while; those behind it are at hand then."""
+        return await self._received(partial(self._consumer.poll, _POLL_S, max_records=1))
 
     # -- the group ------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ def test_the_loop_runs_on_while_a_consumer_waits(cluster: Cluster, topic: str) -
 def test_an_async_consumer_does_what_a_consumer_does(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:
-    for_the_loop = {"next_at_hand", "keep_last", "take_back"}
+    for_the_loop = {"is_to_look", "keep_last", "next_at_hand", "records_at_hand", "take_back"}
     names = {name for name in dir(Consumer) if not name.startswith("_")} - for_the_loop
     assert names <= set(dir(AsyncConsumer))
     one, other = (TopicPartition(topic, number) for number in (0, 1))

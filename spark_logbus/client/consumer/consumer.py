@@ -353,31 +353,35 @@ class Consumer:
         """The records as they come, for ever; waits for them as long as it takes."""
         while True:
             self._prepare_iteration()
-            iteration = self._reading.iteration
-            rows = iteration.rows
-            self._reading.in_loop = True
-            member = None if self._subscription is None else self._subscription.member
-            try:
-                for record in rows:
-                    iteration.last = record
-                    yield record
-                    if iteration.rows is not rows or (
-                        member is not None and elapsed() >= member.until
-                    ):
-                        break
-                else:
-                    self._reading.end_iteration()
-            except GeneratorExit:
-                raise
-            except BaseException:
-                iteration.begin_again()
-                raise
+            yield from self.records_at_hand()
+
+    def records_at_hand(self) -> Iterator[ConsumerRecord]:
+        """Records for a loop, until there is more to do than to hand them out. Whoever calls this
+        has looked at ``is_to_look``."""
+        reading, iteration = self._reading, self._reading.iteration
+        rows = iteration.rows
+        member = None if self._subscription is None else self._subscription.member
+        reading.settle()
+        reading.in_loop = True
+        try:
+            for record in rows:
+                iteration.last = record
+                yield record
+                if iteration.rows is not rows or (member is not None and elapsed() >= member.until):
+                    break
+            else:
+                reading.end_iteration()
+        except GeneratorExit:
+            raise
+        except BaseException:
+            iteration.begin_again()
+            raise
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for one as long as it takes."""
         iteration = self._reading.iteration
         while True:
-            if self._is_to_look() or iteration.batch is None:
+            if self.is_to_look() or iteration.batch is None:
                 self._prepare_iteration()
             record = self._reading.next_record()
             if record is not None:
@@ -386,7 +390,7 @@ class Consumer:
 
     def next_at_hand(self) -> ConsumerRecord | None:
         """The next record if it can be had without waiting for anything; else None."""
-        return None if self._is_to_look() else self._reading.next_record()
+        return None if self.is_to_look() else self._reading.next_record()
 
     def keep_last(self) -> None:
         """Count the record that was handed out last as dealt with when more are asked for, or when
@@ -398,7 +402,7 @@ class Consumer:
         brought, as the caller has not received it."""
         self._reading.take_back()
 
-    def _is_to_look(self) -> bool:
+    def is_to_look(self) -> bool:
         """There is more to do than to hand out the next record of those at hand."""
         return self._subscription is not None and (
             self._subscription.out_of_step or elapsed() >= self._commit_due
