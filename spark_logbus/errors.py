@@ -166,6 +166,12 @@ class WriteMismatchError(InvalidRequestError):
     code = 26
 
 
+class WriteNotPreparedError(InvalidRequestError):
+    """A decision about a write, some of which may have been dropped since it was prepared."""
+
+    code = 24
+
+
 class UnsupportedSchemaError(InvalidRequestError):
     """A schema whose values no columns can hold, or columns that no schema describes."""
 
@@ -213,6 +219,13 @@ class StagedDataLostError(LogbusError):
 
     code = 22
     fault: ClassVar[Fault] = "data"
+
+
+class WriteNotDecidedError(StagedDataLostError):
+    """What was staged is to be published, and nobody has decided that, or it is over."""
+
+    code = 25
+    fault: ClassVar[Fault] = "caller"
 
 
 class UndecodableRecordError(LogbusError):

@@ -15,25 +15,29 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from spark_logbus.broker.decided_shares import PartitionShare, shares_of
+from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, shares_of
 from spark_logbus.broker.replica_manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
-from spark_logbus.coordination.decisions import WriterState
+from spark_logbus.coordination.decisions import DecidedWrite, WriterState
 from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.promises import Promise, Promises
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
     BrokerUnavailableError,
     CoordinationError,
+    InvalidRequestError,
     LogbusError,
     NotLeaderError,
     RequestTimeoutError,
     StagedDataLostError,
+    WriteNotDecidedError,
 )
 from spark_logbus.log import LogDirectory
 from spark_logbus.metrics import Counter
 from spark_logbus.model import TopicPartition
+from spark_logbus.record.stage_id import StageIds, stage_id
 from spark_logbus.times import US_PER_MS
 from spark_logbus.zookeeper import Session, SessionState
 
@@ -65,6 +69,7 @@ class Publisher:
         session: Session,
         clock: Clock,
         retention_ms: int,
+        promises: Promises,
     ) -> None:
         self._replica_manager = replica_manager
         self._logs = logs
@@ -74,6 +79,9 @@ class Publisher:
         self._session = session
         self._clock = clock
         self._retention_ms = retention_ms
+        self.promises = promises
+        #: Decisions that this broker has made or met.
+        self.decided = DecidedWrites()
         self._seen: dict[int, float] = {}  # decided writes, and when they were met first
         self._forgot_at = clock.monotonic()
         #: Writes that are decided and not published everywhere, as of the last look.
@@ -93,16 +101,77 @@ class Publisher:
 
     # -- publishing -----------------------------------------------------------------------
 
-    def check(self, shares: Sequence[PartitionShare]) -> list[LogbusError | None]:
-        """For each None if all of it is staged, or published, and on disk; else the reason."""
+    def prepare(
+        self, shares: Sequence[PartitionShare], *, anew: bool = False
+    ) -> tuple[str, list[LogbusError | None]]:
+        """For each None if all of it is staged, or published, and on disk; else the reason. The
+        promise by which it is kept: with ``anew`` one that ZooKeeper is asked about. Raises
+        CoordinationError."""
+        self._require_lease()
+        promise = self.promises.current(anew=anew)
 
         def check(each: PartitionShare) -> None:
             led = self._replica_manager.leader_of(each.topic_partition)
             require_id(each.topic_partition.topic, each.topic_id, led)
-            led.log.staging.check(each.share)
+            led.log.staging.check(each.share, promise.number)
 
-        self._require_lease()
-        return [_attempt(check, each) for each in shares]
+        return promise.token, [_attempt(check, each) for each in shares]
+
+    def publish_decided(
+        self, shares: Sequence[PartitionShare], *, writer: str
+    ) -> list[LogbusError | None]:
+        """As ``publish``, of shares of one write that somebody says is decided. Raises
+        WriteNotDecidedError, CoordinationError."""
+        if not shares:
+            return []
+        write = shares[0].share.write
+        found = self.decided.find(write) or self._look_up(write, writer)
+        if found is None:
+            raise WriteNotDecidedError(
+                f"The write {write} is not decided, or it is over: nothing of it is published. "
+                "Decide it first; if it was, all of it is visible."
+            )
+        known = {each.topic_partition: each for each in shares_of(found[1], found[0])}
+        to_publish = [each for each in shares if each.topic_partition in known]
+        for each in to_publish:
+            stands = known[each.topic_partition]
+            if (each.topic_id, each.share.attempts, each.share.records) != (
+                stands.topic_id, stands.share.attempts, stands.share.records,
+            ):  # fmt: skip
+                raise InvalidRequestError(
+                    f"What is to be published of the write {write} in {each.topic_partition} is "
+                    f"not what was decided: {stands.share.records} records of the topic with the "
+                    f"id {stands.topic_id}, by {len(stands.share.attempts)} attempts of tasks."
+                )
+        done = self.publish([known[each.topic_partition] for each in to_publish])
+        outcomes = dict(zip((each.topic_partition for each in to_publish), done, strict=True))
+
+        def require_published(each: PartitionShare) -> None:
+            led = self._replica_manager.leader_of(each.topic_partition)
+            require_id(each.topic_partition.topic, each.topic_id, led)
+            led.log.staging.require_published(each.share)
+
+        return [
+            outcomes[each.topic_partition]
+            if each.topic_partition in outcomes
+            else _attempt(require_published, each)
+            for each in shares
+        ]
+
+    def _look_up(self, write: int, writer: str) -> tuple[str, DecidedWrite] | None:
+        """Ask ZooKeeper for the decision about a write; with its writer that is one read."""
+        if writer:
+            decision = self._writers.find_decided(writer, write)
+            if decision is not None:
+                self.decided.add(writer, decision)
+        else:
+            self._note_decided(self._writers.pending())
+        return self.decided.find(write)
+
+    def _note_decided(self, found: PendingWrites) -> None:
+        for writer, state in found.states.items():
+            if state.last is not None:
+                self.decided.add(writer, state.last)
 
     def publish(self, shares: Sequence[PartitionShare]) -> list[LogbusError | None]:
         """Append and flush what of them is not in the logs yet, and make it visible; for each None
@@ -150,6 +219,50 @@ class Publisher:
                 "ZooKeeper has not said yet that this broker has its id still; try again."
             )
 
+    # -- dropping -------------------------------------------------------------------------
+
+    def discard(self, write: int, attempt: int | None = None) -> None:
+        """Drop what the write has staged on this broker, or what one attempt of its tasks has.
+
+        What is decided stays, and so does what may be decided yet by a promise of this broker's:
+        that is let go first. Raises InvalidRequestError for what is decided, CoordinationError.
+        """
+        producer_id = None if attempt is None else stage_id(write, attempt)
+        if producer_id is None:
+            self._logs.ended_writes.add(write)
+        logs = [log for log in self._logs.logs() if log.staging.holds(write, producer_id)]
+        if not logs:
+            return
+        self._require_lease()
+        promise = self.promises.current()
+        if any(log.staging.is_promised(write, promise.number) for log in logs):
+            promise = self.promises.renew()  # before it is read what is decided
+        found = self._writers.pending()
+        self._note_decided(found)
+        decided = _Decided(found)
+        known = self.decided.find(write)
+        refused: list[TopicPartition] = []
+        for log in logs:
+            if known is not None and producer_id is not None:
+                counts = producer_id in StageIds.of(write, known[1].attempts)
+                keep = counts and decided.keep(write, known[0])
+            else:
+                part = None if known is None else known[1].topics.get(log.topic_partition.topic)
+                of_it = part is not None and log.topic_partition.partition in part.records
+                of_it = of_it or known is None
+                keep = of_it and decided.keep(write, log.staging.writer_of(write))
+            if keep or write in log.staging.decided:
+                refused.append(log.topic_partition)
+            elif producer_id is None:
+                log.staging.discard_undecided(write, promise.number)
+            else:
+                log.staging.discard_attempt(producer_id, promise.number)
+        if refused:
+            raise InvalidRequestError(
+                f"The write {write} is decided, so what it has staged for {refused[0]} is "
+                "published and not dropped."
+            )
+
     # -- decisions that nobody follows up -------------------------------------------------
 
     def _run(self) -> None:
@@ -166,20 +279,31 @@ class Publisher:
     def look(self) -> None:
         """One look at the list. Raises CoordinationError."""
         logs = self._logs.logs()
-        known = {log: set(log.staging.decided) for log in logs}
+        now_us = self._logs.clock.time.now_us()
+        promise: Promise | None = None
+        if self._lease.current():  # else another broker may have the id, and its promises
+            promise = self.promises.current()
+            if any(log.staging.has_expired_promises(now_us, promise.number) for log in logs):
+                promise = self.promises.renew()  # before it is read what is decided
+        known = {log: dict(log.staging.decided) for log in logs}
         found = self._writers.pending()
+        self._note_decided(found)
+        decided = _Decided(found)
         states = found.states
-        pending = {state.last.write for state in states.values() if state.last is not None}
-        pending |= {write for write in found.unusable.values() if write is not None}
         self.pending = len(states) + len(found.unusable)
         now = self._clock.monotonic()
-        self._seen = {write: self._seen.get(write, now) for write in pending}
+        self._seen = {write: self._seen.get(write, now) for write in decided.writes}
         # Only what was known before the list was read: what came since may be missing in it.
-        settled = set().union(*known.values()) - pending
-        now_us = self._logs.clock.time.now_us()
+        settled = {
+            write
+            for shares in known.values()
+            for write, share in shares.items()
+            if not decided.keep(write, share.writer)
+        }
         for log in logs:
             log.staging.settle(settled)
-            log.staging.expire(now_us, pending=pending)
+            if promise is not None:
+                log.staging.expire(now_us, keep=decided.keep, promise=promise.number)
         for writer, state in states.items():
             if self._stopping.is_set() or self._session.state is not SessionState.CONNECTED:
                 return
@@ -202,7 +326,7 @@ class Publisher:
         done: defaultdict[str, list[int]] = defaultdict(list)
         records = self._topics.each_of(list(decision.topics))
         ours: list[PartitionShare] = []
-        for each in shares_of(decision):
+        for each in shares_of(decision, writer):
             topic, partition = each.topic_partition.topic, each.topic_partition.partition
             record = records[topic]
             # Where its node cannot be read, its log is served as before, if it is.
@@ -251,6 +375,23 @@ class Publisher:
         )
         if removed:
             logger.debug("Forgot %d writers that have not written for long.", removed)
+
+
+class _Decided:
+    """What is decided and not known to be published everywhere, as ZooKeeper has it."""
+
+    def __init__(self, found: PendingWrites) -> None:
+        states = found.states.values()
+        self.writes = {state.last.write for state in states if state.last is not None}
+        self.writes |= {write for write in found.unusable.values() if write is not None}
+        self._unreadable = {writer for writer, write in found.unusable.items() if write is None}
+
+    def keep(self, write: int, writer: str) -> bool:
+        """True if a write is decided; or if it may be, for all that can be read of its writer.
+        ``writer`` is empty where it is not known whose write it is."""
+        return write in self.writes or (
+            bool(self._unreadable) and (not writer or writer in self._unreadable)
+        )
 
 
 def _attempt(action: Callable[[PartitionShare], None], each: PartitionShare) -> LogbusError | None:

@@ -279,7 +279,7 @@ class ReplicaManager:
         resignations = self._resignations
         try:
             states = self._states(image.topics.values())
-            decided = decided_shares(self._writers.pending().states.values()) if states else {}
+            decided = decided_shares(self._writers.pending().states) if states else {}
             assigned = [
                 _Assigned(topic_partition, record, states.get(topic_partition))
                 for record in image.topics.values()

@@ -38,6 +38,7 @@ from spark_logbus.broker.schema_ids import SchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.brokers import BrokerRegistry
 from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.promises import PromiseRegistry, Promises
 from spark_logbus.coordination.subjects import SubjectReader
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.coordination.writers import WriterRegistry
@@ -107,6 +108,7 @@ class Broker:
             session=session,
             clock=clock,
             retention_ms=config.writer_retention_ms,
+            promises=Promises(PromiseRegistry(session, config.id)),
         )
         self._metadata_cache = MetadataCache(
             session,
@@ -188,7 +190,6 @@ class Broker:
             topic_changes,
             WriteHandler(
                 self._publisher,
-                logs=self._logs,
                 writers=writers,
                 metadata_cache=self._metadata_cache,
                 copying=self._copying,

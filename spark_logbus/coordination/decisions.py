@@ -96,7 +96,8 @@ class WriterState:
 class Proposal:
     """``settled`` is the write that its writer knows to be published everywhere. ``content``, told
     as ``inputs``, is what a repetition is known by; None where the writer knows its own.
-    ``repetition_dropped``: a version that was committed before is not compared."""
+    ``repetition_dropped``: a version that was committed before is not compared. ``promises`` are
+    those of the brokers that have prepared it, by broker id."""
 
     decision: DecidedWrite
     run: str = ""
@@ -105,6 +106,7 @@ class Proposal:
     content: WriteContent | None = None
     inputs: str = ""
     repetition_dropped: bool = False
+    promises: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

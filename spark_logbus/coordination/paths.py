@@ -22,6 +22,7 @@ SCHEMA_SUBJECTS = f"{SCHEMAS}/subjects"
 TRANSACTIONS = "/transactions"
 WRITERS = f"{TRANSACTIONS}/writers"
 PENDING_WRITES = f"{TRANSACTIONS}/pending"
+PROMISES = f"{TRANSACTIONS}/promises"
 LOCKS = "/locks"
 MIRRORS = "/mirrors"
 
@@ -69,6 +70,12 @@ def writer(writer_id: str) -> str:
 
 def pending_write(writer_id: str) -> str:
     return f"{PENDING_WRITES}/{_quoted_writer(writer_id)}"
+
+
+def promise(broker_id: int) -> str:
+    if broker_id < 0:
+        raise InvalidRequestError(f"A broker id is 0 or more, got {broker_id}.")
+    return f"{PROMISES}/{broker_id}"
 
 
 def writer_of(name: str) -> str | None:

@@ -155,6 +155,12 @@ class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     inputs: str = ""  # of the last
 
 
+class PromisePayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a broker: what was prepared under another token may have been dropped."""
+
+    token: str
+
+
 class RewindEpochPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of ``rewinds`` itself. Its version changes with every rewind, which fences commits."""
 

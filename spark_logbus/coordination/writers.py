@@ -30,8 +30,9 @@ from spark_logbus.coordination.payloads import (
     decode,
     encode,
 )
+from spark_logbus.coordination.promises import token_of
 from spark_logbus.coordination.write_content import RememberedVersion, WriteContent
-from spark_logbus.errors import InvalidRequestError
+from spark_logbus.errors import InvalidRequestError, WriteNotPreparedError
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes
 from spark_logbus.zookeeper.session import Session
@@ -75,8 +76,8 @@ class WriterRegistry:
         """Decide the proposed write if the writer's state lets it. ``admit`` is called before
         anything is decided, and raises what stands against it.
 
-        Raises WriteFencedError, WriteMismatchError, CoordinationError, and InvalidRequestError for
-        a decision that does not fit into a node."""
+        Raises WriteFencedError, WriteMismatchError, WriteNotPreparedError, CoordinationError, and
+        InvalidRequestError for a decision that does not fit into a node."""
         return self._change(writer, proposal, aborting=False, admit=admit)
 
     def abort(self, writer: str, proposal: Proposal) -> Outcome:
@@ -97,9 +98,16 @@ class WriterRegistry:
         path, entry = paths.writer(writer), paths.pending_write(writer)
         what = f"{'abort' if aborting else 'decide'} a write of {writer}"
         change = decisions.abort if aborting else decisions.decide
+        promises = (
+            {}
+            if aborting
+            else {paths.promise(broker_id): token for broker_id, token in proposal.promises.items()}
+        )
 
         def step(deadline: Deadline) -> Outcome:
-            nodes = self._tree.get_many([path, entry, paths.PENDING_WRITES], deadline=deadline)
+            nodes = self._tree.get_many(
+                [path, entry, paths.PENDING_WRITES, *promises], deadline=deadline
+            )
             if nodes[paths.PENDING_WRITES] is None:
                 self._tree.ensure(paths.WRITERS, deadline=deadline)
                 self._tree.ensure(paths.PENDING_WRITES, deadline=deadline)
@@ -108,14 +116,30 @@ class WriterRegistry:
             outcome = change(now, proposal, now_us=self._stamp_us())
             if outcome.state is None:
                 return outcome
-            admit()
             operations = [_write(path, node, outcome.state)]
+            if not aborting:
+                admit()
+                operations += [_kept(nodes[each], each, token) for each, token in promises.items()]
             if nodes[entry] is None and not aborting:
                 operations.append(Create(entry))
             self._tree.transact(what, operations, deadline=deadline)
             return outcome
 
         return self._tree.repeat(what, step)
+
+    def find_decided(self, writer: str, write: int) -> DecidedWrite | None:
+        """The decision about the write, if it is the last of its writer; at once where it is seen
+        without being sure of the newest. Raises CoordinationError."""
+        path = paths.writer(writer)
+        deadline = self._tree.session.deadline()
+        for sure in (False, True):
+            if sure:
+                self._tree.sync(deadline=deadline)
+            node = self._tree.get(path, deadline=deadline)
+            last = None if node is None else _state(node, path).last
+            if last is not None and last.write == write:
+                return last
+        return None
 
     def pending(self) -> PendingWrites:
         """The writers to look after, and their states. Nodes that nobody can follow up are told
@@ -204,6 +228,18 @@ class WriterRegistry:
             except CorruptNodeError as error:
                 logger.error("A writer's state is left as it is: %s", error)
         return removed
+
+
+def _kept(node: Node | None, path: str, token: str) -> Operation:
+    """The condition that a promise stands. WriteNotPreparedError if it does not."""
+    stands = None if node is None else token_of(node.data, path)
+    if node is None or stands != token:
+        raise WriteNotPreparedError(
+            f"Broker {path.rpartition('/')[2]} has promised to keep what it has of a write, and "
+            f"has let that go since: its promise was {token[:40]!r}, now it is {stands!r}. Prepare "
+            "the write again."
+        )
+    return Check(path, node.version)
 
 
 def _write(path: str, node: Node | None, state: WriterState) -> Operation:

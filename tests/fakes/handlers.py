@@ -30,6 +30,7 @@ from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.fakes.broker_parts import Logs, held_lease
 from tests.fakes.executor import InlineExecutor
+from tests.fakes.writers import promises_of
 
 
 @dataclass
@@ -85,6 +86,7 @@ def dispatcher_over(
         session=cast(Session, None),  # for what it looks after by itself
         clock=clock,
         retention_ms=1,
+        promises=promises_of(5),
     )
     cache = cast(MetadataCache, metadata_cache)
     return RequestDispatcher(
@@ -117,7 +119,6 @@ def dispatcher_over(
             ),
             WriteHandler(
                 publisher,
-                logs=logs.directory,
                 writers=cast(WriterRegistry, writers),
                 metadata_cache=cache,
                 copying=executor,

@@ -7,14 +7,33 @@ from dataclasses import replace
 from typing import cast
 
 from spark_logbus.coordination import decisions, paths
-from spark_logbus.coordination.decisions import Age, Outcome, Proposal, WriterState
+from spark_logbus.coordination.decisions import Age, DecidedWrite, Outcome, Proposal, WriterState
 from spark_logbus.coordination.payloads import WriterPayload, decode, encode
+from spark_logbus.coordination.promises import PromiseRegistry, Promises
 from spark_logbus.coordination.writers import (
     PendingWrites,
     WriterRegistry,
     _payload,
     _state_of,
 )
+
+
+class MemoryPromises:
+    """In the place of ``PromiseRegistry``."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.token: str | None = None
+
+    def read(self) -> str | None:
+        return self.token
+
+    def write(self, token: str) -> None:
+        self.token = token
+
+
+def promises_of(broker_id: int) -> Promises:
+    return Promises(cast(PromiseRegistry, MemoryPromises(broker_id)))
 
 
 class MemoryWriters:
@@ -50,6 +69,10 @@ class MemoryWriters:
 
     def look(self, writer: str, proposal: Proposal) -> Outcome:
         return decisions.decide(self.state(writer), proposal, now_us=self.stamp_us())
+
+    def find_decided(self, writer: str, write: int) -> DecidedWrite | None:
+        last = self.state(writer).last
+        return last if last is not None and last.write == write else None
 
     def pending(self) -> PendingWrites:
         names = {paths.writer_of(path.rpartition("/")[2]) for path in self.nodes}

@@ -51,6 +51,7 @@ class NoZooKeeper:
         raise CoordinationError("ZooKeeper is away.")
 
     look_up = look_up_brokers = create = delete = alter = decide = abort = look = away
+    find_decided = pending = away
 
 
 class Target:

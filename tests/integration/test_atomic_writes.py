@@ -6,7 +6,8 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -24,7 +25,7 @@ from spark_logbus.client import (
     WriteIdentity,
     WriteInputs,
 )
-from spark_logbus.coordination.paths import PENDING_WRITES, WRITERS
+from spark_logbus.coordination.paths import PENDING_WRITES, WRITERS, promise
 from spark_logbus.coordination.payloads import (
     DecisionPayload,
     TopicRecordsPayload,
@@ -34,9 +35,12 @@ from spark_logbus.coordination.payloads import (
 from spark_logbus.coordination.writers import WriterRegistry
 from spark_logbus.errors import (
     InvalidRequestError,
+    LogbusError,
     StagedDataLostError,
     WriteFencedError,
     WriteMismatchError,
+    WriteNotDecidedError,
+    WriteNotPreparedError,
 )
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import OffsetRange, TopicPartition
@@ -45,6 +49,10 @@ from spark_logbus.protocol import (
     DecideRequest,
     DecideResponse,
     Decision,
+    DiscardRequest,
+    DiscardResponse,
+    Message,
+    PrepareRequest,
     PublishRequest,
     ShareResponse,
     TopicShares,
@@ -56,6 +64,7 @@ from tests.helpers import wait_until
 from tests.integration.staged_files import staged_bytes
 from tests.servers.zookeeper import put, session
 
+M = TypeVar("M", bound=Message)
 CONFIG = ClientConfig(client_id="test", retry_backoff_ms=10, retry_backoff_max_ms=100)
 
 
@@ -149,6 +158,14 @@ def test_large_parts_of_a_write_are_published_side_by_side(cluster: Cluster) -> 
     topic_id = cluster.topic(topic, cluster.retry_deadline()).topic_id
     shares = [WriteShare(topic, topic_id, number, count) for number, count in records.items()]
     [address] = [broker for broker in cluster.brokers if broker.broker_id == 1]
+    prepared = cluster.call(
+        address, Api.PREPARE, PrepareRequest(write, "0", shares), ShareResponse,
+        deadline=cluster.retry_deadline(),
+    )  # fmt: skip
+    decide(
+        cluster, writer=f"me {write}", write=write, topics={topic: TopicShares(topic_id, records)},
+        promises={1: prepared.promise},
+    )  # fmt: skip
     response = cluster.call(
         address, Api.PUBLISH, PublishRequest(write, "0", shares), ShareResponse,
         deadline=cluster.retry_deadline(),
@@ -280,19 +297,19 @@ def test_the_brokers_publish_while_the_next_write_is_about_to(
         with pytest.raises(ZeroDivisionError):
             committed(cluster, topic, AtomicWrites(cluster), identity, ["a", "b"])
 
-    def late(self: AtomicWrites, decision: Decision, deadline: Deadline) -> None:
+    def late(self: AtomicWrites, decision: Decision, deadline: Deadline, writer: str) -> None:
         """Until the brokers have forgotten it; then as ever."""
 
         def forgotten() -> bool:
             try:
-                publish_all(self, decision, deadline)
+                publish_all(self, decision, deadline, writer)
             except StagedDataLostError:
                 return True
             return False
 
         if decision.version == 1:
             wait_until(forgotten, message="the brokers to publish, and to forget it")
-        publish_all(self, decision, deadline)
+        publish_all(self, decision, deadline, writer)
 
     monkeypatch.setattr(AtomicWrites, "_publish_all", late)
     identity = WriteIdentity(writer=identity.writer, version=2)
@@ -345,7 +362,8 @@ def decide(cluster: Cluster, **changes: Any) -> DecideResponse:
         "attempts": "0", "topics": {},
     } | changes  # fmt: skip
     decision = Decision(asked["version"], asked["write"], asked["attempts"], asked["topics"])
-    request = DecideRequest(asked["writer"], asked["run"], decision)
+    promises = asked.get("promises", {})
+    request = DecideRequest(asked["writer"], asked["run"], decision, promises=promises)
     return cluster.ask_any(Api.DECIDE, request, DecideResponse, deadline=cluster.retry_deadline())
 
 
@@ -409,3 +427,130 @@ def test_nodes_that_nobody_can_follow_up_cost_no_other_writer_its_write(
             for name in nodes:
                 for parent in (WRITERS, PENDING_WRITES):
                     by_hand._client.delete(f"{by_hand.connect.chroot}{parent}/{name}")
+
+
+# -- what was decided, and by what ------------------------------------------------------------
+
+
+def shares_of(cluster: Cluster, task: StagedTask) -> list[WriteShare]:
+    deadline = cluster.retry_deadline()
+    return [
+        WriteShare(at.topic, cluster.topic(at.topic, deadline).topic_id, at.partition, records)
+        for at, records in task.records.items()
+    ]
+
+
+def ask_all(cluster: Cluster, api: Api, message: Message, kind: type[M]) -> list[M | LogbusError]:
+    """The answers of all brokers."""
+    found: list[M | LogbusError] = []
+    for address in cluster.brokers:
+        try:
+            deadline = cluster.retry_deadline()
+            found.append(cluster.call(address, api, message, kind, deadline=deadline))
+        except LogbusError as error:
+            found.append(error)
+    return found
+
+
+@pytest.mark.parametrize("writer", ["", "me", "somebody"])
+def test_what_nobody_has_decided_is_not_published(
+    cluster: Cluster, topic: str, writes: AtomicWrites, writer: str
+) -> None:
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a", "b"])
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    writes._prepare(me, writes._decision(me, write, [task]))
+    if writer == "somebody":  # who has decided something else
+        committed(cluster, topic, writes, WriteIdentity(writer="somebody", version=5), ["x"])
+    named = me.writer if writer == "me" else writer
+    request = PublishRequest(write, "0", shares_of(cluster, task), named)
+    for answer in ask_all(cluster, Api.PUBLISH, request, ShareResponse):
+        assert isinstance(answer, WriteNotDecidedError)
+    assert all("a" not in values and "b" not in values for values in read(cluster, topic))
+    assert writes.commit(me, write, [task]).visible
+    assert [values[-1] for values in read(cluster, topic)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("attempts", ["0", "0-1"])
+def test_only_what_was_decided_is_published(
+    cluster: Cluster, topic: str, writes: AtomicWrites, attempts: str
+) -> None:
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a"])
+    stage(cluster, topic, write, 1, ["x", "y"])
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    decision = writes._decision(me, write, [task])
+    assert writes._decide(me, decision, writes._prepare(me, decision), None) is None
+    topic_id = cluster.topic(topic, cluster.retry_deadline()).topic_id
+    for partition in (0, 1):
+        request = PublishRequest(
+            write, attempts, [WriteShare(topic, topic_id, partition, 2)], me.writer
+        )
+        for answer in ask_all(cluster, Api.PUBLISH, request, ShareResponse):
+            assert isinstance(answer, LogbusError) or answer.results[0].error is not None
+    assert writes._publish(me.writer, decision, required=True)
+    assert read(cluster, topic) == [["a"], []]
+
+
+def test_what_is_decided_is_not_dropped(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a", "b"])
+    stage(cluster, topic, write, 1, ["x"])
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    decision = writes._decision(me, write, [task])
+    assert writes._decide(me, decision, writes._prepare(me, decision), None) is None
+    for attempt in (0, None):
+        request = DiscardRequest(write, attempt)
+        for answer in ask_all(cluster, Api.DISCARD, request, DiscardResponse):
+            assert isinstance(answer, InvalidRequestError)
+            assert "is decided" in str(answer)
+    for answer in ask_all(cluster, Api.DISCARD, DiscardRequest(write, 1), DiscardResponse):
+        assert isinstance(answer, DiscardResponse)  # one that does not count
+    assert writes._publish(me.writer, decision, required=True)
+    assert read(cluster, topic) == [["a"], ["b"]]
+
+
+def test_what_was_dropped_since_it_was_prepared_is_not_decided(
+    cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    """By one of its leaders, for whatever reason; the other has it still."""
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a", "b"])
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    decision = writes._decision(me, write, [task])
+    promises = writes._prepare(me, decision)
+    assert len(promises) == 2
+    address = cluster.leader(TopicPartition(topic, 1), cluster.retry_deadline())
+    cluster.call(
+        address, Api.DISCARD, DiscardRequest(write), DiscardResponse,
+        deadline=cluster.retry_deadline(),
+    )  # fmt: skip
+    for stale in (promises, {}, dict.fromkeys(promises, ""), {99: "x"}):
+        with pytest.raises(WriteNotPreparedError):
+            decide(cluster, writer=me.writer, write=write, topics=decision.topics, promises=stale)
+    with pytest.raises(StagedDataLostError):
+        writes._decide(me, decision, promises, None)
+    assert read(cluster, topic) == [[], []]
+    assert writes.find_committed(me) is None
+
+
+def test_a_write_is_prepared_again_where_a_promise_was_let_go(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    """Another write of the broker's was dropped; or its node in ZooKeeper is not as it was."""
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    other, write = write_number(), write_number()
+    theirs = stage(cluster, topic, other, 0, ["x", "y"])
+    writes._prepare(me, writes._decision(me, other, [theirs]))
+    task = stage(cluster, topic, write, 0, ["a", "b"])
+    decision = writes._decision(me, write, [task])
+    promises = writes._prepare(me, decision)
+    writes.discard(other)
+    assert writes._decide(me, decision, promises, None) is None
+    assert writes._publish(me.writer, decision, required=True)
+    with session(brokers.zookeeper) as by_hand:
+        for broker in cluster.brokers:
+            path = f"{by_hand.connect.chroot}{promise(broker.broker_id)}"
+            by_hand._client.delete(path)
+    assert committed(cluster, topic, writes, replace(me, version=2), ["c", "d"]).visible
+    assert read(cluster, topic) == [["a", "c"], ["b", "d"]]

@@ -24,8 +24,13 @@ from spark_logbus.coordination.decisions import (
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.write_content import WriteContent
 from spark_logbus.coordination.writers import WriterRegistry
-from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
-from spark_logbus.log import DecidedShare, LogDirectory
+from spark_logbus.errors import (
+    InvalidRequestError,
+    LogbusError,
+    UnknownTopicError,
+    WriteNotPreparedError,
+)
+from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -56,7 +61,6 @@ class WriteHandler:
         self,
         publisher: Publisher,
         *,
-        logs: LogDirectory,
         writers: WriterRegistry,
         metadata_cache: MetadataCache,
         copying: WorkExecutor,
@@ -64,7 +68,6 @@ class WriteHandler:
         metrics: RequestMetrics,
     ) -> None:
         self._publisher = publisher
-        self._logs = logs
         self._writers = writers
         self._metadata_cache = metadata_cache
         self._copying = copying
@@ -81,21 +84,32 @@ class WriteHandler:
 
     def prepare(self, request: PrepareRequest, _: RequestContext) -> Answer:
         shares = _shares(request)
-        return self._coordinating.run(
-            lambda: self._answer(Api.PREPARE, shares, self._publisher.check(shares))
-        )
+
+        def prepare() -> Response:
+            promise, outcomes = self._publisher.prepare(shares, anew=request.anew)
+            results = self._results(Api.PREPARE, shares, outcomes)
+            broker_id = self._publisher.promises.broker_id
+            return Response(encode_response(ShareResponse(results, broker_id, promise)))
+
+        return self._coordinating.run(prepare)
 
     def publish(self, request: PublishRequest, _: RequestContext) -> Answer:
         shares = _shares(request)
-        # One who has waited for too long asks again, while the first is still at it.
-        key = (request.write, *(each.topic_partition for each in shares))
-        return self._copying.run(
-            lambda: self._answer(Api.PUBLISH, shares, self._publisher.publish(shares)), key=key
-        )
 
-    def _answer(
+        def publish() -> Response:
+            outcomes = self._publisher.publish_decided(shares, writer=request.writer)
+            return Response(
+                encode_response(ShareResponse(self._results(Api.PUBLISH, shares, outcomes)))
+            )
+
+        # One who has waited for too long asks again, while the first is still at it.
+        attempts = request.attempts
+        key = (request.write, attempts, *((each.topic_partition, each.topic_id) for each in shares))
+        return self._copying.run(publish, key=key)
+
+    def _results(
         self, api: Api, shares: Sequence[PartitionShare], outcomes: Sequence[LogbusError | None]
-    ) -> Response:
+    ) -> list[ShareResult]:
         results = []
         for each, outcome in zip(shares, outcomes, strict=True):
             if outcome is not None:
@@ -108,7 +122,7 @@ class WriteHandler:
                     None if outcome is None else error_info(outcome),
                 )
             )
-        return Response(encode_response(ShareResponse(results)))
+        return results
 
     def decide(self, request: DecideRequest, _: RequestContext) -> Answer:
         proposal = _proposal(request)
@@ -124,13 +138,15 @@ class WriteHandler:
 
         def decide() -> Response:
             outcome = change(request.writer, proposal)
+            if outcome.standing is None and not request.look and not request.abort:
+                self._publisher.decided.add(request.writer, proposal.decision)
             return Response(encode_response(_response(outcome, aborting=request.abort)))
 
         return self._coordinating.run(decide)
 
     def _admit(self, proposal: Proposal) -> None:
-        """Raise UnknownTopicError for a part of a write that no broker could publish. May ask
-        ZooKeeper."""
+        """Raise UnknownTopicError for a part of a write that no broker could publish, and
+        WriteNotPreparedError for one whose leader has promised nothing. May ask ZooKeeper."""
         topics = proposal.decision.topics
         known = self._metadata_cache.topics
         unsure = [name for name, part in topics.items() if _missing(known.get(name), part)]
@@ -139,28 +155,29 @@ class WriteHandler:
             part = topics[name]
             if (missing := _missing(found.get(name), part)) is not None:
                 raise UnknownTopicError(f"The write cannot be committed: {missing} Write it again.")
+        for name, part in topics.items():
+            record = found.get(name) or known[name]
+            for partition in part.records:
+                leader, _ = self._metadata_cache.leader(record, partition)
+                if leader not in proposal.promises:
+                    raise WriteNotPreparedError(
+                        f"Broker {leader}, which leads {name}-{partition}, has not said that it "
+                        "keeps what the write has staged there. Prepare the write, then decide it."
+                    )
 
     def discard(self, request: DiscardRequest, _: RequestContext) -> Answer:
-        write, attempt = request.write, request.attempt
-        check_write(write)
-        producer_id = None if attempt is None else stage_id(write, attempt)
+        check_write(request.write)
+        if request.attempt is not None:
+            stage_id(request.write, request.attempt)
 
         def discard() -> Response:
-            if producer_id is None:
-                self._logs.ended_writes.add(write)
-            for log in self._logs.logs():
-                if write in log.staging.decided:
-                    continue
-                if producer_id is None:
-                    log.staging.discard(write)
-                else:
-                    log.staging.discard_attempt(producer_id)
+            self._publisher.discard(request.write, request.attempt)
             return Response(encode_response(DiscardResponse()))
 
-        return self._copying.run(discard)
+        return self._coordinating.run(discard)
 
 
-def _shares(request: PrepareRequest) -> list[PartitionShare]:
+def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
     attempts = StageIds.of(request.write, request.attempts)
     shares: dict[TopicPartition, PartitionShare] = {}
     for share in request.partitions:
@@ -169,7 +186,7 @@ def _shares(request: PrepareRequest) -> list[PartitionShare]:
         if topic_partition in shares:
             raise InvalidRequestError(f"A request about a write names {topic_partition} twice.")
         shares[topic_partition] = PartitionShare(
-            topic_partition, share.topic_id, DecidedShare(attempts, share.records)
+            topic_partition, share.topic_id, DecidedShare(attempts, share.records, request.writer)
         )
     return list(shares.values())
 
@@ -204,6 +221,7 @@ def _proposal(request: DecideRequest) -> Proposal:
         else WriteContent(told.records, told.topics, told.partitions, told.layout, told.inputs),
         inputs="" if told is None else request.inputs,
         repetition_dropped=request.repetition_dropped,
+        promises=request.promises,
     )
     check_proposal(proposal)
     return proposal

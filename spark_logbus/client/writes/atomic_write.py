@@ -12,7 +12,7 @@ import enum
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,6 +26,7 @@ from spark_logbus.errors import (
     StagedDataLostError,
     UnknownTopicError,
     WriteMismatchError,
+    WriteNotPreparedError,
 )
 from spark_logbus.forks import follow_forks
 from spark_logbus.model import BrokerAddress, TopicPartition
@@ -36,10 +37,11 @@ from spark_logbus.protocol import (
     Decision,
     DiscardRequest,
     DiscardResponse,
+    ErrorInfo,
+    Message,
     PrepareRequest,
     PublishRequest,
     ShareResponse,
-    ShareResult,
     TopicShares,
     WriteContent,
     WriteShare,
@@ -55,6 +57,9 @@ _PUBLISHED_BYTES_A_SECOND: Final = 20_000_000
 _DISCARD_MS: Final = 5_000
 _TIDY_MS: Final = 200  # a micro-batch is held up by no more
 _REMEMBERED: Final = 1_000
+# Times that a write is prepared again because a promise was let go before it was decided. Brokers
+# that drop much let them go every two seconds; more often is none of their doing.
+_PREPARED_ANEW: Final = 5
 _NO_WRITE: Final = 0  # of none that is ever decided: numbers are random
 
 
@@ -113,8 +118,8 @@ class AtomicWrites:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._prepare_call = _share_call(cluster, Api.PREPARE, PrepareRequest)
-        self._publish_call = _share_call(cluster, Api.PUBLISH, PublishRequest)
+        self._prepare_call = _share_call(cluster, Api.PREPARE, _preparing)
+        self._publish_call = _share_call(cluster, Api.PUBLISH, _publishing)
         # The last write of each writer that was seen to be published everywhere.
         self._published: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
@@ -148,14 +153,13 @@ class AtomicWrites:
             told = self._told(tasks, decision, inputs or UNKNOWN_INPUTS, repetition)
         size_bytes = sum(task.size_bytes for task in tasks)
         try:
-            self._prepare_call.ask_all("Preparing a write", list(_shares(decision)))
+            promises = self._prepare(identity, decision)
+            standing = self._decide(identity, decision, promises, told)
         except StagedDataLostError:
             # It may have been dropped because this version is committed already.
             standing = self._committed_before(identity, decision.write, told)
             if standing is None:
                 raise
-        else:
-            standing = self._decide(identity, decision, told)
         if standing is not None:
             visible = self._publish(identity.writer, standing, required=False)
             self.discard(write)
@@ -282,12 +286,27 @@ class AtomicWrites:
         return _Told(content, inputs.told, dropped=repetition is Repetition.DROPPED)
 
     def _decide(
-        self, identity: WriteIdentity, decision: Decision, told: _Told | None
+        self,
+        identity: WriteIdentity,
+        decision: Decision,
+        promises: Mapping[int, str],
+        told: _Told | None,
     ) -> Decision | None:
         """None when this one is decided; else the one of the same version that was before."""
         settled = self._published.get(identity.writer)
+        refusals = 0
         while True:
-            answer = self._ask_to_decide(identity, decision, told, settled=settled)
+            try:
+                answer = self._ask_to_decide(
+                    identity, decision, told, settled=settled, promises=promises
+                )
+            except WriteNotPreparedError:
+                # A broker may have dropped what it had, or has only started anew: it says which.
+                refusals += 1
+                if refusals > _PREPARED_ANEW:
+                    raise
+                promises = self._prepare(identity, decision, anew=True)
+                continue
             if answer.outcome == "decided":
                 return None
             assert answer.decision is not None, "a decision that stands comes with the answer"
@@ -296,6 +315,19 @@ class AtomicWrites:
             # The order of a writer's writes is that of its versions, in every partition.
             self._publish(identity.writer, answer.decision, required=True)
             settled = answer.decision.write
+
+    def _prepare(
+        self, identity: WriteIdentity, decision: Decision, *, anew: bool = False
+    ) -> dict[int, str]:
+        """The promises of all leaders, by broker id, to keep what the write has staged. Raises
+        StagedDataLostError."""
+        shares = list(_shares(decision, identity.writer, anew=anew))
+        promises: dict[int, str] = {}
+        for answer in self._prepare_call.ask_all("Preparing a write", shares):
+            # Where a broker has given two, no one knows which of them is of what: none is right.
+            same = promises.get(answer.broker_id, answer.promise) == answer.promise
+            promises[answer.broker_id] = answer.promise if same else ""
+        return promises
 
     def _committed_before(
         self, identity: WriteIdentity, write: int, told: _Told | None
@@ -313,6 +345,7 @@ class AtomicWrites:
         *,
         settled: int | None = None,
         look: bool = False,
+        promises: Mapping[int, str] | None = None,
     ) -> DecideResponse:
         request = DecideRequest(
             identity.writer, identity.run, decision,
@@ -322,6 +355,7 @@ class AtomicWrites:
             content=None if told is None else told.content,
             inputs="" if told is None else told.inputs,
             repetition_dropped=told is not None and told.dropped,
+            promises=dict(promises or {}),
         )  # fmt: skip
         answer = self._ask("Committing a write", request)
         compares = told is not None and not told.dropped
@@ -350,7 +384,7 @@ class AtomicWrites:
         deadline = self._cluster.deadline_ms(wait_ms)
         try:
             try:
-                self._publish_all(decision, deadline)
+                self._publish_all(decision, deadline, writer)
             except StagedDataLostError:
                 # What the brokers have published everywhere by themselves they have forgotten.
                 if not self._is_published(writer, decision):
@@ -377,16 +411,16 @@ class AtomicWrites:
         standing = self._ask("Looking at a write", request).decision
         return standing is None or standing.write != decision.write or not standing.topics
 
-    def _publish_all(self, decision: Decision, deadline: Deadline) -> None:
+    def _publish_all(self, decision: Decision, deadline: Deadline, writer: str) -> None:
         action = "Publishing a write"
         try:
-            self._publish_call.ask_all(action, list(_shares(decision)), deadline=deadline)
+            self._publish_call.ask_all(action, list(_shares(decision, writer)), deadline=deadline)
             return
         except UnknownTopicError as error:
             logger.warning("A topic of a committed write is gone: %s", error)
         for topic in decision.topics:
             with suppress(UnknownTopicError):
-                shares = [share for share in _shares(decision) if share.share.topic == topic]
+                shares = [each for each in _shares(decision, writer) if each.share.topic == topic]
                 self._publish_call.ask_all(action, shares, deadline=deadline)
 
 
@@ -409,23 +443,47 @@ class _Share:
 
     decision: Decision
     share: WriteShare
+    writer: str
+    anew: bool
 
 
-def _shares(decision: Decision) -> Iterator[_Share]:
+@dataclass(slots=True)
+class _Answer:
+    """What a leader says of one share, and its promise if it has given one."""
+
+    topic: str
+    partition: int
+    error: ErrorInfo | None
+    broker_id: int
+    promise: str
+
+
+def _shares(decision: Decision, writer: str, *, anew: bool = False) -> Iterator[_Share]:
     for topic, part in decision.topics.items():
         for partition, records in part.records.items():
-            yield _Share(decision, WriteShare(topic, part.topic_id, partition, records))
+            share = WriteShare(topic, part.topic_id, partition, records)
+            yield _Share(decision, share, writer, anew)
+
+
+def _preparing(shares: list[_Share]) -> Message:
+    one, wanted = shares[0], [each.share for each in shares]
+    decision = one.decision
+    return PrepareRequest(decision.write, decision.attempts, wanted, one.writer, one.anew)
+
+
+def _publishing(shares: list[_Share]) -> Message:
+    one, wanted = shares[0], [each.share for each in shares]
+    return PublishRequest(one.decision.write, one.decision.attempts, wanted, one.writer)
 
 
 def _share_call(
-    cluster: Cluster, api: Api, kind: type[PrepareRequest]
-) -> LeaderCall[_Share, ShareResult, ShareResponse]:
-    def request(shares: list[_Share]) -> PrepareRequest:
-        decision = shares[0].decision
-        return kind(decision.write, decision.attempts, [each.share for each in shares])
-
-    def results(response: ShareResponse) -> Sequence[ShareResult]:
-        return response.results
+    cluster: Cluster, api: Api, request: Callable[[list[_Share]], Message]
+) -> LeaderCall[_Share, _Answer, ShareResponse]:
+    def results(response: ShareResponse) -> Sequence[_Answer]:
+        return [
+            _Answer(each.topic, each.partition, each.error, response.broker_id, response.promise)
+            for each in response.results
+        ]
 
     return LeaderCall(
         cluster,

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 OnFlushed = Callable[[LogbusError | None], None]
 
 _PAGE_BYTES: Final = 4096
+RECOVERED: Final = 0  # promises of this process count from 1
 
 
 class StagedBatches(NamedTuple):
@@ -100,6 +101,9 @@ class StagedFile:
         self.write: int | None = None  # the write that it serves; None: free for the next one
         self.shares: dict[int, StagedShare] = {}  # by producer id
         self.free_since = environment.clock.monotonic()
+        # The number of the promise under which it was prepared; RECOVERED: of an earlier process.
+        self.promised: int | None = None
+        self.writer = ""  # whose write it is, as far as that is known
         self._serving_since_us = 0
         self._topic_partition = topic_partition
         self._clock = environment.clock
@@ -134,6 +138,8 @@ class StagedFile:
             staged.shares[header.producer_id] = share
             share.add(header, position, header.append_time_us)
             staged._end = position + header.size
+        if staged.write is not None:
+            staged.promised = RECOVERED
         if staged._end < size:
             file.truncate(staged._end)
         if size:
@@ -160,6 +166,19 @@ class StagedFile:
         """Be the file of a write from now on; only when it is free."""
         self._serving_since_us = now_us
         self.write = write
+
+    def promise(self, write: int, promise: int, *, writer: str, now_us: int) -> None:
+        """Note that all of it was promised to be kept, if it serves that write still."""
+        with self._writing:
+            if self.write == write:
+                self.promised = promise
+                self.writer = writer or self.writer
+                for share in self.shares.values():
+                    share.staged_at_us = max(share.staged_at_us, now_us)
+
+    def is_promised(self, since: int | None) -> bool:
+        """True if it was prepared under that promise or a later one; None: under any."""
+        return self.promised is not None and (since is None or self.promised >= since)
 
     # -- staging ------------------------------------------------------------------------
 
@@ -298,10 +317,11 @@ class StagedFile:
             if headers:
                 yield StagedBatches(producer_id, self.file, begin, headers)
 
-    def drop(self, producer_id: int) -> None:
-        """Forget what an attempt has staged."""
+    def drop(self, producer_id: int, condition: Callable[[], bool] = lambda: True) -> None:
+        """Forget what an attempt has staged, if the ``condition`` holds."""
         with self._writing:
-            self.shares.pop(producer_id, None)
+            if condition():
+                self.shares.pop(producer_id, None)
 
     def clear(self, condition: Callable[[], bool] = lambda: True) -> bool:
         """Forget all of it, and be free for another write, if the ``condition`` holds.
@@ -312,6 +332,7 @@ class StagedFile:
             if not condition():
                 return False
             self.shares = {}
+            self.promised, self.writer = None, ""
             self.file.pwrite(bytes(HEADER_SIZE), 0)  # or the next start would find it staged
             with self._lock:
                 self._end = self._flushed = 0

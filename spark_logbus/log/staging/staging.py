@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +78,7 @@ class DecidedShare:
 
     attempts: StageIds
     records: int
+    writer: str = ""
 
     @property
     def write(self) -> int:
@@ -173,17 +174,25 @@ class PartitionStaging:
 
     # -- the decision -------------------------------------------------------------------
 
-    def check(self, share: DecidedShare) -> None:
+    def check(self, share: DecidedShare, promise: int) -> None:
         """Raise StagedDataLostError unless all of the share is on disk here, staged or published.
 
-        It is kept from expiring for another while.
+        It is kept from expiring for another while, and after that until the broker has let the
+        ``promise`` with that number go.
         """
-        self._missing(share)
         file = self._files.get(share.write)
-        if file is not None:
+        if file is not None:  # before it is looked at: what is dropped later was promised to nobody
             now_us = self._environment.time.stamp_us()
-            for staged in list(file.shares.values()):
-                staged.staged_at_us = max(staged.staged_at_us, now_us)
+            file.promise(share.write, promise, writer=share.writer, now_us=now_us)
+        self._missing(share)
+
+    def require_published(self, share: DecidedShare) -> None:
+        """Raise StagedDataLostError unless the log has all of the share."""
+        if self._missing(share):
+            raise StagedDataLostError(
+                f"The decision about a write does not say that {share.records} records are to be "
+                f"published in {self._state.topic_partition}, and they are not."
+            )
 
     def _missing(self, share: DecidedShare) -> bool:
         """True if records of the share are to be copied still. Raises StagedDataLostError."""
@@ -279,9 +288,24 @@ class PartitionStaging:
             self.discard(write)
 
     @property
-    def decided(self) -> Collection[int]:
+    def decided(self) -> Mapping[int, DecidedShare]:
         """Writes that are not settled."""
-        return self._decided.keys()
+        return self._decided
+
+    def holds(self, write: int, producer_id: int | None = None) -> bool:
+        """True if the write, or an attempt of its, has something staged here."""
+        file = self._files.get(write)
+        return file is not None and (producer_id is None or producer_id in file.shares)
+
+    def is_promised(self, write: int, promise: int) -> bool:
+        """True if what the write has staged here was prepared under the promise or a later one."""
+        file = self._files.get(write)
+        return file is not None and file.is_promised(promise)
+
+    def writer_of(self, write: int) -> str:
+        """Whose write has staged something here; empty where that is not known."""
+        file = self._files.get(write)
+        return "" if file is None else file.writer
 
     # -- dropping -----------------------------------------------------------------------
 
@@ -306,11 +330,17 @@ class PartitionStaging:
                 self._remove(file)
             return True
 
-    def discard_attempt(self, producer_id: int) -> None:
-        """Drop what an attempt has staged here; the space is free when the write is over."""
+    def discard_undecided(self, write: int, promise: int | None) -> None:
+        """Drop what the write has staged here, unless it was prepared under the ``promise`` or a
+        later one: these stand."""
+        self.discard(write, lambda file: not file.is_promised(promise))
+
+    def discard_attempt(self, producer_id: int, promise: int | None) -> None:
+        """Drop what an attempt has staged here, unless that was prepared under the ``promise`` or
+        a later one; the space is free when the write is over."""
         file = self._files.get(write_of(producer_id))
         if file is not None:
-            file.drop(producer_id)
+            file.drop(producer_id, lambda: not file.is_promised(promise))
             self.discard(write_of(producer_id), lambda file: not file.shares)
 
     def _remove(self, file: StagedFile) -> None:
@@ -320,24 +350,49 @@ class PartitionStaging:
         except OSError as error:
             logger.warning("%s", storage_error("remove", file.path, error))
 
-    def expire(self, now_us: int, *, pending: Collection[int]) -> None:
+    def has_expired_promises(self, now_us: int, promise: int) -> bool:
+        """True if something is to expire that was prepared under the ``promise``, which stands."""
+        oldest_us = self._expired_before_us(now_us)
+        files = list(self._files.values())
+        return any(file.is_promised(promise) and file.newest_us < oldest_us for file in files)
+
+    def _expired_before_us(self, now_us: int) -> int:
+        retention_ms = self._writer.config.staging_retention_ms
+        if self._disk_was_full():
+            retention_ms = min(retention_ms, _FULL_RETENTION_MS)
+        return now_us - retention_ms * 1000
+
+    def _disk_was_full(self) -> bool:
+        since = self._environment.clock.monotonic() - _FULL_FOR_S
+        return self._environment.stats.disk_was_full(since=since)
+
+    def expire(
+        self,
+        now_us: int,
+        *,
+        keep: Callable[[int, str], bool],
+        promise: int | None = None,
+    ) -> None:
         """Drop what was staged longer ago than it is kept, and files that are free for long.
 
-        ``pending`` are the writes that are decided and not published, as of just now: without
-        them nobody knows what may be dropped.
+        ``keep`` says of a write and its writer whether it is decided and not published, as of
+        just now: without that nobody knows what may be dropped. ``promise`` stood before that was
+        looked up, None if none did: what was prepared under it or a later one stays.
         """
         if not self._files and not self._free:
             return
-        retention_ms = self._writer.config.staging_retention_ms
+        oldest_us = self._expired_before_us(now_us)
+        keep_free_s = 0.0 if self._disk_was_full() else _KEEP_FREE_S
         now = self._environment.clock.monotonic()
-        keep_free_s = _KEEP_FREE_S
-        if self._environment.stats.disk_was_full(since=now - _FULL_FOR_S):
-            retention_ms, keep_free_s = min(retention_ms, _FULL_RETENTION_MS), 0.0
-        oldest_us = now_us - retention_ms * 1000
+
+        def is_over(file: StagedFile) -> bool:
+            return file.newest_us < oldest_us and not file.is_promised(promise)
+
         for write, file in list(self._files.items()):
-            over = write not in pending and write not in self._decided
+            if write in self._decided or keep(write, file.writer):
+                continue
             size_bytes = file.size_bytes
-            if over and self.discard(write, lambda file: file.newest_us < oldest_us):
+            if self.discard(write, is_over):
                 logger.warning(
                     "%d bytes that a write staged for %s and never committed are dropped.",
                     size_bytes, self._state.topic_partition,

@@ -54,15 +54,26 @@ class WriteShare(Message):
 
 class PrepareRequest(Message):
     """Are these shares on disk, staged? ``attempts`` are those that count, in the order of their
-    tasks, as in ``"5,7-9"``."""
+    tasks, as in ``"5,7-9"``. ``writer`` as in the decision.
+
+    ``anew``: the promise that was given before was not accepted by who was to decide.
+    """
 
     write: int
     attempts: str
     partitions: list[WriteShare]
+    writer: str = ""
+    anew: bool = False
 
 
-class PublishRequest(PrepareRequest):
-    """The write is decided: make these shares visible, if that is not done."""
+class PublishRequest(Message):
+    """The write is decided: make these shares visible, if that is not done. The broker believes
+    the decision only; with the ``writer`` it finds that faster."""
+
+    write: int
+    attempts: str
+    partitions: list[WriteShare]
+    writer: str = ""
 
 
 class ShareResult(Message):
@@ -72,7 +83,12 @@ class ShareResult(Message):
 
 
 class ShareResponse(Message):
+    """``promise``, of the broker with that id, in answer to a preparation: what it has said to be
+    there it drops only after it has let the promise go, in ZooKeeper."""
+
     results: list[ShareResult]
+    broker_id: int = -1
+    promise: str = ""
 
 
 declare(
@@ -123,7 +139,8 @@ class DecideRequest(Message):
     never writes again. ``abort``: let the write never be decided, which holds unless it is.
     ``look``: change nothing, only say what would become of it. ``content``: what it holds, of
     inputs that end as ``inputs`` tells; one that was decided under the same version has to hold the
-    same, unless ``repetition_dropped``.
+    same, unless ``repetition_dropped``. ``promises``, by broker id, are those with which the
+    leaders of all that is in the decision have answered when it was prepared.
     """
 
     writer: str
@@ -136,6 +153,7 @@ class DecideRequest(Message):
     content: WriteContent | None = None
     inputs: str = ""
     repetition_dropped: bool = False
+    promises: dict[int, str] = {}
 
 
 class DecideResponse(Message):

@@ -48,9 +48,9 @@ def _put_points_into(module: ModuleType) -> None:
         _stop_at("staged", {at.topic for task in tasks for at in task.records})
         return commit(self, identity, write, tasks, **named)
 
-    def stopping_decide(self: Any, identity: Any, decision: Any, told: Any) -> Any:
+    def stopping_decide(self: Any, identity: Any, decision: Any, promises: Any, told: Any) -> Any:
         _stop_at("prepared", decision.topics)
-        standing = decide(self, identity, decision, told)
+        standing = decide(self, identity, decision, promises, told)
         if standing is None:
             _stop_at("decided", decision.topics)
         return standing
@@ -60,11 +60,11 @@ def _put_points_into(module: ModuleType) -> None:
         _stop_at("published", decision.topics)
         return done
 
-    def stopping_publish_all(self: Any, decision: Any, deadline: Any) -> None:
+    def stopping_publish_all(self: Any, decision: Any, deadline: Any, writer: Any) -> None:
         if any(_armed("half-published", topic).exists() for topic in decision.topics):
-            self._publish_call.ask_all("Publishing half", list(shares(decision))[:1])
+            self._publish_call.ask_all("Publishing half", list(shares(decision, writer))[:1])
             _stop_at("half-published", decision.topics)
-        publish_all(self, decision, deadline)
+        publish_all(self, decision, deadline, writer)
 
     writes.commit, writes._decide = stopping_commit, stopping_decide
     writes._publish, writes._publish_all = stopping_publish, stopping_publish_all

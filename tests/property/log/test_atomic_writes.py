@@ -45,7 +45,7 @@ class Write:
     number: int
     run: str
     tasks: dict[int, Counter[int]] = field(default_factory=dict)  # records by partition
-    prepared: bool = False
+    promise: int | None = None  # under which it was prepared
     decided: bool = False
 
     def total(self, partition: int) -> int:
@@ -64,6 +64,7 @@ class AtomicWrites(RuleBasedStateMachine):
         self.committed: list[Write] = []
         self.seen_published: int | None = None  # by the writer that lives now
         self.numbers = 0
+        self.promise = 1  # of the broker, which stands in ZooKeeper
         for partition in PARTITIONS:
             self.log(partition)
 
@@ -92,7 +93,7 @@ class AtomicWrites(RuleBasedStateMachine):
     )
     def stage(self, write: Write, attempt: int, partition: int, count: int, counts: bool) -> None:
         """An attempt that does not ``count`` is of a task that fails later."""
-        if write.prepared or write.decided:
+        if write.promise is not None or write.decided:
             return
         if not counts:
             attempt += 10
@@ -147,15 +148,17 @@ class AtomicWrites(RuleBasedStateMachine):
         try:
             for partition in PARTITIONS:
                 if total := write.total(partition):
-                    self.log(partition).staging.check(self.share(write.number, attempts, total))
+                    self.log(partition).staging.check(
+                        self.share(write.number, attempts, total), self.promise
+                    )
         except StagedDataLostError:
             return
-        write.prepared = True
+        write.promise = self.promise
 
     @rule(write=writes)
     def decide(self, write: Write) -> None:
-        if not write.prepared:
-            return
+        if write.promise != self.promise:
+            return  # not prepared, or by a promise that was let go since
         records = {p: total for p in PARTITIONS if (total := write.total(p))}
         topics = {"flights": TopicRecords(TOPIC_ID, records)} if records else {}
         decision = DecidedWrite(write.version, write.number, attempts_text(write.tasks), topics)
@@ -267,13 +270,14 @@ class AtomicWrites(RuleBasedStateMachine):
 
     @rule()
     def a_day_passes(self) -> None:
-        """Between two steps of a commit no driver waits that long: it prepares anew."""
-        for write in self.all:
-            write.prepared = False
+        """Also between two steps of a commit."""
+        self.promise += 1
         self.broker.clock.advance(25 * 3600)
         for partition in PARTITIONS:
             now_us = self.broker.clock.now_us()
-            self.log(partition).staging.expire(now_us, pending=self.pending())
+            self.log(partition).staging.expire(
+                now_us, keep=lambda write, _: write in self.pending(), promise=self.promise
+            )
 
     # -- promises -------------------------------------------------------------------------------
 

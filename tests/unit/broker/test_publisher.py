@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -12,12 +13,13 @@ from typing import Final, cast
 
 import pytest
 
-from spark_logbus.broker.decided_shares import decided_shares
+from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, decided_shares
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRecords, WriterState
+from spark_logbus.coordination.promises import Promise, Promises
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.errors import InvalidNameError
+from spark_logbus.errors import CoordinationError, InvalidNameError, StagedDataLostError
 from spark_logbus.log import DecidedShare, LogConfig
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds
@@ -25,7 +27,7 @@ from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
 from tests.builders.staged import attempt, publish, stage
 from tests.fakes.broker_parts import TOPIC_ID, Logs, held_lease, logs_in
 from tests.fakes.log_directory import offsets_from
-from tests.fakes.writers import MemoryWriters
+from tests.fakes.writers import MemoryWriters, promises_of
 
 DAY: Final = 86_400
 RETENTION_DAYS: Final = 180
@@ -52,6 +54,7 @@ class World:
             session=cast(Session, SimpleNamespace(state=SessionState.CONNECTED)),
             clock=logs.clock,
             retention_ms=RETENTION_DAYS * DAY * 1000,
+            promises=promises_of(5),
         )
         for each in (T0, U0):
             logs.lead(each)
@@ -138,7 +141,7 @@ def test_a_decision_takes_memory_by_its_attempts_not_times_its_partitions(tmp_pa
         tracemalloc.start()
         try:
             for log in found:
-                for each in decided_shares([state])[log.topic_partition]:
+                for each in decided_shares({"w": state})[log.topic_partition]:
                     log.staging.expect(each.share)
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -165,7 +168,7 @@ def test_a_wide_write_is_prepared_and_published_by_what_each_partition_has(tmp_p
         try:
             for number in range(partitions):
                 log = logs.here.led[TopicPartition("t", number)].log
-                log.staging.check(DecidedShare(attempts, 8))
+                log.staging.check(DecidedShare(attempts, 8), 1)
         finally:
             sys.setprofile(None)
         assert looked_up < 200 * partitions
@@ -221,3 +224,138 @@ def test_a_writer_that_is_silent_for_long_is_forgotten(world: World) -> None:
     assert (world.remembered("often"), world.remembered("once")) == (True, False)
     world.look_for(2 * RETENTION_DAYS)
     assert not world.remembered("often")
+
+
+# -- what was prepared -------------------------------------------------------------------------
+
+
+DAY_S = 25 * 3600
+
+
+def share_of(where: TopicPartition, write: int) -> PartitionShare:
+    share = DecidedShare(StageIds.of(write, "1"), 2, "writer")
+    return PartitionShare(where, TOPIC_ID, share)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_no_promise_outlives_what_was_prepared(world: World, tmp_path: Path, full: bool) -> None:
+    """After a day, or ten minutes where the disk was full, in any one of the topics."""
+    world.stage(T0, 1)
+    world.stage(U0, 1)
+    promise, outcomes = world.publisher.prepare([share_of(T0, 1), share_of(U0, 1)])
+    assert outcomes == [None, None]
+    world.logs.clock.advance(601 if full else DAY_S)
+    if full:
+        error = OSError(errno.ENOSPC, "full")
+        world.logs.directory.stats.note_write_error(
+            T0, tmp_path, error, size_bytes=1, now=world.logs.clock.monotonic()
+        )
+    else:
+        world.logs.here.led[U0].log.configure(LogConfig(staging_retention_ms=1 << 40))
+    world.publisher.look()
+    assert not world.logs.here.led[T0].log.staging.holds(1)
+    assert world.publisher.promises.current().token != promise
+    _, outcomes = world.publisher.prepare([share_of(T0, 1), share_of(U0, 1)], anew=True)
+    assert isinstance(outcomes[0], StagedDataLostError)
+
+
+def test_a_promise_is_kept_while_nothing_of_it_expires(world: World) -> None:
+    world.stage(T0, 1)
+    promise, _ = world.publisher.prepare([share_of(T0, 1)])
+    world.logs.clock.advance(DAY_S / 2)
+    world.stage(U0, 2)
+    world.look()
+    assert world.publisher.prepare([share_of(U0, 2)])[0] == promise
+    assert world.publisher.promises.current().token == promise
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_what_is_decided_while_it_expires_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Decided at the last moment at which the promise stands."""
+    world.stage(T0, 1)
+    promise, _ = world.publisher.prepare([share_of(T0, 1)])
+    world.logs.clock.advance(DAY_S)
+    renew = world.publisher.promises.renew
+
+    def late() -> Promise:
+        assert world.publisher.promises.current().token == promise
+        world.decide("writer", 1, "t")
+        return renew()
+
+    if when == "before":
+        world.decide("writer", 1, "t")
+    else:
+        monkeypatch.setattr(world.publisher.promises, "renew", late)
+    world.look()
+    assert world.visible(T0) == [0]
+    assert not world.writers.pending().states
+
+
+def test_nothing_is_dropped_while_zookeeper_takes_no_new_promise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: str) -> None:
+        raise CoordinationError("ZooKeeper is away.")
+
+    world.stage(T0, 1)
+    promise, _ = world.publisher.prepare([share_of(T0, 1)])
+    world.logs.clock.advance(DAY_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.publisher.promises._registry, "write", away)
+        for act in (world.publisher.look, lambda: world.publisher.discard(1)):
+            with pytest.raises(CoordinationError):
+                act()
+    assert world.logs.here.led[T0].log.staging.holds(1)
+    assert world.publisher.promises._stands is None  # nobody knows which of them stands
+    assert world.publisher.prepare([share_of(T0, 1)])[0] != promise
+
+
+def test_a_process_promises_nothing_by_the_words_of_one_before(world: World) -> None:
+    registry = world.publisher.promises._registry
+    before = Promises(registry).current()
+    assert Promises(registry).current().token != before.token
+
+
+def test_a_promise_that_somebody_else_wrote_over_is_made_anew(world: World) -> None:
+    promises = world.publisher.promises
+    mine = promises.current()
+    assert promises.current(anew=True) == mine
+    promises._registry.write("another's")
+    assert promises.current() == mine
+    assert promises.current(anew=True).token not in (mine.token, "another's")
+
+
+def test_writes_of_an_unreadable_writer_stay_and_others_go(world: World) -> None:
+    for number, writer in ((1, "readable"), (2, "unreadable")):
+        world.stage(T0, number)
+        share = DecidedShare(StageIds.of(number, "1"), 2, writer)
+        world.publisher.prepare([PartitionShare(T0, TOPIC_ID, share)])
+    world.writers.unusable = {"unreadable": None}
+    world.logs.clock.advance(DAY_S)
+    world.publisher.look()
+    staging = world.logs.here.led[T0].log.staging
+    assert [staging.holds(number) for number in (1, 2)] == [False, True]
+
+
+def test_a_broker_that_has_decided_a_write_asks_nobody_about_it(world: World) -> None:
+    world.stage(T0, 1)
+    world.decide("writer", 1, "t")
+    last = world.writers.state("writer").last
+    assert last is not None
+    world.publisher.decided.add("writer", last)
+    world.writers.nodes.clear()
+    assert world.publisher.publish_decided([share_of(T0, 1)], writer="writer") == [None]
+    assert world.visible(T0) == [0]
+
+
+def test_what_was_published_may_be_published_again(world: World) -> None:
+    """By one whose answer was lost, when ZooKeeper has it as published."""
+    world.stage(T0, 1)
+    world.decide("writer", 1, "t")
+    assert world.publisher.publish_decided([share_of(T0, 1)], writer="writer") == [None]
+    world.writers.published("writer", 1, {"t": [0]})
+    world.publisher.decided = DecidedWrites()
+    assert world.publisher.publish_decided([share_of(T0, 1)], writer="writer") == [None]
+    assert world.visible(T0) == [0]

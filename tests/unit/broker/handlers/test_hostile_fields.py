@@ -89,16 +89,17 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     Api.SPLIT_RANGE: (SplitRangeRequest([SplitRangePartition("t", 0, 0, 3, 100)]), b""),
     Api.ALTER_TOPIC: (AlterTopicRequest("t", {"flush.ms": "5"}, ["retention.ms"], 2), b""),
     Api.STAGE: (StageRequest(50, [AppendPartition("t", 0, len(STAGED))]), bytes(STAGED)),
-    Api.PREPARE: (PrepareRequest(WRITE, "0", SHARES), b""),
+    Api.PREPARE: (PrepareRequest(WRITE, "0", SHARES, "writer", True), b""),
     Api.DECIDE: (
         DecideRequest(
             "writer", "run", Decision(1, WRITE, "0", {"t": TopicShares(TOPIC_ID, {0: 3})}),
             settled=5, once=True, abort=True, look=True,
             content=WriteContent(3, "a", "b", "c", "d"), inputs="x", repetition_dropped=True,
+            promises={5: "promise"},
         ),
         b"",
     ),
-    Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES), b""),
+    Api.PUBLISH: (PublishRequest(WRITE, "0", SHARES, "writer"), b""),
     Api.DISCARD: (DiscardRequest(WRITE, 1), b""),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def expire(broker: Broker, *pending: int) -> None:
-    broker.log().staging.expire(broker.clock.now_us(), pending=pending)
+    broker.log().staging.expire(
+        broker.clock.now_us(), keep=lambda write, _: write in pending, promise=99
+    )
 
 
 def test_staged_records_are_seen_when_they_are_published(broker: Broker) -> None:
@@ -98,10 +101,10 @@ def test_only_attempts_stage(broker: Broker) -> None:
 def test_a_share_that_is_not_there_is_not_decided(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 2)
-    log.staging.check(share(2, 1))
+    log.staging.check(share(2, 1), 1)
     for other in (share(3, 1), share(1, 1), share(2, 2), share(2, 1, write=1)):
         with pytest.raises(StagedDataLostError):
-            log.staging.check(other)
+            log.staging.check(other, 1)
         with pytest.raises(StagedDataLostError):
             log.staging.publish(other, leader_epoch=1)
     assert offsets_from(log, 0) == []
@@ -168,7 +171,7 @@ def test_what_nobody_commits_expires(broker: Broker) -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     assert broker.directory.stats.staged_expired.value == 1
-    log.staging.check(share(1, 1, write=2))  # which keeps it for another while
+    log.staging.check(share(1, 1, write=2), 1)  # which keeps it for another while
     broker.clock.advance(50)
     expire(broker)
     assert log.staging.totals.writes == 1
@@ -187,10 +190,10 @@ def test_what_is_prepared_under_a_wrong_clock_is_kept_for_as_long(
     broker.clock.advance(50)
     broker.clock.jump(days * 86_400)
     time.now_us()
-    log.staging.check(share(1, 1))
+    log.staging.check(share(1, 1), 1)
     broker.clock.jump(-days * 86_400)
     broker.clock.advance(20)
-    log.staging.expire(time.now_us(), pending=())
+    log.staging.expire(time.now_us(), keep=lambda *_: False, promise=99)
     assert log.staging.totals.writes == 1
 
 
@@ -221,7 +224,7 @@ def test_a_full_disk_keeps_what_is_staged_for_minutes_only() -> None:
     expire(broker)
     assert log.staging.totals.writes == 1
     broker.append(record_batch(1))
-    log.staging.check(share(10, 1, write=2))
+    log.staging.check(share(10, 1, write=2), 1)
     broker.clock.advance(700)
     expire(broker)
     assert log.staging.totals.writes == 1  # it was not full of late
@@ -245,7 +248,7 @@ def test_a_file_that_was_just_taken_does_not_expire(broker: Broker) -> None:
     expire(broker)
     assert file.write == share(1).write
     stage(log, attempt(1), 1)
-    log.staging.check(share(1, 1))
+    log.staging.check(share(1, 1), 1)
 
 
 def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
@@ -253,11 +256,11 @@ def test_an_append_that_comes_first_keeps_its_file(broker: Broker) -> None:
     log = broker.log()
     stage(log, attempt(1), 1)
     stage(log, attempt(2), 1)
-    log.staging.discard_attempt(attempt(1))
-    log.staging.check(share(1, 2))
+    log.staging.discard_attempt(attempt(1), None)
+    log.staging.check(share(1, 2), 1)
     assert not log.staging.discard(share(1).write, lambda file: not file.shares)
-    log.staging.check(share(1, 2))
-    log.staging.discard_attempt(attempt(2))
+    log.staging.check(share(1, 2), 1)
+    log.staging.discard_attempt(attempt(2), 99)
     assert log.staging.totals == (0, 0)
 
 
@@ -363,3 +366,68 @@ def test_many_later_producers_do_not_make_the_log_forget(broker: Broker) -> None
     log.staging.settle([share(1).write])
     with pytest.raises(StagedDataLostError):
         log.staging.publish(share(1, 1), leader_epoch=1)
+
+
+def test_what_was_prepared_is_dropped_only_when_the_promise_was_let_go(broker: Broker) -> None:
+    log = broker.log()
+    log.configure(LogConfig(staging_retention_ms=60_000))
+    stage(log, attempt(1), 1)
+    log.staging.check(share(1, 1), 1)
+    broker.clock.advance(10 * 86_400)
+    now_us = broker.clock.now_us()
+    assert log.staging.has_expired_promises(now_us, 1)
+    assert not log.staging.has_expired_promises(now_us, 2)
+    for promise in (None, 1):
+        log.staging.expire(now_us, keep=lambda *_: False, promise=promise)
+        log.staging.discard_undecided(share(1).write, promise)
+        log.staging.discard_attempt(attempt(1), promise)
+        log.staging.check(share(1, 1), 1)
+        broker.clock.advance(10 * 86_400)
+    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=2)
+    assert log.staging.totals.writes == 0
+
+
+def test_what_is_prepared_again_while_it_expires_stays(broker: Broker) -> None:
+    """Between the new promise and the dropping, however long ago it was staged."""
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    log.staging.check(share(1, 1), 1)
+    broker.clock.advance(10 * 86_400)
+    old = broker.clock.now_us()
+    assert log.staging.has_expired_promises(old, 1)
+    log.staging.check(share(1, 1), 2)
+    log.staging.expire(old + (1 << 50), keep=lambda *_: False, promise=2)
+    log.staging.check(share(1, 1), 2)
+
+
+def test_what_a_recovery_found_may_have_been_prepared(broker: Broker) -> None:
+    stage(broker.log(), attempt(1), 1)
+    broker.restart()
+    log = broker.log()
+    broker.clock.advance(10 * 86_400)
+    log.staging.expire(broker.clock.now_us(), keep=lambda *_: False, promise=None)
+    log.staging.check(share(1, 1), 1)
+
+
+@pytest.mark.parametrize("writer", ["", "unreadable", "another"])
+def test_what_may_be_decided_for_all_that_can_be_read_stays(broker: Broker, writer: str) -> None:
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    log.staging.check(replace(share(1, 1), writer=writer), 1)
+    broker.clock.advance(10 * 86_400)
+    log.staging.expire(
+        broker.clock.now_us(), keep=lambda _, whose: whose in ("", "unreadable"), promise=2
+    )
+    assert log.staging.totals.writes == (writer != "another")
+
+
+def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
+    """Somebody let go of the first one, and looked up what is decided before it was prepared."""
+    log = broker.log()
+    stage(log, attempt(1), 1)
+    log.staging.check(share(1, 1), 3)
+    log.staging.discard_undecided(share(1).write, 2)
+    log.staging.discard_attempt(attempt(1), 3)
+    assert log.staging.holds(share(1).write, attempt(1))
+    log.staging.discard_undecided(share(1).write, 4)
+    assert not log.staging.holds(share(1).write)
