@@ -6,6 +6,7 @@ The warehouse is a directory on any Hadoop filesystem::
     <warehouse>/<topic>/_logbus/loads/<number>.json          one per load: offsets and files
     <warehouse>/<topic>/_logbus/staging/<number>-<id>/       files of a load under way
     <warehouse>/<topic>/_logbus/fenced/<number>-<id>/        of one that the next load took over
+    <warehouse>/<topic>/_loaded-<number>-<id>                the last one whose files are in
 
 A load reads from where the last committed load ended, writes into staging, checks what is there,
 and then puts its ``loads/<number>.json`` in place by one rename. That is the commit: it names the
@@ -20,12 +21,18 @@ moves away what is in staging, and only then looks which load committed last. Th
 begins in staging and is all that is done after the lock was checked. So it comes before the fence
 and is seen, or after it and finds nothing to rename.
 
+Commit files that are lost, or an older copy of them, would have the next load read records again
+that are in already. So the name of the last load whose files are in stands beside those as well,
+and a load that finds an older commit than that is refused.
+
 Readers skip ``_logbus``, as every name that begins with ``_`` or ``.``.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import cast
 
 from pyspark.errors import PySparkException
@@ -41,6 +48,8 @@ _STAGING = "_logbus/staging"
 _FENCED = "_logbus/fenced"
 # Written beside the staged files, so that whatever discards those discards it too.
 _COMMIT = "_commit.json"
+_LOADED = "_loaded-"
+_IS_LOADED = re.compile(rf"{_LOADED}\d+-.+")
 _DATE = "date="
 
 
@@ -129,17 +138,27 @@ class Warehouse:
         """Take over from all loads before: none of them can commit any more when this returns.
 
         Finishes a load that was committed and discards those that were not; the last commit.
+        WarehouseError when that is older than the files that are in.
         """
         self._fence()
         # In this order: what is listed was fenced before, so that the last commit is known of it.
         fenced = self._directory.names(_FENCED)
         last = self.last_commit()
+        require_newest(self._directory.names(), last, path=self.path)
         for name in fenced:
             if last is not None and name == last.staging:
                 self._publish(last, f"{_FENCED}/{name}")
             else:
                 self._directory.delete(f"{_FENCED}/{name}")
         return last
+
+    def _mark_loaded(self, commit: Commit) -> None:
+        before, name = _marks(self._directory.names()), _loaded_name(commit)
+        if name not in before:
+            self._directory.write(name, "")
+        for each in before:
+            if each < name:
+                self._directory.delete(each)
 
     def _fence(self) -> None:
         staged, fenced = self._directory.names(_STAGING), self._directory.names(_FENCED)
@@ -210,6 +229,7 @@ class Warehouse:
         """Repeating it is harmless. A directory that is new to the warehouse is moved as a whole,
         by one rename. What is replaced goes first: readers may miss records for a moment, as while
         a load comes in, and never see one twice."""
+        self._mark_loaded(commit)
         for name in commit.replaces:
             self._directory.delete(name)
         by_directory: dict[str, set[str]] = defaultdict(set)
@@ -267,6 +287,34 @@ class Warehouse:
     def size_bytes(self, staging: str) -> int:
         """Of the files of a load that is staged."""
         return self._directory.size_bytes(f"{_STAGING}/{staging}")
+
+
+def require_newest(names: Sequence[str], last: Commit | None, *, path: str) -> None:
+    """Raise WarehouseError if a topic's directory at ``path``, with these names in it, has files of
+    a load after ``last``, or of another one of its number (pure)."""
+    marks = _marks(names)
+    if not marks:
+        return
+    number = int(marks[-1].removeprefix(_LOADED).partition("-")[0])
+    if last is not None and (number < last.number or marks[-1] == _loaded_name(last)):
+        return
+    known = "no load" if last is None else f"load {last.number} ({last.staging})"
+    raise WarehouseError(
+        f"The files of load {number} are in {path}, and {_LOADS} knows {known} as the last one: "
+        "commit files were removed, or are of an older copy. A load that went on from there would "
+        "bring records a second time. Put the commit files back, of the same time as the data; or, "
+        f"if the data are older than they were too, delete {path}/{marks[-1]}, and load on."
+    )
+
+
+def _marks(names: Sequence[str]) -> list[str]:
+    """The marks of loads whose files are in, in their order; usually one."""
+    return sorted(name for name in names if _IS_LOADED.fullmatch(name))
+
+
+def _loaded_name(commit: Commit) -> str:
+    """Sorts as the loads do."""
+    return f"{_LOADED}{commit.staging}"
 
 
 def _is_commit(name: str) -> bool:

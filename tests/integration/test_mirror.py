@@ -293,7 +293,7 @@ def test_who_lost_the_mirror_to_another_writes_nothing(pair: Pair) -> None:
             copy_all(quick)
             with pytest.raises(CoordinationError, match="was staged and is not committed"):
                 slow.commit_round(staged)
-            commit = slow._writes.commit(slow._identity(), staged.write, [staged.task])
+            commit = slow._commit(staged.write, [staged.task])
             assert not commit.committed
             assert commit.version == 2
             with pytest.raises(DataLossError, match=r"committed another round 2, .*is at round 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from spark_logbus.coordination.group_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
+from spark_logbus.load.hadoop import WarehouseError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.servers.spark import PROJECT, Logbus
@@ -200,3 +202,33 @@ def test_the_job_runs_by_itself(job: Job) -> None:
     assert missing.returncode == 1
     assert "has no topic no-such-topic" in missing.stdout
     assert "Traceback" not in missing.stdout + missing.stderr
+
+
+@pytest.mark.long
+def test_a_load_is_refused_where_commit_files_are_older_than_the_data(
+    job: Job, tmp_path: Path
+) -> None:
+    topic = job.directory / job.topic
+    loads = topic / "_logbus" / "loads"
+    job.produce("a")
+    job.load()
+    shutil.copytree(topic, tmp_path / "older")
+    job.produce("b")
+    job.load()
+    newest = max(loads.iterdir())
+    there = newest.read_bytes()
+    newest.unlink()
+    with pytest.raises(WarehouseError, match=r"files of load 2 are in .* knows load 1 \("):
+        job.load()
+    shutil.move(loads, tmp_path / "elsewhere")
+    with pytest.raises(WarehouseError, match="knows no load as the last one"):
+        job.load()
+    shutil.move(tmp_path / "elsewhere", loads)
+    newest.write_bytes(there)
+    assert job.load() == 0
+    assert job.values() == ["a", "b"]
+    # All of an older copy: what came since is loaded again.
+    shutil.rmtree(topic)
+    shutil.move(tmp_path / "older", topic)
+    assert job.load() == 1
+    assert job.values() == ["a", "b"]
