@@ -170,7 +170,7 @@ READINGS: list[tuple[Callable[[Consumer], None], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("read", "dealt_with"), READINGS, ids=lambda each: str(each))
+@pytest.mark.parametrize(("read", "dealt_with"), READINGS)
 def test_what_was_not_dealt_with_comes_again(
     cluster: Cluster,
     topic: str,
