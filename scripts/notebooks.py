@@ -45,7 +45,8 @@ def run(path: Path) -> Any:
 
 def _trimmed(output: Any) -> Any | None:
     """An output as it is kept; None for one of which nothing is left."""
-    output.metadata = {}
+    if "metadata" in output:  # not of streams, where it would be invalid
+        output.metadata = {}
     if output.output_type != "stream" or output.name != "stderr":
         return output
     lines = [line for line in output.text.splitlines(True) if not line.startswith(_GREETING)]
@@ -65,6 +66,7 @@ def main() -> int:
         except CellExecutionError as error:
             print(f"{path.name} failed: {error}")
             return 1
+        nbformat.validate(notebook)
         target = (options.into or path.parent) / path.name
         nbformat.write(notebook, target)  # type: ignore[no-untyped-call]
     return 0

@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat import v4 as untyped_v4
 
+from scripts import notebooks as notebooks_program
 from tests.servers.spark import PROJECT
 
+v4: Any = untyped_v4
 NOTEBOOKS = sorted((PROJECT / "examples").glob("*.ipynb"))
 MAX_BYTES = 400_000
 OF_A_MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr|opt)/|127\.0\.0\.1:\d|localhost:\d")
@@ -35,6 +39,28 @@ def text_of(cell: dict[str, Any]) -> list[str]:
 
 def images_of(cell: dict[str, Any]) -> int:
     return sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+
+
+@notebooks
+def test_a_kept_notebook_is_a_valid_one(path: Path) -> None:
+    nbformat.validate(nbformat.read(path, as_version=nbformat.NO_CONVERT))  # type: ignore[no-untyped-call]
+
+
+def test_what_is_kept_of_outputs_is_valid() -> None:
+    """Of each kind that a kernel sends."""
+    sent = [
+        v4.new_output("stream", name="stdout", text="a\n"),
+        v4.new_output("stream", name="stderr", text="WARNING: Using incubator modules: a\n"),
+        v4.new_output("display_data", {"text/plain": "b"}, metadata={"width": 1}),
+        v4.new_output("execute_result", {"text/plain": "c"}, execution_count=1),
+        v4.new_output("error", ename="E", evalue="v", traceback=[]),
+    ]
+    kept = [each for each in map(notebooks_program._trimmed, sent) if each is not None]
+    assert [each.output_type for each in kept] == [
+        "stream", "display_data", "execute_result", "error",
+    ]  # fmt: skip
+    assert kept[1].metadata == {}
+    nbformat.validate(v4.new_notebook(cells=[v4.new_code_cell("", outputs=kept)]))
 
 
 @notebooks

@@ -185,8 +185,9 @@ def sparks_path() -> str:
 
 
 def test_a_python_of_sparks_imports_the_installed_one(tmp_path: Path) -> None:
-    (spark, py4j, _), errors = shown(tmp_path, PYTHONPATH=sparks_path())
+    (spark, py4j, imported), errors = shown(tmp_path, PYTHONPATH=sparks_path())
     assert errors == ""
+    assert imported == "False"  # so that one which Spark adds later can come first
     assert spark == pyspark.__file__
     assert ".zip" not in py4j
     (spark, py4j, _), _ = shown(tmp_path, PYTHONPATH=sparks_path(), **{VARIABLE: "0"})
