@@ -14,6 +14,7 @@ from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.staging.staging import DecidedShare, Staged
+from spark_logbus.log.staging.writer_runs import StagedBy
 from spark_logbus.log.view import LogSlice
 from spark_logbus.log.writer import Appended
 
@@ -33,6 +34,7 @@ __all__ = [
     "PartitionLog",
     "RecoveryProgress",
     "Staged",
+    "StagedBy",
     "WantedLog",
     "index_cleaned",
 ]

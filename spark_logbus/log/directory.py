@@ -57,6 +57,7 @@ from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.recovery import RecoveryProgress
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.staging.ended_writes import EndedWrites
+from spark_logbus.log.staging.writer_runs import WriterRuns
 from spark_logbus.model import TopicPartition, check_name
 
 logger = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class LogDirectory:
             ProducerCount(),
             self.stats,
             self.ended_writes,
+            WriterRuns(),
             watermark,
         )
         self._changing = threading.Lock()  # ensure, remove, close

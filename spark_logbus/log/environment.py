@@ -16,6 +16,7 @@ from spark_logbus.log.producers.states import ProducerCount
 from spark_logbus.log.refused_writes import RefusedWrites
 from spark_logbus.log.segment.segment import OpenSegments
 from spark_logbus.log.staging.ended_writes import EndedWrites
+from spark_logbus.log.staging.writer_runs import WriterRuns
 from spark_logbus.metrics import Counter, Histogram
 from spark_logbus.model import TopicPartition
 
@@ -36,6 +37,7 @@ class LogEnvironment:
     producers: ProducerCount
     stats: LogStats
     ended_writes: EndedWrites
+    writer_runs: WriterRuns
     watermark: HighWatermarkRule
 
 

@@ -218,7 +218,9 @@ class Mirror:
         try:
             return self._stager.stage(
                 round_, topics, self._schema_ids,
-                write=write, reports=self._reports if is_audited else None,
+                write=write,
+                identity=self._identity(),
+                reports=self._reports if is_audited else None,
             )  # fmt: skip
         except BaseException:
             self._reports.forget_schema()

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_logbus.audit.counts import Tally, add
-from spark_logbus.client import AppendedRange, Cluster, Producer, ProducerConfig, StagedTask
+from spark_logbus.client import (
+    AppendedRange,
+    Cluster,
+    Producer,
+    ProducerConfig,
+    StagedTask,
+    WriteIdentity,
+)
 from spark_logbus.client.value_schemas import WriterSchema
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
 from spark_logbus.errors import BrokerUnavailableError
@@ -73,6 +80,7 @@ class Stager:
         schema_ids: Mapping[str, SchemaIds],
         *,
         write: int,
+        identity: WriteIdentity,
         reports: RoundReports | None = None,
     ) -> StagedRound:
         """Read the round's ranges from the source and stage them in the target, with ``reports`` of
@@ -85,7 +93,11 @@ class Stager:
         if reports is not None:
             targets[reports.topic] = reports.schema()
         with Producer(
-            self._target, _PRODUCER, stage_id=stage_id(write, ATTEMPT), schemas=targets
+            self._target,
+            _PRODUCER,
+            stage_id=stage_id(write, ATTEMPT),
+            stage_for=identity,
+            schemas=targets,
         ) as producer:
 
             def read(each: OffsetRange) -> CopiedPartition:

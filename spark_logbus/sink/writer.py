@@ -141,7 +141,7 @@ def stage_task(
     counts = _task_counts(plan)
     with task_of_worker():
         try:
-            with _producer(plan, cluster, counts, stage_id(write.number, attempt)) as producer:
+            with _producer(plan, cluster, counts, write, attempt) as producer:
                 writer = TaskWriter(producer, plan.columns, topic=plan.options.topic)
                 written = writer.write(arrow_batches)
         except BaseException:
@@ -162,7 +162,11 @@ def _task_counts(plan: WritePlan) -> TaskCounts | None:
 
 
 def _producer(
-    plan: WritePlan, cluster: Cluster, counts: TaskCounts | None, stage_as: int | None = None
+    plan: WritePlan,
+    cluster: Cluster,
+    counts: TaskCounts | None,
+    write: AtomicWrite | None = None,
+    attempt: int = 0,
 ) -> Producer:
     config = ProducerConfig(
         acks=plan.options.acks,
@@ -173,7 +177,14 @@ def _producer(
     if plan.schema is not None and plan.options.topic is not None:
         schemas[plan.options.topic] = plan.schema
     interceptors = [] if counts is None else [counts]
-    return Producer(cluster, config, stage_id=stage_as, schemas=schemas, interceptors=interceptors)
+    return Producer(
+        cluster,
+        config,
+        stage_id=None if write is None else stage_id(write.number, attempt),
+        stage_for=None if write is None else write.identity,
+        schemas=schemas,
+        interceptors=interceptors,
+    )
 
 
 def _commit_staged(plan: WritePlan, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_logbus.log import DecidedShare, PartitionLog
+from spark_logbus.log import DecidedShare, PartitionLog, StagedBy
+from spark_logbus.log.staging.staging import NOBODY
 from spark_logbus.record.stage_id import StageIds, stage_id
 from tests.builders.producers import batch
 from tests.builders.record_batches import joined
@@ -15,14 +16,19 @@ def attempt(number: int, *, write: int = WRITE) -> int:
 
 
 def stage(
-    log: PartitionLog, producer: int, *counts: int, start: int = 0, flush: bool = True
+    log: PartitionLog,
+    producer: int,
+    *counts: int,
+    start: int = 0,
+    flush: bool = True,
+    by: StagedBy = NOBODY,
 ) -> None:
     """Stage record batches of so many records each, numbered from ``start`` on."""
     batches = []
     for count in counts:
         batches.append(batch(start, count, producer=producer))
         start += count
-    staged = log.staging.stage(joined(*batches), leader_epoch=1)
+    staged = log.staging.stage(joined(*batches), leader_epoch=1, by=by)
     if flush:
         staged.file.flush()
 

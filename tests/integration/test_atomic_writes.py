@@ -61,7 +61,7 @@ from spark_logbus.protocol import (
 from spark_logbus.record.stage_id import WRITE_BITS, stage_id
 from spark_logbus.retry import Deadline
 from tests.helpers import wait_until
-from tests.integration.staged_files import staged_bytes
+from tests.integration.staged_files import staged_bytes, staged_writes
 from tests.servers.zookeeper import put, session
 
 M = TypeVar("M", bound=Message)
@@ -92,10 +92,18 @@ def writes(cluster: Cluster) -> AtomicWrites:
     return AtomicWrites(cluster)
 
 
-def stage(cluster: Cluster, topic: str, write: int, attempt: int, values: list[str]) -> StagedTask:
+def stage(
+    cluster: Cluster,
+    topic: str,
+    write: int,
+    attempt: int,
+    values: list[str],
+    identity: WriteIdentity | None = None,
+) -> StagedTask:
     """Stage the values, in turn, in all partitions."""
     records: Counter[TopicPartition] = Counter()
-    with Producer(cluster, stage_id=stage_id(write, attempt)) as producer:
+    staged = stage_id(write, attempt)
+    with Producer(cluster, stage_id=staged, stage_for=identity) as producer:
         futures = [
             producer.send(topic, value.encode(), partition=number % 2)
             for number, value in enumerate(values)
@@ -554,3 +562,31 @@ def test_a_write_is_prepared_again_where_a_promise_was_let_go(
             by_hand._client.delete(path)
     assert committed(cluster, topic, writes, replace(me, version=2), ["c", "d"]).visible
     assert read(cluster, topic) == [["a", "c"], ["b", "d"]]
+
+
+def test_a_newer_run_drops_what_runs_that_died_have_left(
+    brokers: EmbeddedCluster, cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    """But for what one of them has decided, which is published."""
+
+    def run(name: str) -> tuple[WriteIdentity, int, StagedTask]:
+        identity = WriteIdentity(writer=f"query:{topic}", version=1, run=name)
+        write = write_number()
+        return identity, write, stage(cluster, topic, write, 0, [name, name], identity)
+
+    for number in range(3):
+        run(f"dead {number}")
+    identity, write, task = run("decided")
+    decision = writes._decision(identity, write, [task])
+    assert writes._decide(identity, decision, writes._prepare(identity, decision), None) is None
+    identity, write, task = run("last")
+    wait_until(
+        lambda: read(cluster, topic) == [["decided"], ["decided"]],
+        message="what was decided to be published",
+    )
+    wait_until(
+        lambda: staged_writes(brokers, topic) == {write},
+        message="what the other runs have left to be dropped",
+    )
+    assert writes.commit(replace(identity, version=2), write, [task]).visible
+    assert read(cluster, topic) == [["decided", "last"]] * 2

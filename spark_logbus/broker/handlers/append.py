@@ -19,6 +19,8 @@ from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, Not
 from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
 from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
 from spark_logbus.clock import Clock
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.decisions import check_id
 from spark_logbus.coordination.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -26,7 +28,7 @@ from spark_logbus.errors import (
     LogbusError,
     RequestTimeoutError,
 )
-from spark_logbus.log import Appended
+from spark_logbus.log import Appended, StagedBy
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
     Api,
@@ -81,7 +83,12 @@ class AppendHandler:
         return pending.poll() or pending
 
     def stage(self, request: StageRequest, context: RequestContext) -> Answer:
-        pending = self._begin(Api.STAGE, request, context, self._stage)
+        if request.writer:
+            paths.writer(request.writer)  # refuse what no writer is called
+        if request.run:
+            check_id("run", request.run)
+        by = StagedBy(request.writer, request.run)
+        pending = self._begin(Api.STAGE, request, context, partial(self._stage, by))
         return pending if isinstance(pending, NotYet) else pending.poll() or pending
 
     def _begin(
@@ -170,9 +177,9 @@ class AppendHandler:
 
     @staticmethod
     def _stage(
-        pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
+        by: StagedBy, pending: _PendingAppend, number: int, led: LeaderPartition, data: memoryview
     ) -> None:
-        staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch)
+        staged = led.log.staging.stage(data, leader_epoch=led.leader_epoch, by=by)
         first = staged.base_sequence
         pending.wait_for_flush(
             number, Appended(first, first, staged.staged_at_us), staged.when_flushed

@@ -54,6 +54,7 @@ from spark_logbus.client.producer.sender import Sender
 from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.shortened import shortened
 from spark_logbus.client.transport.poller import Poller
+from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.errors import (
     DeliveryFailedError,
     LogbusError,
@@ -126,6 +127,7 @@ class Producer:
 
     With a ``stage_id`` (see ``record.stage_id``) it is an attempt of an atomic write's task: what
     it appends is staged, flushed and unseen, and offsets count the records of this attempt.
+    ``stage_for`` says whose write it is: what earlier runs of that writer have left is dropped.
 
     ``partitioner(topic, key, value, partitions)`` chooses the partition of each record that is sent
     without one; None leaves it to the key. It is called for each record, also those of columns, in
@@ -142,6 +144,7 @@ class Producer:
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         stage_id: int | None = None,
+        stage_for: WriteIdentity | None = None,
         schemas: Mapping[str, WriterSchema | None] | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
@@ -172,6 +175,7 @@ class Producer:
             interceptors=self._interceptors,
             failures=self._failures,
             staging=stage_id is not None,
+            stage_for=stage_for,
         )
         self._process = os.getpid()
         self._forked = False

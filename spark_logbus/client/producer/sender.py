@@ -22,6 +22,7 @@ from spark_logbus.client.producer.failures import Failures
 from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
+from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.protocol import (
@@ -66,8 +67,10 @@ class Sender:
         interceptors: Interceptors,
         failures: Failures,
         staging: bool = False,
+        stage_for: WriteIdentity | None = None,
     ) -> None:
-        """With ``staging`` record batches are staged, not appended."""
+        """With ``staging`` record batches are staged, not appended, as part of a write of that
+        identity."""
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
@@ -86,6 +89,8 @@ class Sender:
         self._look_around_at = 0.0
         self._interceptors = interceptors
         self._api = Api.STAGE if staging else Api.APPEND
+        self._writer = "" if stage_for is None else stage_for.writer
+        self._run_of_writer = "" if stage_for is None else stage_for.run
         self._acknowledged = staging or config.acks is not Acks.NONE
         self._stopping = False
         self.stopped = False
@@ -266,7 +271,7 @@ class Sender:
         timeout_ms = self._cluster.config.request_timeout_ms
         request: AppendRequest | StageRequest
         if self._api is Api.STAGE:
-            request = StageRequest(timeout_ms, partitions)
+            request = StageRequest(timeout_ms, partitions, self._writer, self._run_of_writer)
         else:
             request = AppendRequest(self._config.acks.value, timeout_ms, partitions)
         try:

@@ -104,6 +104,9 @@ class StagedFile:
         # The number of the promise under which it was prepared; RECOVERED: of an earlier process.
         self.promised: int | None = None
         self.writer = ""  # whose write it is, as far as that is known
+        self.mark: int | None = None  # of the writer, see ``writer_runs``
+        self.run = 0  # the place of its run among the writer's; 0: before all that are known
+        self.superseded = False  # by a later run of the writer
         self._serving_since_us = 0
         self._topic_partition = topic_partition
         self._clock = environment.clock
@@ -135,6 +138,7 @@ class StagedFile:
             if not same_write or header.base_sequence != share.records:
                 break
             staged.write = write_of(header.producer_id)
+            staged.mark = header.leader_epoch if header.leader_epoch < 0 else None
             staged.shares[header.producer_id] = share
             share.add(header, position, header.append_time_us)
             staged._end = position + header.size
@@ -162,9 +166,10 @@ class StagedFile:
         staged_us = [share.staged_at_us for share in list(self.shares.values())]
         return max([self._serving_since_us, *staged_us])
 
-    def serve(self, write: int, now_us: int) -> None:
-        """Be the file of a write from now on; only when it is free."""
+    def serve(self, write: int, now_us: int, *, mark: int | None = None, run: int = 0) -> None:
+        """Be the file of a write of that run of a writer from now on; only when it is free."""
         self._serving_since_us = now_us
+        self.mark, self.run, self.superseded = mark, run, False
         self.write = write
 
     def promise(self, write: int, promise: int, *, writer: str, now_us: int) -> None:

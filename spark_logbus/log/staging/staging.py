@@ -31,6 +31,7 @@ from spark_logbus.log.environment import LogEnvironment
 from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.segment.lookup import DamageFoundError
 from spark_logbus.log.staging.staged_file import OnFlushed, StagedFile, create_staged_file
+from spark_logbus.log.staging.writer_runs import StagedBy, writer_mark
 from spark_logbus.log.state import LogState
 from spark_logbus.log.validate import validate_append
 from spark_logbus.log.writer import LogWriter
@@ -47,8 +48,15 @@ _FULL_FOR_S: Final = 60.0
 _FULL_RETENTION_MS: Final = 600_000
 # Of one partition, at the same time: each has a file open. What dead jobs left counts too.
 MAX_WRITES: Final = 500
+# Beyond so many, most are of writers that died: what is staged goes as on a disk that was full.
+_MANY_WRITES: Final = MAX_WRITES // 2
+# A writer writes one version after the other: these have failed, and could not be discarded.
+MAX_WRITES_OF_A_WRITER: Final = 50
 # A file that no write has used for so long is removed; on a full disk at once.
 _KEEP_FREE_S: Final = 60.0
+
+
+NOBODY: Final = StagedBy()
 
 
 class StagedTotals(NamedTuple):
@@ -110,12 +118,13 @@ class PartitionStaging:
 
     # -- staging ------------------------------------------------------------------------
 
-    def stage(self, data: memoryview, *, leader_epoch: int) -> Staged:
+    def stage(self, data: memoryview, *, leader_epoch: int, by: StagedBy = NOBODY) -> Staged:
         """Stage the record batches in ``data``, which is stamped in place: all or none.
 
         They are of one attempt of one task, and checked as those of an append are. What the
         attempt has staged before is not staged again. Raises what ``append_as_leader`` raises, and
-        WriteFencedError when the write has ended.
+        WriteFencedError when the write has ended, or a later run of the writer ``by`` which it is
+        staged has begun, LimitExceededError when too many writes have staged something.
         """
         config, state = self._writer.config, self._state
         batches = validate_append(
@@ -133,31 +142,62 @@ class PartitionStaging:
             )
         state.raise_if_offline()
         while True:
-            file = self._file_for(write_of(producer_id))
+            file = self._file_for(write_of(producer_id), by)
             now_us = self._environment.time.stamp_us()
-            end = file.append(batches, data, now_us=now_us, epoch=leader_epoch)
+            epoch = leader_epoch if file.mark is None else file.mark
+            end = file.append(batches, data, now_us=now_us, epoch=epoch)
             if end is not None:  # else the write was discarded meanwhile
                 return Staged(batches[0].header.base_sequence, now_us, file, end)
 
-    def _file_for(self, write: int) -> StagedFile:
+    def _file_for(self, write: int, by: StagedBy = NOBODY) -> StagedFile:
         with self._changing:
             if write in self._environment.ended_writes:
                 raise WriteFencedError(
                     f"The write {write} is over: it was committed without this attempt of a task, "
-                    "or aborted. Nothing is staged for it any more."
+                    "or aborted, or a later run of its writer has begun. Nothing is staged for it "
+                    "any more."
                 )
             file = self._files.get(write)
             if file is None:
-                if len(self._files) >= MAX_WRITES:
-                    raise LimitExceededError(
-                        f"{MAX_WRITES} writes have staged records for "
-                        f"{self._state.topic_partition} already; try again when some of them have "
-                        "ended, or what they left has expired (staging.retention.ms)."
-                    )
+                mark = writer_mark(by.writer)
+                # A writer that has no runs begins one with each write.
+                run = 0
+                if mark is not None:
+                    run = self._environment.writer_runs.order(mark, by.run or str(write))
+                before = self._before(write, mark, run, by)
                 file = self._free.pop() if self._free else self._create()
-                file.serve(write, self._environment.time.stamp_us())
+                file.serve(write, self._environment.time.stamp_us(), mark=mark, run=run)
                 self._files[write] = file
+                for other in before:
+                    other.superseded = True
             return file
+
+    def _before(self, write: int, mark: int | None, run: int, by: StagedBy) -> list[StagedFile]:
+        """The files of earlier runs of the writer. Raises WriteFencedError for a write of a run
+        that was succeeded, LimitExceededError for one more than a writer, or all, may have."""
+        where = self._state.topic_partition
+        theirs: list[StagedFile] = []
+        if mark is not None:
+            theirs = [file for file in self._files.values() if file.mark == mark]
+        if any(file.run > run for file in theirs):
+            raise WriteFencedError(
+                f"The write {write} for {where} is of a run of {by.writer} after which another has "
+                "begun. Only the last run of a query, or of an application's transaction, writes."
+            )
+        before = [file for file in theirs if file.run < run]
+        if len(theirs) - len(before) >= MAX_WRITES_OF_A_WRITER:
+            raise LimitExceededError(
+                f"{MAX_WRITES_OF_A_WRITER} writes of one run of {by.writer} have staged records "
+                f"for {where} already; try again when some of them have ended, or what they left "
+                "has expired (staging.retention.ms)."
+            )
+        if len(self._files) >= MAX_WRITES:
+            raise LimitExceededError(
+                f"{MAX_WRITES} writes have staged records for {where} already; try again when some "
+                "of them have ended. What nobody goes on with is dropped ten minutes after the "
+                f"last of it, as long as there are more than {_MANY_WRITES}."
+            )
+        return before
 
     def _create(self) -> StagedFile:
         taken = {names.parse_staged(file.path.name) for file in self._files.values()}
@@ -354,11 +394,11 @@ class PartitionStaging:
         """True if something is to expire that was prepared under the ``promise``, which stands."""
         oldest_us = self._expired_before_us(now_us)
         files = list(self._files.values())
-        return any(file.is_promised(promise) and file.newest_us < oldest_us for file in files)
+        return any(file.is_promised(promise) and _is_over(file, oldest_us) for file in files)
 
     def _expired_before_us(self, now_us: int) -> int:
         retention_ms = self._writer.config.staging_retention_ms
-        if self._disk_was_full():
+        if self._disk_was_full() or len(self._files) > _MANY_WRITES:
             retention_ms = min(retention_ms, _FULL_RETENTION_MS)
         return now_us - retention_ms * 1000
 
@@ -373,7 +413,8 @@ class PartitionStaging:
         keep: Callable[[int, str], bool],
         promise: int | None = None,
     ) -> None:
-        """Drop what was staged longer ago than it is kept, and files that are free for long.
+        """Drop what was staged longer ago than it is kept, or by a run of a writer that was
+        succeeded by another, and files that are free for long.
 
         ``keep`` says of a write and its writer whether it is decided and not published, as of
         just now: without that nobody knows what may be dropped. ``promise`` stood before that was
@@ -386,16 +427,19 @@ class PartitionStaging:
         now = self._environment.clock.monotonic()
 
         def is_over(file: StagedFile) -> bool:
-            return file.newest_us < oldest_us and not file.is_promised(promise)
+            return _is_over(file, oldest_us) and not file.is_promised(promise)
 
         for write, file in list(self._files.items()):
             if write in self._decided or keep(write, file.writer):
                 continue
-            size_bytes = file.size_bytes
+            size_bytes, superseded = file.size_bytes, file.superseded
             if self.discard(write, is_over):
+                if superseded:
+                    self._environment.ended_writes.add(write)
                 logger.warning(
-                    "%d bytes that a write staged for %s and never committed are dropped.",
+                    "%d bytes that a write staged for %s and never committed are dropped%s.",
                     size_bytes, self._state.topic_partition,
+                    ": a later run of its writer has begun" if superseded else "",
                 )  # fmt: skip
                 self._environment.stats.staged_expired.add(1)
         with self._changing:
@@ -413,6 +457,10 @@ class PartitionStaging:
         with self._changing:
             self._files.clear()
             self._free.clear()
+
+
+def _is_over(file: StagedFile, oldest_us: int) -> bool:
+    return file.superseded or file.newest_us < oldest_us
 
 
 def recover_staged(

@@ -88,7 +88,10 @@ REQUESTS: dict[Api, tuple[Message, bytes]] = {
     Api.DELETE_TOPIC: (DeleteTopicRequest("t"), b""),
     Api.SPLIT_RANGE: (SplitRangeRequest([SplitRangePartition("t", 0, 0, 3, 100)]), b""),
     Api.ALTER_TOPIC: (AlterTopicRequest("t", {"flush.ms": "5"}, ["retention.ms"], 2), b""),
-    Api.STAGE: (StageRequest(50, [AppendPartition("t", 0, len(STAGED))]), bytes(STAGED)),
+    Api.STAGE: (
+        StageRequest(50, [AppendPartition("t", 0, len(STAGED))], "writer", "run"),
+        bytes(STAGED),
+    ),
     Api.PREPARE: (PrepareRequest(WRITE, "0", SHARES, "writer", True), b""),
     Api.DECIDE: (
         DecideRequest(

@@ -13,9 +13,10 @@ from spark_logbus.errors import (
     StorageError,
     WriteFencedError,
 )
-from spark_logbus.log import LogConfig
+from spark_logbus.log import LogConfig, StagedBy
 from spark_logbus.log.staging.ended_writes import EndedWrites
-from spark_logbus.log.staging.staging import MAX_WRITES
+from spark_logbus.log.staging.staging import MAX_WRITES, MAX_WRITES_OF_A_WRITER
+from spark_logbus.log.staging.writer_runs import WriterRuns, writer_mark
 from spark_logbus.record import HEADER_SIZE, stamp_producer
 from spark_logbus.record.stage_id import write_of
 from tests.builders.producers import batch
@@ -431,3 +432,122 @@ def test_what_is_prepared_under_a_later_promise_stays(broker: Broker) -> None:
     assert log.staging.holds(share(1).write, attempt(1))
     log.staging.discard_undecided(share(1).write, 4)
     assert not log.staging.holds(share(1).write)
+
+
+# -- by whom ---------------------------------------------------------------------------------
+
+
+def test_runs_that_died_shut_nobody_out(broker: Broker) -> None:
+    """Each takes the place of the one before, of a query and of a transaction without runs."""
+    log = broker.log()
+    for run in range(600):
+        by = StagedBy("query:7", f"run {run}") if run % 2 else StagedBy("application:a:t")
+        stage(log, attempt(1, write=run), 1, flush=False, by=by)
+        if run % 10 == 9:  # a broker looks every two seconds
+            expire(broker)
+            assert log.staging.totals.writes == 2
+    stage(log, attempt(1, write=1000), 1, by=StagedBy("another"))
+    stage(log, attempt(1, write=598), 1, start=1, by=StagedBy("application:a:t"))
+    log.staging.check(share(1, 1, write=1000), 1)
+
+
+def test_a_run_that_was_succeeded_takes_nobody_s_place(broker: Broker) -> None:
+    log = broker.log()
+    first, second = StagedBy("query", "first"), StagedBy("query", "second")
+    stage(log, attempt(1, write=1), 1, by=first)
+    stage(log, attempt(1, write=2), 1, by=second)
+    stage(log, attempt(1, write=3), 1, by=second)  # of the same run: the one before stays
+    with pytest.raises(WriteFencedError, match="after which another has begun"):
+        stage(log, attempt(1, write=4), 1, by=first)
+    expire(broker)
+    assert [log.staging.holds(share(1, write=write).write) for write in (1, 2, 3)] == [
+        False, True, True,
+    ]  # fmt: skip
+    with pytest.raises(WriteFencedError, match="a later run of its writer"):
+        stage(log, attempt(2, write=1), 1, by=first)
+
+
+def test_what_an_earlier_run_has_prepared_goes_with_its_promise(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1, write=1), 1, by=StagedBy("query", "first"))
+    log.staging.check(share(1, 1, write=1), 1)
+    stage(log, attempt(1, write=2), 1, by=StagedBy("query", "second"))
+    now_us = broker.clock.now_us()
+    assert log.staging.has_expired_promises(now_us, 1)
+    log.staging.expire(now_us, keep=lambda *_: False, promise=1)
+    log.staging.check(share(1, 1, write=1), 1)
+    expire(broker)
+    with pytest.raises(StagedDataLostError):
+        log.staging.check(share(1, 1, write=1), 1)
+
+
+def test_what_an_earlier_run_has_decided_is_published(broker: Broker) -> None:
+    log = broker.log()
+    stage(log, attempt(1, write=1), 1, by=StagedBy("query", "first"))
+    stage(log, attempt(1, write=2), 1, by=StagedBy("query", "second"))
+    expire(broker, share(1, write=1).write)
+    publish(log, share(1, 1, write=1))
+    assert offsets_from(log, 0) == [0]
+
+
+def test_a_restart_forgets_no_writer(broker: Broker) -> None:
+    for write, writer in ((1, "query"), (2, "another"), (3, "")):
+        stage(broker.log(), attempt(1, write=write), 1, by=StagedBy(writer, "first"))
+    broker.restart()
+    log = broker.log()
+    stage(log, attempt(1, write=4), 1, by=StagedBy("query", "second"))
+    expire(broker)
+    held = [log.staging.holds(share(1, write=write).write) for write in (1, 2, 3, 4)]
+    assert held == [False, True, True, True]
+    publish(log, share(1, 1, write=4))
+    assert [header.leader_epoch for header, _ in batches_from(log, 0)] == [1]
+
+
+def test_a_write_goes_on_after_a_restart(broker: Broker) -> None:
+    by = StagedBy("query", "first")
+    stage(broker.log(), attempt(1), 1, by=by)
+    broker.restart()
+    stage(broker.log(), attempt(1), 1, start=1, by=by)
+    expire(broker)
+    publish(broker.log(), share(2, 1))
+    assert offsets_from(broker.log(), 0) == [0, 1]
+
+
+def test_the_writes_of_one_run_are_bounded(broker: Broker) -> None:
+    log = broker.log()
+    for write in range(MAX_WRITES_OF_A_WRITER):
+        stage(log, attempt(1, write=write), 1, flush=False, by=StagedBy("query", "run"))
+    with pytest.raises(LimitExceededError, match="one run of query"):
+        stage(log, attempt(1, write=999), 1, by=StagedBy("query", "run"))
+    stage(log, attempt(1, write=999), 1, by=StagedBy("another", "run"))
+
+
+def test_what_many_dead_writers_left_goes_within_minutes(broker: Broker) -> None:
+    """Each of them another one, as batch writes are."""
+    log = broker.log()
+    for write in range(MAX_WRITES):
+        stage(log, attempt(1, write=write), 1, flush=False, by=StagedBy(f"write:{write}"))
+    with pytest.raises(LimitExceededError, match="500 writes"):
+        stage(log, attempt(1, write=MAX_WRITES), 1, by=StagedBy("one more"))
+    broker.clock.advance(590)
+    stage(log, attempt(1, write=7), 1, start=1, by=StagedBy("write:7"))  # is alive
+    broker.clock.advance(20)
+    expire(broker)
+    assert log.staging.holds(share(1, write=7).write)
+    assert log.staging.totals.writes <= MAX_WRITES // 2
+    stage(log, attempt(1, write=MAX_WRITES), 1, by=StagedBy("one more"))
+
+
+def test_the_order_of_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_logbus.log.staging.writer_runs._REMEMBERED", 2)
+    runs = WriterRuns()
+    assert [runs.order(-1, run) for run in ("a", "b", "a")] == [1, 2, 1]
+    assert runs.order(-2, "a") == 3
+    assert runs.order(-1, "b") == 4  # was forgotten: it begins anew
+
+
+def test_a_mark_is_of_a_writer_and_no_leader_epoch() -> None:
+    marks = [writer_mark(f"query:{number}") for number in range(2_000)]
+    assert writer_mark("") is None
+    assert len(set(marks)) == 2_000
+    assert all(mark is not None and -(1 << 31) <= mark < 0 for mark in marks)
