@@ -20,9 +20,10 @@ def exit_code(result: AuditResult) -> int:
     return _NOT_YET_KNOWN if result.not_yet_known else 0
 
 
-def as_objects(result: AuditResult) -> list[dict[str, Any]]:
-    """An object for each window, and one that sums up."""
-    return [*(_window(window) for window in result.windows), _summary(result)]
+def as_objects(result: AuditResult, *, only_findings: bool = False) -> list[dict[str, Any]]:
+    """An object for each window, or for each that is not complete, and one that sums up all."""
+    shown = [each for each in result.windows if not (only_findings and is_complete(each))]
+    return [*map(_window, shown), _summary(result)]
 
 
 def _window(window: WindowResult) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def audit(
         typer.Option("--wait", help="At most so long, where the next counts decide something."),
     ] = "90s",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only windows that are not complete.")
+        bool, typer.Option("--quiet", "-q", help="Only windows that are not complete, as JSON too.")
     ] = False,
     zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
     as_json: AsJson = False,
@@ -99,7 +99,7 @@ def audit(
         with console(stderr=True).status(f"Comparing the records of {topic}..."):
             result = run_audit(cluster, question, places=places)
     if as_json:
-        print_json(*as_objects(result))
+        print_json(*as_objects(result, only_findings=quiet))
     else:
         _print(result, only_findings=quiet)
     code = exit_code(result)

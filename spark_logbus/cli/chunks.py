@@ -110,7 +110,7 @@ class Input:
         files: list[Path],
         *,
         whole_files: bool,
-        delimiter: bytes,
+        delimiter: bytes | None,
         keys: KeySplitter | None,
         json_lines: bool,
         for_all: InputRecord,
@@ -236,7 +236,7 @@ def refused(where: str, error: InvalidRequestError) -> InvalidRequestError:
     return InvalidRequestError(f"{where} cannot be published. {error}")
 
 
-def _gathered(source: BufferedIOBase, delimiter: bytes) -> Iterator[list[bytes]]:
+def _gathered(source: BufferedIOBase, delimiter: bytes | None) -> Iterator[list[bytes]]:
     """Lists of parts that fill a chunk, or of what there is before the next read would wait."""
     lines: list[bytes] = []
     size, due = 0, 0.0

@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _GAP: Final = "  "
 _NO_VALUE: Final = "-"
+_BROKEN_AT: Final = 8  # a word that is longer than a terminal's line, such as an odd topic name
 
 
 # -- values -------------------------------------------------------------------------------
@@ -132,29 +133,56 @@ class Table:
             for line in [heads, *cells]
         ]
 
-    def boxed(self) -> RichTable:
-        """For a terminal; of any width: heads are broken between words, never cut."""
+    def boxed(self, room: int) -> tuple[RichTable, int]:
+        """For a terminal of ``room`` columns, and how wide it is.
+
+        Cells and heads are broken between words, never within but for a word that is longer than a
+        line: an address, a name or a number that is cut in two cannot be copied. What does not fit
+        with a frame goes without, and what does not fit then is wider than the terminal, which
+        breaks its lines.
+        """
+        from rich.box import HEAVY_HEAD
+        from rich.cells import cell_len
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        made = RichTable(title=self._title)
-        for column in self._columns:
-            head = column.head or column.key.replace("_", " ")
-            made.add_column(
-                head,
-                justify="right" if column.kind.right else "left",
-                min_width=max(map(len, head.split())),
-                no_wrap=column.kind is MOMENT,
-                overflow="fold",
-            )
-        for row, styles in zip(self._rows, self._styles, strict=True):
+        heads = [column.head or column.key.replace("_", " ") for column in self._columns]
+        cells = [
+            [_cell(row.get(column.key), column.kind.human) for column in self._columns]
+            for row in self._rows
+        ]
+        texts = list(zip(heads, *cells, strict=True))
+        whole = [max(map(cell_len, each)) for each in texts]
+        words = [[word for text in each for word in text.split()] for each in texts]
+        least = [max(_least_width(cell_len(word), room) for word in each) for each in words]
+        framed = [
+            one if column.kind is MOMENT else other
+            for column, one, other in zip(self._columns, whole, least, strict=True)
+        ]
+        frame = 3 * len(whole) + 1
+        box = sum(least) + frame <= room
+        if sum(framed) + frame > room:
+            framed = least
+        between = 3 * len(whole) + 1 if box else len(_GAP) * (len(whole) - 1)
+        widths = _fitted(whole, framed if box else least, room - between)
+        made = RichTable(
+            title=self._title,
+            box=HEAVY_HEAD if box else None,
+            padding=(0, 1) if box else (0, len(_GAP), 0, 0),
+            pad_edge=box,
+            collapse_padding=not box,
+        )
+        for column, head, width in zip(self._columns, heads, widths, strict=True):
+            justify: Literal["left", "right"] = "right" if column.kind.right else "left"
+            made.add_column(head, justify=justify, width=width, overflow="fold")
+        for line, styles in zip(cells, self._styles, strict=True):
             made.add_row(
                 *(
-                    Text(_cell(row.get(column.key), column.kind.human), styles.get(column.key, ""))
-                    for column in self._columns
+                    Text(cell, styles.get(column.key, ""))
+                    for column, cell in zip(self._columns, line, strict=True)
                 )
             )
-        return made
+        return made, max(room, sum(widths) + between)
 
     def print(self, *, as_json: bool = False, empty: str | None = None) -> None:
         """To standard output. ``empty`` is said to people, where there is no row."""
@@ -166,6 +194,22 @@ class Table:
             out.print(empty)
         else:
             console(stderr=True).print(empty)
+
+
+def _least_width(word: int, room: int) -> int:
+    return word if word <= room else _BROKEN_AT
+
+
+def _fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths that fit into ``room`` together, as far as none has to be less than its ``least``: the
+    widest give way first."""
+    widths = list(wanted)
+    for _ in range(sum(widths) - room):
+        slack = [number for number, width in enumerate(widths) if width > least[number]]
+        if not slack:
+            break
+        widths[max(slack, key=lambda number: widths[number])] -= 1
+    return widths
 
 
 def _cell(value: Any, show: Callable[[Any], str]) -> str:
@@ -186,7 +230,7 @@ def print_json(*rows: Mapping[str, Any]) -> None:
 class Console:
     """Standard output or standard error. What is printed is text, not markup: names and messages
     may hold brackets. Messages are never broken into lines; tables fit the terminal, if it is
-    one."""
+    one and no word is too long for that."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -197,8 +241,11 @@ class Console:
         if self.is_terminal:
             rich = self.rich()
             for each in what:
-                shown = each.boxed() if isinstance(each, Table) else each
-                rich.print(shown, style=style or None, end=end)
+                if isinstance(each, Table):
+                    shown, width = each.boxed(rich.width)
+                    self.rich(width=width).print(shown, style=style or None, end=end)
+                else:
+                    rich.print(each, style=style or None, end=end)
             return
         for each in what:
             lines = each.plain() if isinstance(each, Table) else [each]
@@ -208,11 +255,14 @@ class Console:
         """Shows what is being done, in a terminal, for as long as it takes."""
         return self.rich().status(doing) if self.is_terminal else nullcontext()
 
-    def rich(self) -> RichConsole:
-        """Rich's console of the same stream, for bars that move."""
+    def rich(self, *, width: int | None = None) -> RichConsole:
+        """Rich's console of the same stream, for bars that move; as wide as the terminal, or
+        ``width``."""
         from rich.console import Console as RichConsole
 
-        return RichConsole(file=self._stream, soft_wrap=True, markup=False, highlight=False)
+        return RichConsole(
+            file=self._stream, soft_wrap=True, markup=False, highlight=False, width=width
+        )
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -42,8 +42,14 @@ def produce(
         bool, typer.Option("--whole-files", help="Each file is one value.")
     ] = False,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", help="What stands between records.")
-    ] = "\\n",
+        str | None,
+        typer.Option(
+            "--delimiter",
+            "-D",
+            help="What stands between records, and all else is theirs; default: ends of lines, "
+            "\\n or \\r\\n.",
+        ),
+    ] = None,
     key_separator: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +104,7 @@ def produce(
     chunks = Input(
         files or [],
         whole_files=whole_files,
-        delimiter=unescaped(delimiter, option="--delimiter"),
+        delimiter=None if delimiter is None else unescaped(delimiter, option="--delimiter"),
         keys=keys,
         json_lines=json_lines,
         for_all=InputRecord(

@@ -39,13 +39,15 @@ class InputRecord:
     timestamp_us: int | None = None
 
 
-def delimited(source: BufferedIOBase, delimiter: bytes) -> Iterator[list[bytes]]:
+def delimited(source: BufferedIOBase, delimiter: bytes | None) -> Iterator[list[bytes]]:
     """The parts of ``source`` between delimiters; what follows the last one only if it is not
-    empty. A newline takes a carriage return before it along.
+    empty. None is for lines, which end with a newline and one carriage return before it, if there
+    is one; with a delimiter every other byte is a record's.
 
     Each list has what one read has completed, and may be empty: a reader of a pipe gets what is
     there, and can look before the next read if that would wait.
     """
+    lines, delimiter = delimiter is None, delimiter or b"\n"
     rest = bytearray()
     while piece := source.read1(_PIECE_BYTES):
         seen = max(0, len(rest) - len(delimiter) + 1)  # what was searched in vain before
@@ -55,14 +57,9 @@ def delimited(source: BufferedIOBase, delimiter: bytes) -> Iterator[list[bytes]]
             continue
         *parts, end = bytes(rest).split(delimiter)
         rest = bytearray(end)
-        yield _stripped(parts) if delimiter == b"\n" else parts
+        yield [part.removesuffix(b"\r") for part in parts] if lines else parts
     if rest:
-        last = [bytes(rest)]
-        yield _stripped(last) if delimiter == b"\n" else last
-
-
-def _stripped(lines: list[bytes]) -> list[bytes]:
-    return [line.rstrip(b"\r") for line in lines]
+        yield [bytes(rest)]
 
 
 class KeySplitter:

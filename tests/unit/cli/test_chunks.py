@@ -28,7 +28,7 @@ def read(
     return Input(
         [],
         whole_files=False,
-        delimiter=b"\n",
+        delimiter=None,
         keys=None if key_separator is None else KeySplitter(key_separator),
         json_lines=json_lines,
         for_all=for_all,
@@ -110,7 +110,7 @@ def test_a_chunk_ends_where_a_pipe_is_empty(monkeypatch: pytest.MonkeyPatch) -> 
             Input(
                 [],
                 whole_files=False,
-                delimiter=b"\n",
+                delimiter=None,
                 keys=None,
                 json_lines=False,
                 for_all=NOTHING,
@@ -136,7 +136,7 @@ def test_many_lines_are_many_chunks(tmp_path: Path) -> None:
         Input(
             [file],
             whole_files=False,
-            delimiter=b"\n",
+            delimiter=None,
             keys=None,
             json_lines=False,
             for_all=NOTHING,

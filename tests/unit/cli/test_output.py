@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
+import re
 
 import pytest
 
@@ -143,3 +145,50 @@ def test_a_table_without_rows_says_so_beside_standard_output(
 def test_brackets_are_text(capsys: pytest.CaptureFixture[str]) -> None:
     console().print("id in [broker] is missing")
     assert capsys.readouterr().out == "id in [broker] is missing\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def in_a_terminal(table: Table, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of a table, without its styles."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    Console(terminal).print(table)
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 200])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:26048", "broker-17.kafka-replacement.eu-west-1.internal.example.com:9192"],
+)
+def test_words_of_a_table_are_never_broken(
+    monkeypatch: pytest.MonkeyPatch, width: int, address: str
+) -> None:
+    """What is cut in two cannot be copied: an address, a name, a number."""
+    table = Table(
+        Column("broker", NUMBER),
+        Column("address"),
+        Column("version"),
+        Column("started_us", MOMENT, "started (UTC)"),
+        Column("partitions", NUMBER, "leads"),
+        Column("size_bytes", SIZE, "size"),
+        Column("state"),
+    )
+    state = f"does not answer: Cannot connect to broker 1 at {address}: refused"
+    started_us = 1_357_016_400_000_000
+    row = {"broker": 1, "address": address, "version": "0.1.0", "started_us": started_us,
+           "partitions": 12_345, "size_bytes": 838_860, "state": state}  # fmt: skip
+    table.add(row)
+    shown = in_a_terminal(table, width, monkeypatch)
+    assert shown.count(address) == 2
+    for word in ("12,345", "819.2", "2013-01-01", "05:00:00", "0.1.0", *state.split()):
+        assert word in shown
+    lines = [line for line in shown.splitlines() if line.strip()]
+    if width >= 80 and len(address) < 20:
+        assert max(map(len, lines)) <= width
+    assert any(address in line for line in table.plain())

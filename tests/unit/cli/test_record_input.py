@@ -27,16 +27,21 @@ class Dribbling(BytesIO):
 @pytest.mark.parametrize(
     ("data", "delimiter", "parts"),
     [
-        (b"a\nb\r\n\nc", b"\n", [b"a", b"b", b"", b"c"]),
+        (b"a\nb\r\n\nc", None, [b"a", b"b", b"", b"c"]),
         (b"a\n", b"\n", [b"a"]),
         (b"a||b||", b"||", [b"a", b"b"]),
         (b"a|b||c\n", b"||", [b"a|b", b"c\n"]),
         (b"", b"|", []),
         (b"\0a\0\0", b"\0", [b"", b"a", b""]),
-        (b"a\r\r\n\r", b"\n", [b"a", b""]),
+        (b"a\r\nb\nc\r\n", None, [b"a", b"b", b"c"]),
+        (b"a\r\r\n\r\n\r", None, [b"a\r", b"", b"\r"]),
+        (b"a\r\n\rb\r", b"\n", [b"a\r", b"\rb\r"]),
+        (b"a\r\nb\r\n", b"\r\n", [b"a", b"b"]),
     ],
 )
-def test_parts(kind: type[BytesIO], data: bytes, delimiter: bytes, parts: list[bytes]) -> None:
+def test_lines_lose_one_carriage_return_and_other_records_nothing(
+    kind: type[BytesIO], data: bytes, delimiter: bytes | None, parts: list[bytes]
+) -> None:
     assert list(chain.from_iterable(delimited(kind(data), delimiter))) == parts
 
 
