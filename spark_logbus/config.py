@@ -52,6 +52,30 @@ def nearest(name: str, known: typing.Iterable[str], *, cutoff: float = 0.6) -> s
     return by_lower[close[0]] if close else None
 
 
+E = TypeVar("E", bound=enum.Enum)
+# What Kafka's settings of the same name are called here.
+_OF_KAFKA: Final = {"all": "flushed", "-1": "flushed", "1": "written", "0": "none"}
+
+
+def choice(kind: type[E], given: object, *, key: str) -> E:
+    """The member of ``kind`` that ``given`` is, or names in whatever case.
+
+    ConfigError names the ones that there are, and the nearest.
+    """
+    if isinstance(given, kind):
+        return given
+    names = [member.name.lower() for member in kind]
+    if isinstance(given, str) and given.lower() in names:
+        return kind[given.upper()]
+    *most, last = map(repr, names)
+    meant = _OF_KAFKA.get(str(given))
+    near = meant if meant in names else nearest(str(given), names)
+    hint = f" Did you mean {near!r}?" if near else ""
+    raise ConfigError(
+        f"{key} is {given!r}; use {', '.join(most)} or {last}, or a value of {kind.__name__}.{hint}"
+    )
+
+
 def refuse_unknown(given: typing.Iterable[str], known: typing.Iterable[str], *, where: str) -> None:
     """Raise ConfigError for the first key that is not known, with the nearest one that is."""
     names = sorted(known)

@@ -29,6 +29,7 @@ from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
 from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
 from spark_logbus.audit.run import Draft, Identity, Run, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
+from spark_logbus.client.config import names_settings
 from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
@@ -40,6 +41,7 @@ _DAY_MS: Final = 86_400_000
 _BUFFER_BYTES: Final = 8 << 20
 
 
+@names_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
     """The settings of who counts."""

@@ -3,6 +3,19 @@
 from typing import TYPE_CHECKING
 
 from spark_logbus.lazy_names import lazy_names
+from spark_logbus.model import (
+    Acks,
+    AtOffset,
+    AtTimestamp,
+    Compression,
+    Earliest,
+    LastDuration,
+    LastRecords,
+    Latest,
+    OffsetRange,
+    OffsetSpec,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from spark_logbus.client.admin.admin import Admin, TopicAlteration
@@ -67,10 +80,13 @@ else:
     )
 
 __all__ = [
+    "Acks",
     "Admin",
     "AppendedRange",
     "AsyncConsumer",
     "AsyncProducer",
+    "AtOffset",
+    "AtTimestamp",
     "AtomicWrites",
     "Bootstrap",
     "BrokerDescription",
@@ -78,9 +94,11 @@ __all__ = [
     "Cluster",
     "ClusterDescription",
     "Commit",
+    "Compression",
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
+    "Earliest",
     "FailedRecords",
     "FetchedBatch",
     "FetchedColumns",
@@ -88,6 +106,11 @@ __all__ = [
     "GroupDescription",
     "GroupPosition",
     "GroupRewind",
+    "LastDuration",
+    "LastRecords",
+    "Latest",
+    "OffsetRange",
+    "OffsetSpec",
     "PartitionDescription",
     "PartitionEnds",
     "Producer",
@@ -101,6 +124,7 @@ __all__ = [
     "StagedTask",
     "TopicAlteration",
     "TopicDescription",
+    "TopicPartition",
     "WriteIdentity",
     "WriteInputs",
 ]

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
 
+from spark_logbus.client.arguments import names_keywords
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
-from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.fetch.records import ConsumerRecord, V
 from spark_logbus.client.helper_threads import HelperThreads
 from spark_logbus.client.producer.acknowledgements import (
     AppendedRange,
@@ -164,7 +165,7 @@ def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         loop.call_soon_threadsafe(call)
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[V]):
     """A ``Consumer`` of its own for one event loop. The cluster is shared, not owned.
 
     It has the methods of a ``Consumer``, which are awaited, and ``async for record in consumer``
@@ -173,7 +174,7 @@ class AsyncConsumer:
     """
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig | None = None) -> None:
-        self._consumer = Consumer(cluster, config)
+        self._consumer: Consumer[V] = Consumer(cluster, config)
         self._thread = HelperThreads(1, name="logbus-async-consumer")
         self._under_way = 0  # calls in the thread: the consumer is not the event loop's meanwhile
         self._unclaimed = False  # what the last call handed out has not reached its task yet
@@ -223,12 +224,16 @@ class AsyncConsumer:
 
     # -- reading --------------------------------------------------------------------------
 
-    async def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord]:
+    @names_keywords
+    async def poll(
+        self, timeout_s: float = 1.0, *, max_records: int = 500
+    ) -> list[ConsumerRecord[V]]:
         """Up to ``max_records`` records, as soon as there are some: see ``Consumer.poll``."""
         return await self._polled(
             timeout_s, lambda for_s: self._consumer.poll(for_s, max_records=max_records)
         )
 
+    @names_keywords
     async def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
         """Whole arrow batches, as soon as there are some: see ``Consumer.poll_arrow``."""
         return await self._polled(timeout_s, self._consumer.poll_arrow)
@@ -250,7 +255,7 @@ class AsyncConsumer:
         """The number of records that were left out so far, as their values do not decode."""
         return self._consumer.dropped_records
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[V]]:
         while True:
             if self._is_at_rest and not self._consumer.is_to_look():
                 for record in self._consumer.records_at_hand():
@@ -261,7 +266,7 @@ class AsyncConsumer:
                 self._consumer.keep_last()
                 yield record
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[V]:
         """The next record; waits for one as long as it takes."""
         while True:
             record = self._consumer.next_at_hand() if self._is_at_rest else None
@@ -275,7 +280,7 @@ class AsyncConsumer:
         """The thread does nothing with the consumer, so that the event loop may ask it."""
         return not (self._under_way or self._unclaimed)
 
-    async def _poll_one(self) -> list[ConsumerRecord]:
+    async def _poll_one(self) -> list[ConsumerRecord[V]]:
         """The next record, or none after a while; those behind it are at hand then."""
         return await self._received(partial(self._consumer.poll, _POLL_S, max_records=1))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
+from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import (
     AtOffset,
@@ -26,6 +28,34 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 Headers = Sequence[Header] | Mapping[str, bytes | None]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def names_keywords(method: Callable[P, T]) -> Callable[P, T]:
+    """Have ``method`` refuse an argument that it does not have by InvalidRequestError, with the
+    nearest one that it has. For what is not called for each record."""
+    code = method.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(method)
+    def call(*args: P.args, **given: P.kwargs) -> T:
+        for name in given:
+            if name not in known:
+                raise _unknown_keyword(method.__name__, name, known)
+        return method(*args, **given)
+
+    return call
+
+
+def _unknown_keyword(method: str, given: str, known: Sequence[str]) -> InvalidRequestError:
+    near = nearest(given, known)
+    hint = f"its arguments are {', '.join(known)}." if near is None else f"did you mean {near!r}?"
+    if near is not None and near.endswith("_s") and not given.endswith("_s"):
+        hint += " It is in seconds."
+    return InvalidRequestError(f"{method} has no argument {given!r}; {hint}")
 
 
 def as_bytes(what: str, data: object) -> bytes:

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from spark_logbus.client.arguments import as_offset_spec
+from spark_logbus.config import choice, refuse_unknown
 from spark_logbus.errors import ConfigError, InvalidRequestError
 from spark_logbus.model import Acks, Compression, Earliest, OffsetSpec, check_name
 
 # A terabyte, or 34 years in milliseconds: what a thread can still wait for.
 _LARGEST: Final = 1 << 40
+
+
+T = TypeVar("T")
+
+AcksName: TypeAlias = Literal["none", "written", "flushed"]
+CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
+
+
+def names_settings(kind: type[T]) -> type[T]:
+    """Have a configuration refuse a setting that it does not have by ConfigError, with the nearest
+    one that it has."""
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    made: Callable[..., None] = kind.__init__
+
+    @wraps(made)
+    def init(self: T, *args: Any, **settings: Any) -> None:
+        if not settings.keys() <= known:
+            refuse_unknown(settings, known, where=kind.__name__)
+        made(self, *args, **settings)
+
+    type.__setattr__(kind, "__init__", init)
+    return kind
 
 
 def _at_least(owner: object, minimum: int, *keys: str) -> None:
@@ -22,11 +47,7 @@ def _at_least(owner: object, minimum: int, *keys: str) -> None:
             raise ConfigError(f"{key} is {value!r}; use a whole number of at most {_LARGEST}.")
 
 
-def _one_of(owner: object, key: str, kind: type) -> None:
-    if not isinstance(getattr(owner, key), kind):
-        raise ConfigError(f"{key} is {getattr(owner, key)!r}; use a value of {kind.__name__}.")
-
-
+@names_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """Settings of a ``Cluster``: its connections, retries and metadata."""
@@ -64,12 +85,13 @@ class ClientConfig:
         _at_least(self, 0, "idle_connections")
 
 
+@names_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """Settings of a ``Producer``: record batches, requests and their bounds."""
 
     #: What a broker has done before it acknowledges.
-    acks: Acks = Acks.FLUSHED
+    acks: Acks | AcksName = Acks.FLUSHED
     #: Number the record batches, so that a retry after a lost answer does not append them
     #: twice. Without effect with acks none, which are never retried.
     idempotent: bool = True
@@ -80,7 +102,7 @@ class ProducerConfig:
     #: ``send_arrow`` cuts what it is given into record batches of about this size.
     arrow_piece_bytes: int = 4 << 20
     #: Arrow's own buffer compression; skipped for record batches of fewer than 50 records.
-    compression: Compression = Compression.NONE
+    compression: Compression | CompressionName = Compression.NONE
     #: Memory for records that are not acknowledged yet.
     buffer_bytes: int = 64 << 20
     #: A send waits this long for room in the buffer, or for the topic's metadata.
@@ -94,9 +116,11 @@ class ProducerConfig:
     max_request_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
-        _one_of(self, "acks", Acks)
-        _one_of(self, "compression", Compression)
-        _one_of(self, "idempotent", bool)
+        object.__setattr__(self, "acks", choice(Acks, self.acks, key="acks"))
+        compression = choice(Compression, self.compression, key="compression")
+        object.__setattr__(self, "compression", compression)
+        if not isinstance(self.idempotent, bool):
+            raise ConfigError(f"idempotent is {self.idempotent!r}; use True or False.")
         _at_least(self, 0, "linger_ms", "max_block_ms")
         _at_least(
             self, 1, "delivery_timeout_ms", "max_in_flight", "batch_bytes", "arrow_piece_bytes",
@@ -105,6 +129,7 @@ class ProducerConfig:
         _at_least(self, self.batch_bytes, "buffer_bytes")
 
 
+@names_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """Settings of a ``Consumer``: its group, and the size of its fetches."""
@@ -126,7 +151,7 @@ class ConsumerConfig:
     #: for more; none leaves it to ``commit``.
     auto_commit_ms: int | None = 5_000
     #: Where to begin in a partition without a position and without a committed offset.
-    start: OffsetSpec = field(default_factory=Earliest)
+    start: OffsetSpec | str = field(default_factory=Earliest)
     #: What to do when the position is no longer (or not yet) in the log.
     out_of_range: Literal["error", "earliest", "latest"] = "error"
     #: Values of topics with a schema are read under that version of their subject; none takes the

@@ -9,10 +9,15 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Self
 
 from spark_logbus.client.admin.admin import Admin
-from spark_logbus.client.arguments import as_offset_spec, as_topic, as_topic_partitions
+from spark_logbus.client.arguments import (
+    as_offset_spec,
+    as_topic,
+    as_topic_partitions,
+    names_keywords,
+)
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.fetcher import Fetcher, Position
@@ -21,7 +26,7 @@ from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.reading import Reading
 from spark_logbus.client.consumer.topic_values import TopicValues
 from spark_logbus.client.fetch.batches import FetchedBatch
-from spark_logbus.client.fetch.records import ConsumerRecord
+from spark_logbus.client.fetch.records import ConsumerRecord, V
 from spark_logbus.client.fetch.tables import TableBudget, table_of
 from spark_logbus.client.shortened import shortened
 from spark_logbus.clock import elapsed
@@ -49,7 +54,7 @@ _ITERATION_POLL_S: Final = 1.0  # between two chances to be interrupted
 _SHARE_LOOK_MS: Final = 100  # of one that reads nothing, between looks whether it is to
 
 
-class Consumer:
+class Consumer(Generic[V]):
     """Reads the partitions it is assigned, each in order. Not thread-safe.
 
     ``poll_arrow`` gives whole arrow batches, iteration gives single records and blocks until
@@ -225,6 +230,7 @@ class Consumer:
         ``on_undecodable`` is ``"drop"``."""
         return self._values.dropped
 
+    @names_keywords
     def poll_arrow(self, timeout_s: float = 1.0) -> list[FetchedBatch]:
         """Records that arrive within ``timeout_s``; returns those that are there as soon as there
         are some, up to ``max_decoded_bytes`` of them. Positions move past them. Empty if none came.
@@ -254,7 +260,8 @@ class Consumer:
             waited = True
         return []
 
-    def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord]:
+    @names_keywords
+    def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord[V]]:
         """Up to ``max_records`` records, as soon as there are some, or none after ``timeout_s``;
         the position moves past them only. Raises what ``poll_arrow`` does."""
         if max_records < 1:
@@ -349,13 +356,13 @@ class Consumer:
                 break
         reading.request_more()  # so that the leaders work while the caller does
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[V]]:
         """The records as they come, for ever; waits for them as long as it takes."""
         while True:
             self._prepare_iteration()
             yield from self.records_at_hand()
 
-    def records_at_hand(self) -> Iterator[ConsumerRecord]:
+    def records_at_hand(self) -> Iterator[ConsumerRecord[V]]:
         """Records for a loop, until there is more to do than to hand them out. Whoever calls this
         has looked at ``is_to_look``."""
         reading, iteration = self._reading, self._reading.iteration
@@ -377,7 +384,7 @@ class Consumer:
             iteration.begin_again()
             raise
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[V]:
         """The next record; waits for one as long as it takes."""
         iteration = self._reading.iteration
         while True:
@@ -388,7 +395,7 @@ class Consumer:
                 return record
             self._reading.end_iteration()
 
-    def next_at_hand(self) -> ConsumerRecord | None:
+    def next_at_hand(self) -> ConsumerRecord[V] | None:
         """The next record if it can be had without waiting for anything; else None."""
         return None if self.is_to_look() else self._reading.next_record()
 
@@ -561,7 +568,7 @@ class Consumer:
             if self._group is not None:
                 self._group.close()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

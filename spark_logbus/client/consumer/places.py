@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_logbus.client.admin.admin import Admin
+from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
 from spark_logbus.client.consumer.fetcher import Position
@@ -32,6 +33,7 @@ class Places:
     ) -> None:
         self._cluster = cluster
         self._config = config
+        self._start = as_offset_spec("start", config.start)
         self._failures = failures
         self._group = group
         self._admin = Admin(cluster)
@@ -51,7 +53,7 @@ class Places:
     ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OffsetSpec]]:
         """The committed positions, and for the other partitions where the configuration begins."""
         if self._config.group is None:
-            return {}, dict.fromkeys(topic_partitions, self._config.start)
+            return {}, dict.fromkeys(topic_partitions, self._start)
         topic_ids = self.topic_ids(topic_partitions)
         starts = self._group().starting_offsets(topic_partitions, topic_ids)
         committed = {
@@ -59,7 +61,7 @@ class Places:
             for topic_partition, offset in starts.items()
         }
         return committed, {
-            topic_partition: self._config.start
+            topic_partition: self._start
             for topic_partition in topic_partitions
             if topic_partition not in committed
         }

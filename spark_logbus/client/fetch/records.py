@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 import pyarrow as pa
@@ -15,12 +15,24 @@ from spark_logbus.model import TimestampType
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
-class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+
+
+class ConsumerRecord(msgspec.Struct, Generic[V], frozen=True, gc=False):
     """One record and where it stood. Immutable, and without cycles, so that the garbage collector
     need not look at it.
 
     ``value`` is bytes or None; of a topic with a schema what the schema describes: a record as a
-    dict, of a union the value that is there. ``timestamp_us`` is the append time where
+    dict, of a union the value that is there. A type checker believes the program:
+    ``Consumer[bytes | None]`` and ``ConsumerRecord[bytes | None]`` have such values; without that
+    they may be anything. ``timestamp_us`` is the append time where
     ``timestamp_type`` says so, else the producer's. A header that was stored without a name, which
     producers refuse, has an empty one.
     """
@@ -31,7 +43,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     timestamp_us: int
     timestamp_type: TimestampType
     key: bytes | None
-    value: Any
+    value: V
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 

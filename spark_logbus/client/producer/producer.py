@@ -22,6 +22,7 @@ from spark_logbus.client.arguments import (
     as_partition,
     as_timestamp_us,
     as_topic,
+    names_keywords,
 )
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ProducerConfig
@@ -55,6 +56,7 @@ from spark_logbus.client.producer.topics import ProducerTopics, Route
 from spark_logbus.client.shortened import shortened
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
+from spark_logbus.config import choice
 from spark_logbus.errors import (
     DeliveryFailedError,
     LogbusError,
@@ -158,10 +160,9 @@ class Producer:
         poller: Poller[Link] = Poller()
         self._accumulator = Accumulator(self._config, clock=cluster.clock, wake=poller.wake)
         self._topics = ProducerTopics(cluster, self._config, stage_id=stage_id, schemas=schemas)
+        self._compression = choice(Compression, self._config.compression, key="compression")
         self._sends_columns_as_they_are = (
-            self._config.compression is Compression.NONE
-            and partitioner is None
-            and not self._interceptors
+            self._compression is Compression.NONE and partitioner is None and not self._interceptors
         )
         self._append_value = self._accumulator.append_value
         self._lane_of = self._accumulator.lanes.get
@@ -412,7 +413,7 @@ class Producer:
                     topic=topic,
                     piece_bytes=self._config.arrow_piece_bytes,
                     limit=limit,
-                    compression=self._config.compression,
+                    compression=self._compression,
                 ):
                     watched = records if self._interceptors else None
                     futures.append(
@@ -519,7 +520,7 @@ class Producer:
         headers: Sequence[Header] | None,
     ) -> None:
         """For a record near the limit: encode it by itself and see."""
-        limit, compression = route.max_record_batch_bytes, self._config.compression
+        limit, compression = route.max_record_batch_bytes, self._compression
         if writer is not None:
             builder = writer.new_builder()
             builder.append(value, key, timestamp_us, headers)
@@ -536,6 +537,7 @@ class Producer:
 
     # -- finishing ------------------------------------------------------------------------
 
+    @names_keywords
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what is collected now, and return when all of it is acknowledged.
 
@@ -566,6 +568,7 @@ class Producer:
                 )
         return None
 
+    @names_keywords
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then stop. What is not acknowledged in time fails with ProducerClosedError.
 

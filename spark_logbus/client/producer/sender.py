@@ -23,8 +23,9 @@ from spark_logbus.client.producer.interceptors import Interceptors
 from spark_logbus.client.producer.leader_connections import InFlight, LeaderConnections, Link
 from spark_logbus.client.transport.poller import Poller
 from spark_logbus.client.writes.atomic_write import WriteIdentity
+from spark_logbus.config import choice
 from spark_logbus.errors import LogbusError, ProducerClosedError, RequestTimeoutError
-from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.model import Acks, Compression, TopicPartition
 from spark_logbus.protocol import (
     Api,
     AppendPartition,
@@ -91,7 +92,9 @@ class Sender:
         self._api = Api.STAGE if staging else Api.APPEND
         self._writer = "" if stage_for is None else stage_for.writer
         self._run_of_writer = "" if stage_for is None else stage_for.run
-        self._acknowledged = staging or config.acks is not Acks.NONE
+        self._acks = choice(Acks, config.acks, key="acks")
+        self._compression = choice(Compression, config.compression, key="compression")
+        self._acknowledged = staging or self._acks is not Acks.NONE
         self._stopping = False
         self.stopped = False
         self._thread = threading.Thread(target=self._run, name="logbus-producer", daemon=True)
@@ -273,7 +276,7 @@ class Sender:
         if self._api is Api.STAGE:
             request = StageRequest(timeout_ms, partitions, self._writer, self._run_of_writer)
         else:
-            request = AppendRequest(self._config.acks.value, timeout_ms, partitions)
+            request = AppendRequest(self._acks.value, timeout_ms, partitions)
         try:
             pending = link.connection.send(self._api, request, payload, answered=self._acknowledged)
         except LogbusError as error:
@@ -294,7 +297,7 @@ class Sender:
         failed: list[tuple[QueuedBatch, LogbusError]] = []
         for batch in batches:
             try:
-                data[batch] = batch.encoded(self._config.compression, self._interceptors)
+                data[batch] = batch.encoded(self._compression, self._interceptors)
             except LogbusError as error:
                 failed.append((batch, error))
         if failed:

@@ -13,6 +13,7 @@ from spark_logbus.client.config import ProducerConfig
 from spark_logbus.client.producer.batches import PartitionQueue, overhead_bytes
 from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
+from spark_logbus.config import choice
 from spark_logbus.model import Acks, TopicPartition
 from spark_logbus.retry import Deadline
 from spark_logbus.topic_schemas import VALUE_ENCODING
@@ -127,7 +128,9 @@ class ProducerTopics:
         batch_limit: int,
         siblings: list[PartitionQueue],
     ) -> PartitionQueue:
-        numbered = self._config.idempotent and self._config.acks is not Acks.NONE
+        numbered = (
+            self._config.idempotent and choice(Acks, self._config.acks, key="acks") is not Acks.NONE
+        )
         numbered = numbered or self._stage_id is not None
         sequences = Sequences(self._stage_id) if numbered else None
         return PartitionQueue(

@@ -146,7 +146,7 @@ def test_numbers_that_no_thread_can_wait_for_are_refused() -> None:
     for wrong in ({"linger_ms": 1 << 70}, {"max_block_ms": 1 << 70}):
         with pytest.raises(ConfigError, match="use a whole number of at most"):
             ProducerConfig(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="idempotent is 'no'; use a value of bool"):
+    with pytest.raises(ConfigError, match="idempotent is 'no'; use True or False"):
         ProducerConfig(idempotent="no")  # type: ignore[arg-type]
 
 
