@@ -185,7 +185,7 @@ def test_undecodable_records_are_dropped_or_kept_with_their_offsets(
         framed(1 << 30, good),
         framed(schema_id, good[:-1]),
         None,
-        b"",
+        framed(schema_id, b""),
         framed(schema_id, good),
     ]
     with Producer(logbus.cluster) as producer:

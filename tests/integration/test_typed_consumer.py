@@ -239,7 +239,7 @@ def test_values_that_do_not_decode_are_told_and_gone_past(cluster: Cluster, toge
     good = framed(flights(0, 4), schema_id_of(cluster, topic))
     odd = framed(flights(0, 1), 1_000_000)
     with Producer(cluster) as producer:
-        for value in [good[0], b"\x07none", good[1], odd[0], good[2], good[3]]:
+        for value in [good[0], good[0][:5] + b"\x07no", good[1], odd[0], good[2], good[3]]:
             producer.send(topic, value)
             if not together:
                 producer.flush()
@@ -249,7 +249,7 @@ def test_values_that_do_not_decode_are_told_and_gone_past(cluster: Cluster, toge
         assert [record.value for record in records(consumer, 1)] == [flight(0)]
         assert consumer.position(partition) == 1
         for _ in range(2):
-            with pytest.raises(UndecodableRecordError, match=r"at offset 1 does not decode.*7"):
+            with pytest.raises(UndecodableRecordError, match=r"at offset 1 does not decode"):
                 records(consumer, 1)
         consumer.seek(partition, 2)
         assert next(consumer).value == flight(1)
