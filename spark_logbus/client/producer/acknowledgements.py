@@ -172,8 +172,8 @@ class Acknowledgement:
 def _run(callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception:
-        # A caller's fault, which must not stop the sender.
+    except BaseException:
+        # A caller's fault, which must not stop the sender; SystemExit would without a word.
         logger.exception("A callback of a record failed, which changes nothing for the record.")
 
 

@@ -107,7 +107,7 @@ class Failures:
             return False
         try:
             self._on_failure(FailedRecords(topic, partition, records, error.again()))
-        except Exception:
+        except BaseException:  # SystemExit, too, which would end the sender without a word
             # A caller's fault, which must not stop the sender. Its records count as unheard of.
             logger.exception("on_failure failed for %d records of topic %s.", records, topic)
             return False

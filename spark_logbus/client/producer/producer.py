@@ -59,6 +59,7 @@ from spark_logbus.client.writes.atomic_write import WriteIdentity
 from spark_logbus.config import choice
 from spark_logbus.errors import (
     DeliveryFailedError,
+    InvalidRequestError,
     LogbusError,
     ProcessForkedError,
     RequestTimeoutError,
@@ -545,11 +546,20 @@ class Producer:
         class), also if that was before; and RequestTimeoutError after ``timeout_s``, which by
         default is the delivery timeout and one request.
         """
-        self.require_own_process()
+        self._require_wait()
         undone = self._await_settled(timeout_s)
         if undone is not None:
             raise RequestTimeoutError(f"{undone}; they are still being sent.")
         self._failures.raise_unheard()
+
+    def _require_wait(self) -> None:
+        """Raise what speaks against waiting for the sending thread here."""
+        self.require_own_process()
+        if self._sender.is_this_thread:
+            raise InvalidRequestError(
+                "A producer's callback cannot flush or close it: it runs in the thread that this "
+                "would wait for. Have another thread do so."
+            )
 
     def _await_settled(self, timeout_s: float | None) -> str | None:
         """Send what is collected, and wait until all of it is acknowledged or has failed; what is
@@ -574,7 +584,7 @@ class Producer:
 
         Raises what ``flush`` does, once it has stopped.
         """
-        self.require_own_process()
+        self._require_wait()
         if self._closed:  # two threads at once would both wait for the end, which harms nothing
             return
         self._closed = True

@@ -102,6 +102,11 @@ class Sender:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_this_thread(self) -> bool:
+        """True in a callback."""
+        return threading.current_thread() is self._thread
+
     def stop(self, timeout_s: float) -> bool:
         """End the thread; what is not acknowledged by then fails with ProducerClosedError. False if
         it has not ended within ``timeout_s``."""

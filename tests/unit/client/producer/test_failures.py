@@ -195,6 +195,31 @@ def test_a_producers_own_callback_that_fails_has_not_heard(
 
 
 @pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("way", ["on_failure", "future"])
+@pytest.mark.parametrize("act", ["flush", "close", "exit"])
+def test_a_callback_that_waits_or_ends_its_thread_does_no_harm(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, act: str, way: str
+) -> None:
+    def call(_: object) -> None:
+        if act == "exit":
+            raise SystemExit(3)
+        getattr(producer, act)()
+
+    on_failure = call if way == "on_failure" else None
+    producer = Producer(
+        cluster, ProducerConfig(linger_ms=0, max_in_flight=1), on_failure=on_failure
+    )
+    first = producer.send("t", b"v")
+    if way == "future":
+        first.add_done_callback(call)
+    wait_until(lambda: first.done() and "failed" in caplog.text)
+    producer.send("t", b"v")
+    with pytest.raises(DeliveryFailedError, match="^2 records" if on_failure else "^1 record "):
+        producer.close(60)
+    assert ("cannot flush or close it" in caplog.text) == (act != "exit")
+
+
+@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("mine"), SystemExit(3), KeyboardInterrupt()], ids=repr
 )
