@@ -13,9 +13,11 @@ from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds
 
-# A request to publish comes within seconds. Most decisions take some hundred bytes, large ones
-# some 10 KB.
-_REMEMBERED: Final = 1_000
+# A request to publish comes within seconds. Most decisions take some hundred bytes, large ones some
+# 10 KB; the largest that a node holds may take all of it.
+_REMEMBERED_BYTES: Final = 16 << 20
+_BYTES_OF_A_PARTITION: Final = 100
+_BYTES_OF_A_WRITE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,26 @@ class DecidedWrites:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._writes: dict[int, tuple[str, DecidedWrite]] = {}  # the last that were met at the end
+        self._size_bytes = 0
 
     def add(self, writer: str, decision: DecidedWrite) -> None:
         """What is known already stays: it has the most of what was to be published."""
         with self._lock:
-            known = self._writes.pop(decision.write, (writer, decision))
+            known = self._writes.pop(decision.write, None)
+            if known is None:
+                known = (writer, decision)
+                self._size_bytes += _size_bytes(decision)
             self._writes[decision.write] = known
-            if len(self._writes) > _REMEMBERED:
-                del self._writes[next(iter(self._writes))]
+            while self._size_bytes > _REMEMBERED_BYTES and len(self._writes) > 1:
+                _, forgotten = self._writes.pop(next(iter(self._writes)))
+                self._size_bytes -= _size_bytes(forgotten)
 
     def find(self, write: int) -> tuple[str, DecidedWrite] | None:
         """The writer and its decision."""
         return self._writes.get(write)
+
+
+def _size_bytes(decision: DecidedWrite) -> int:
+    """About how much memory a decision takes."""
+    partitions = sum(len(part.records) for part in decision.topics.values())
+    return _BYTES_OF_A_WRITE + len(decision.attempts) + _BYTES_OF_A_PARTITION * partitions

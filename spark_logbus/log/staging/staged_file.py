@@ -2,7 +2,8 @@
 
 It holds record batches as a segment does, but they have no offsets yet: their base offset is 0.
 So a copy of one that a crash leaves half-stamped at the end of a log never looks like a record
-batch of that log. They lie in the order in which they came, those of concurrent tasks mixed; each
+batch of that log. In the place of the leader epoch stands a mark of the writer (see
+``writer_runs``), if the client says whose write it is. They lie in the order in which they came, those of concurrent tasks mixed; each
 says by its producer id which attempt of a task staged it (see ``record.stage_id``).
 
 Appends are flushed by group commit, as a log's. A recovery keeps what is whole, and puts it on

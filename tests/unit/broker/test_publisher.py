@@ -359,3 +359,14 @@ def test_what_was_published_may_be_published_again(world: World) -> None:
     world.publisher.decided = DecidedWrites()
     assert world.publisher.publish_decided([share_of(T0, 1)], writer="writer") == [None]
     assert world.visible(T0) == [0]
+
+
+def test_the_decisions_that_a_broker_remembers_are_bounded_by_their_size() -> None:
+    decided = DecidedWrites()
+    attempts = ",".join(map(str, range(0, 200_000, 2)))
+    for number in range(100):
+        decided.add("writer", DecidedWrite(number, number, attempts, {}))
+        decided.add("writer", DecidedWrite(number, number, attempts, {}))
+    remembered = [number for number in range(100) if decided.find(number)]
+    assert remembered == list(range(100 - len(remembered), 100))
+    assert 10 < len(remembered) < 40
