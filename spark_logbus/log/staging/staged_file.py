@@ -3,8 +3,9 @@
 It holds record batches as a segment does, but they have no offsets yet: their base offset is 0.
 So a copy of one that a crash leaves half-stamped at the end of a log never looks like a record
 batch of that log. In the place of the leader epoch stands a mark of the writer (see
-``writer_runs``), if the client says whose write it is. They lie in the order in which they came, those of concurrent tasks mixed; each
-says by its producer id which attempt of a task staged it (see ``record.stage_id``).
+``writer_runs``), if the client says whose write it is. They lie in the order in which they came,
+those of concurrent tasks mixed; each says by its producer id which attempt of a task staged it (see
+``record.stage_id``).
 
 Appends are flushed by group commit, as a log's. A recovery keeps what is whole, and puts it on
 disk. When the write is over, the file serves the next one, which writes over it from the start:
