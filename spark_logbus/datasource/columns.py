@@ -7,6 +7,7 @@ are built.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from spark_logbus.config import nearest
 from spark_logbus.datasource.options import ValueOptions
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.model import OnUndecodable
+from spark_logbus.spark.field_names import PREFIX, clash, column_of, fields_of
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -47,9 +49,8 @@ COLUMNS: dict[str, DataType] = {
 # null as a whole, so that a schema must not promise otherwise.
 _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 
-# Names that no field of a value can have as a column of its own.
-_RECORD_COLUMNS = frozenset({*COLUMNS, "headers", "undecodable"})
-_RECORD_NAMES = frozenset(name.lower() for name in _RECORD_COLUMNS)
+# Columns beside those of the fields of a value.
+_RECORD_COLUMNS = frozenset({*COLUMNS, "headers", "undecodable"} - {"value"})
 
 UNDECODABLE_TYPE = StructType(
     [StructField("value", BinaryType()), StructField("reason", StringType())]
@@ -70,9 +71,23 @@ class ColumnChoice:
         return list(self.schema.names)
 
     @property
-    def value_fields(self) -> tuple[str, ...] | None:
+    def reads_fields(self) -> bool:
+        """Is anything read of a typed value?"""
+        return self._of_value != ()
+
+    def value_fields(self, offered: Callable[[], Collection[str]]) -> tuple[str, ...] | None:
         """The fields of a typed value that are read; None: the value as a whole, which also tells
-        what does not decode where nothing else is read of it."""
+        what does not decode where nothing else is read of it.
+
+        ``offered`` gives all fields of the value, and is asked for them only where it matters."""
+        names = self._of_value
+        if not self.values.flatten or not any(name.startswith(PREFIX) for name in names or ()):
+            return names
+        return tuple(fields_of(names or (), offered()))
+
+    @property
+    def _of_value(self) -> tuple[str, ...] | None:
+        """The columns of fields, or the fields of the column ``value``; None: all of it."""
         fields: tuple[str, ...] = ()
         if self.values.flatten:
             fields = tuple(name for name in self.names if name not in _RECORD_COLUMNS)
@@ -108,14 +123,15 @@ def typed_schema(value: DataType, values: ValueOptions, *, include_headers: bool
                 f"Option flatten: the values are {value.simpleString()}, which has no fields; "
                 "leave flatten out."
             )
-        # Spark does not tell names apart by their case, unless it is asked to.
-        clash = next((name for name in value.names if name.lower() in _RECORD_NAMES), None)
-        if clash is not None:
+        columns = {name: column_of(name) for name in value.names}
+        both = clash(columns)
+        if both is not None:
             raise InvalidOptionError(
-                f"Option flatten: the value has a field {clash}, and so has every record a column "
-                "of that name; read it without flatten, as value."
+                f"Option flatten: the field {both[0]} would be the column {columns[both[0]]}, as "
+                f"every record has a column {both[0].lower()}, and the value has a field "
+                f"{both[1]}, too; read it without flatten, as value."
             )
-        fields = [StructField(field.name, field.dataType) for field in value.fields]
+        fields = [StructField(columns[field.name], field.dataType) for field in value.fields]
         others = [field for field in record.fields if field.name != "value"]
         offered = StructType([*fields, *others])
     else:

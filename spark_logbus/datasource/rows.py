@@ -22,6 +22,7 @@ from spark_logbus.datasource.value_types import UNDECODABLE, retyped
 from spark_logbus.record import compute as pc
 from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.plain import scalar
+from spark_logbus.spark.field_names import column_of
 
 if TYPE_CHECKING:
     from spark_logbus.client.fetch.values import ValueReader
@@ -61,7 +62,7 @@ class RowAssembler:
         if values:
             kind = next(iter(values.values())).arrow_type
             makers |= self._typed_makers(columns, kind)
-            self.payload_columns |= {"value"} if columns.value_fields != () else set()
+            self.payload_columns |= {"value"} if columns.reads_fields else set()
         self._makers = [makers[name] for name in columns.names]
 
     def _typed_makers(self, columns: ColumnChoice, kind: pa.DataType) -> dict[str, Maker]:
@@ -70,16 +71,17 @@ class RowAssembler:
             "undecodable": lambda fetched, rows: _column(fetched, rows, "undecodable", UNDECODABLE),
         }
         if columns.values.flatten:
-            makers |= {field.name: partial(self._field, kind, field.name) for field in kind}
+            for number, field in enumerate(kind):
+                column = column_of(field.name)
+                makers[column] = partial(self._field, number, column)
         return makers
 
     def _value(self, kind: pa.DataType, fetched: Fetched, rows: int) -> pa.Array:
         return retyped(_column(fetched, rows, "value", kind), self._schema.field("value").type)
 
-    def _field(self, kind: pa.DataType, name: str, fetched: Fetched, rows: int) -> pa.Array:
-        number = kind.get_field_index(name)
+    def _field(self, number: int, column: str, fetched: Fetched, rows: int) -> pa.Array:
         chunks = [_field_of(one.columns["value"], number) for one in fetched]
-        return retyped(_joined(chunks), self._schema.field(name).type)
+        return retyped(_joined(chunks), self._schema.field(column).type)
 
     def build(self, fetched: Fetched) -> pa.RecordBatch:
         """One arrow batch of all records of ``fetched``, in their order."""

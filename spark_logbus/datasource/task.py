@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -106,11 +107,15 @@ def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[st
         return {}
     # Imported here: it brings what most tasks do not need.
     from spark_logbus.client.fetch.values import ValueReader
+    from spark_logbus.schemas.columns.inlined import parse, record_of
+
+    def fields_of(schema: str) -> list[str]:
+        return [field.name for field in record_of(parse(schema)).fields]
 
     return {
         topic: ValueReader(
             schemas,
-            fields=columns.value_fields,
+            fields=columns.value_fields(partial(fields_of, schemas.reader)),
             columns=columns.names,
             on_undecodable=columns.values.on_undecodable,
         )

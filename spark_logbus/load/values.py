@@ -11,26 +11,28 @@ load runs, and is null for all other records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from spark_logbus.datasource.columns import UNDECODABLE_TYPE
 from spark_logbus.datasource.value_types import retyped, spark_type
 from spark_logbus.errors import ConfigError, UndecodableRecordError
 from spark_logbus.load.hadoop import reason
+from spark_logbus.load.layout import EVENT_TIME
 from spark_logbus.schemas.columns.arrow_types import arrow_type
 from spark_logbus.schemas.columns.confluent import MAGIC, PREFIX_BYTES
 from spark_logbus.schemas.columns.cursors import Undecodable
 from spark_logbus.schemas.columns.decoder import Decoded, Decoder
+from spark_logbus.spark.field_names import alike, clash, column_of
 
 #: The columns of a record, besides those of its value. The topic is the directory's name.
 RECORD: Final = ("key", "partition", "offset", "timestamp", "headers")
@@ -38,23 +40,25 @@ VALUE: Final = "value"
 MALFORMED: Final = "malformed_value"
 #: The name that the source gives it.
 UNDECODABLE: Final = "undecodable"
-_RESERVED: Final = (*RECORD, MALFORMED, UNDECODABLE)
+#: Names, in lower case, of columns that stand beside those of the fields, or did while a load runs.
+_BESIDE_FIELDS: Final = frozenset({*RECORD, MALFORMED, UNDECODABLE, EVENT_TIME})
+_NAME_FIELDS: Final = 'Name fields and types, as in "carrier string, delay int".'
 
 
 def fields_of_schema(frame: DataFrame) -> DataFrame:
     """``frame`` with the fields of ``value`` in its place, if it has any.
 
-    Raises ConfigError where one of them has the name of a column that a load adds.
+    Raises ConfigError where two of them would be one column.
     """
     value = frame.schema[VALUE].dataType
     if not isinstance(value, StructType):
         return frame
-    _refuse_reserved(
+    columns = _columns_of(
         value,
-        "The schema of the topic has the fields",
-        "Give them other names in a new version of the schema, with aliases.",
+        "The schema of the topic has",
+        "Give one of them another name in a new version of the schema, with an alias.",
     )
-    fields = [F.col(VALUE)[name].alias(name) for name in value.names]
+    fields = [F.col(VALUE)[name].alias(column) for name, column in columns.items()]
     return frame.select(*(name for name in frame.columns if name != VALUE), *fields)
 
 
@@ -64,18 +68,22 @@ def fields_of_schema(frame: DataFrame) -> DataFrame:
 def json_fields(ddl: str, *, drop_value: bool) -> StructType:
     """The fields that ``--json-schema`` names. Raises ConfigError; needs a Spark session."""
     try:
-        schema = DataType.fromDDL(ddl)
+        schema = DataType.fromDDL(ddl) if ddl.strip() else StructType()
+    except PySparkException as error:
+        raise ConfigError(f"--json-schema is {ddl!r}: {reason(error)} {_NAME_FIELDS}") from error
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"--json-schema is {ddl!r}, which is a single type. {_NAME_FIELDS}")
+    if not schema.fields:
+        raise ConfigError(f"--json-schema is {ddl!r}, which names no fields. {_NAME_FIELDS}")
+    _check_names(schema, "--json-schema", drop_value=drop_value)
+    try:
+        # What Spark's JSON has no values for is said now, and not by a task.
+        SparkSession.active().range(0).select(F.from_json(F.lit("{}"), schema))
     except PySparkException as error:
         raise ConfigError(
-            f"--json-schema is {ddl!r}: {reason(error)} Name fields and types, as in "
-            '"carrier string, delay int".'
+            f"--json-schema is {ddl!r}, which JSON has no values for: {reason(error)} Name such a "
+            "field as string, and convert it when reading."
         ) from error
-    if not isinstance(schema, StructType):
-        raise ConfigError(
-            f"--json-schema is {ddl!r}, which is a single type; name fields and types, as in "
-            '"carrier string, delay int".'
-        )
-    _check_names(schema, "--json-schema", drop_value=drop_value)
     return schema
 
 
@@ -89,13 +97,15 @@ def parse_json(
     is dropped.
     """
     text = F.col(VALUE).cast("string")
+    columns = {name: column_of(name, _BESIDE_FIELDS) for name in fields.names}
+    corrupt = _free_name(MALFORMED, fields.names)
     parsed = F.from_json(
         text,
-        StructType([*fields.fields]).add(MALFORMED, "string"),
-        {"columnNameOfCorruptRecord": MALFORMED},
+        StructType([*fields.fields]).add(corrupt, "string"),
+        {"columnNameOfCorruptRecord": corrupt},
     )
     frame = frame.withColumn("_parsed", parsed)
-    bad = F.col("_parsed").isNull() | F.col("_parsed")[MALFORMED].isNotNull()
+    bad = F.col("_parsed").isNull() | F.col("_parsed")[corrupt].isNotNull()
     apart = ("_parsed", VALUE) if drop_value else ("_parsed",)
     kept = [name for name in frame.columns if name not in apart]
     if dead_letters:
@@ -104,7 +114,14 @@ def parse_json(
         told = F.when(bad & F.col(VALUE).isNotNull(), letter).alias(UNDECODABLE)
     else:
         told = F.when(bad, F.col(VALUE)).alias(MALFORMED)
-    return frame.select(*kept, *[F.col("_parsed")[name].alias(name) for name in fields.names], told)
+    made = [F.col("_parsed")[name].alias(column) for name, column in columns.items()]
+    return frame.select(*kept, *made, told)
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """``name``, or one like it that is none of those ``taken``, whatever their case."""
+    others = {each.lower() for each in taken}
+    return name if name.lower() not in others else _free_name(f"_{name}", others)
 
 
 def _json_reason(text: Column, fields: StructType) -> Column:
@@ -140,6 +157,7 @@ class AvroFields:
     schema: str
     dead_letters: bool
     drop_value: bool
+    #: Their columns, in the schema's order.
     fields: StructType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,9 +168,10 @@ class AvroFields:
                 f"--avro-schema is the schema of {fields.simpleString()}, which has no fields that "
                 "could become columns; expected a record."
             )
-        _check_names(fields, "--avro-schema", drop_value=self.drop_value)
+        columns = _check_names(fields, "--avro-schema", drop_value=self.drop_value)
         # Also those that Avro does not let be null: a record may have no value at all.
-        object.__setattr__(self, "fields", fields.toNullable())
+        made = [StructField(columns[each.name], each.dataType) for each in fields.fields]
+        object.__setattr__(self, "fields", StructType(made).toNullable())
 
     def added_to(self, schema: StructType) -> StructType:
         """The columns of records whose values are decoded."""
@@ -221,23 +240,52 @@ def _why(undecodable: Undecodable, values: pa.Array) -> str:
 # -- names --------------------------------------------------------------------------------
 
 
-def _check_names(fields: StructType, option: str, *, drop_value: bool) -> None:
-    _refuse_reserved(
-        fields,
-        f"{option} names",
-        "Leave it out, or load values as they are and select the field when reading.",
-    )
+def _check_names(fields: StructType, option: str, *, drop_value: bool) -> dict[str, str]:
+    """The column of each field. Raises ConfigError."""
     if VALUE in {name.lower() for name in fields.names} and not drop_value:
         raise ConfigError(
             f"{option} names {VALUE}, the column that keeps each value as it came. Leave it out "
             "and select the field when reading, or give the column up with --drop-value."
         )
+    return _columns_of(fields, f"{option} names", "Leave one of them out.")
 
 
-def _refuse_reserved(fields: StructType, who: str, remedy: str) -> None:
-    taken = sorted({name.lower() for name in fields.names} & set(_RESERVED))
-    if taken:
+def _columns_of(fields: StructType, who: str, remedy: str) -> dict[str, str]:
+    """The column of each field. Raises ConfigError where two would have one; ``who`` names them,
+    and ``remedy`` says what to do."""
+    _check_fields(fields, (), who, remedy)
+    columns = {name: column_of(name, _BESIDE_FIELDS) for name in fields.names}
+    both = clash(columns)
+    if both is not None:
         raise ConfigError(
-            f"{who} {', '.join(taken)}, which the load adds itself ({', '.join(_RESERVED)}). "
-            f"{remedy}"
+            f"{who} the fields {both[0]} and {both[1]}. The first would be the column "
+            f"{columns[both[0]]}, because the load adds a column {both[0].lower()} itself, and the "
+            f"second is that already. {remedy}"
         )
+    return columns
+
+
+def _check_fields(kind: DataType, path: tuple[str, ...], who: str, remedy: str) -> None:
+    """Raises ConfigError for fields without a name or with one name, also of structs within, of
+    which Spark writes no files either."""
+    if isinstance(kind, ArrayType):
+        _check_fields(kind.elementType, path, who, remedy)
+    elif isinstance(kind, MapType):
+        _check_fields(kind.valueType, path, who, remedy)
+    elif isinstance(kind, StructType):
+        inside = f" in {'.'.join(path)}" if path else ""
+        if not all(name.strip() for name in kind.names):
+            raise ConfigError(
+                f"{who} a field without a name{inside}, and so would its column have none. Give it "
+                "one, or leave it out."
+            )
+        both = alike(kind.names)
+        if both is not None:
+            raise ConfigError(
+                f"{who} the field {both[0]} twice{inside}. {remedy}"
+                if both[0] == both[1]
+                else f"{who} the fields {both[0]} and {both[1]}{inside}, which differ only in "
+                f"case: Spark and the tables of most warehouses take them for one. {remedy}"
+            )
+        for each in kind.fields:
+            _check_fields(each.dataType, (*path, each.name), who, remedy)

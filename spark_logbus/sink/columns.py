@@ -50,6 +50,8 @@ class SinkColumns:
     has_partition: bool
     #: Of a topic with a schema: the columns that are fields of the value. None: ``value`` is there.
     fields: tuple[str, ...] | None = None
+    #: What the value calls these.
+    field_names: tuple[str, ...] = ()
 
 
 def check_columns(schema: StructType, *, topic_given: bool) -> SinkColumns:
@@ -139,7 +141,8 @@ class Destination:
 def record_columns(arrow_batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
     """The columns of the records, with Spark's session-timezone timestamps as UTC."""
     if columns.fields is not None:
-        value = arrow_batch.select(list(columns.fields)).to_struct_array()
+        fields = arrow_batch.select(list(columns.fields))
+        value = fields.rename_columns(list(columns.field_names)).to_struct_array()
         others = [name for name in columns.record if name != "value"]
         arrays = [value, *(arrow_batch.column(name) for name in others)]
         chosen = pa.RecordBatch.from_arrays(arrays, names=["value", *others])

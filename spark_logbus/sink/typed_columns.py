@@ -18,6 +18,7 @@ from spark_logbus.schemas.columns.arrow_types import avro_schema
 from spark_logbus.schemas.columns.conform import conform
 from spark_logbus.schemas.columns.inlined import Record, parse
 from spark_logbus.sink.columns import SinkColumns, fits, refuse_twice
+from spark_logbus.spark.field_names import field_of
 
 # Columns of a record that a DataFrame may have beside the fields of its value, unless these have
 # such a name themselves.
@@ -82,6 +83,10 @@ def _sorted_out(schema: StructType, text: str, topic: str) -> tuple[SinkColumns,
     node = parse(text)
     known = {field.name for field in node.fields} if isinstance(node, Record) else {"value"}
     by_name = {field.name: field for field in schema.fields}
+    # A DataFrame that was read with flatten has the columns of the record, and fields of the same
+    # names under others.
+    names = {name: field_of(name, known) for name in by_name}
+    known -= {field for column, field in names.items() if column != field}
     own = [name for name in _RECORD if name in by_name and name not in known]
     for name in own:
         if not fits(name, by_name[name].dataType):
@@ -115,9 +120,12 @@ def _sorted_out(schema: StructType, text: str, topic: str) -> tuple[SinkColumns,
         has_topic=False,
         has_partition="partition" in own,
         fields=tuple(field.name for field in others) if flat else None,
+        field_names=tuple(names[field.name] for field in others) if flat else (),
     )
     if flat:
-        return columns, others
+        return columns, [
+            StructField(names[each.name], each.dataType, each.nullable) for each in others
+        ]
     assert value is not None
     inner = value.dataType
     return columns, list(inner.fields) if isinstance(inner, StructType) else [value]

@@ -202,9 +202,20 @@ def forget_schema(commit: Path) -> None:
     ("schema", "named"),
     [
         ("n int, Date string", "a field Date, a column that the load adds itself"),
-        ("offset long, key string", "names key, offset"),
         ("no such thing at all", "--json-schema is 'no such thing at all': "),
         ("int", "which is a single type"),
+        ("ID string, id string", "names the fields ID and id, which differ only in case"),
+        ("n int, n int", "names the field n twice"),
+        ("a array<struct<n:int,N:int>>", "names the fields n and N in a, which differ only"),
+        ("key int, value_key int", "names the fields key and value_key. The first would be"),
+        ("", "is '', which names no fields"),
+        ("struct<>", "which names no fields"),
+        ("`` int", "a field without a name"),
+        ("a struct<` `:int>", "a field without a name in a"),
+        ("n map<int,string>", "which JSON has no values for: .* Name such a field as string"),
+        ("n varchar(3)", "which JSON has no values for"),
+        ("n decimal(50,2)", "exceeds max precision 38"),
+        ("a-b int", "must be back quoted as: `a-b`"),
     ],
 )
 def test_schemas_that_are_refused(topic: Topic, schema: str, named: str) -> None:

@@ -162,7 +162,10 @@ def test_values_of_a_topic_with_a_schema_become_dead_letters(
     [
         ({"dead_letters": True}, "--dead-letters is for values that are decoded"),
         ({"avro_schema": '"int"'}, "--avro-schema is the schema of int, which has no fields"),
-        ({"avro_schema": json.dumps(FARE).replace("cents", "offset")}, "names offset, which the"),
+        (
+            {"avro_schema": json.dumps(FARE).replace("cents", "ROUTE")},
+            "names the fields route and ROUTE, which differ only in case",
+        ),
     ],
 )
 def test_decoding_that_is_refused(job: Job, more: dict[str, Any], named: str) -> None:

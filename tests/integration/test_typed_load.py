@@ -54,9 +54,10 @@ def test_what_is_for_other_topics_or_taken_is_refused(
     config = LoadConfig(topic, str(tmp_path), logbus.zookeeper, json_schema="carrier string")
     with pytest.raises(ConfigError, match="for values of topics without a schema"):
         run_load(spark, config)
-    clash = '{"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}]}'
+    fields = [{"name": name, "type": "long"} for name in ("offset", "value_offset")]
+    clash = json.dumps({"type": "record", "name": "R", "fields": fields})
     other = topic_of(logbus, "columns", schema=clash)
     with Producer(logbus.cluster) as producer:
-        producer.send_arrow(other, pa.table({"offset": [1]}))
-    with pytest.raises(ConfigError, match="fields offset"):
+        producer.send_arrow(other, pa.table({"offset": [1], "value_offset": [2]}))
+    with pytest.raises(ConfigError, match="the fields offset and value_offset"):
         run_load(spark, LoadConfig(other, str(tmp_path), logbus.zookeeper))

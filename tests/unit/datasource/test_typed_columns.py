@@ -100,11 +100,35 @@ def test_the_option_columns_is_told_what_there_is(names: tuple[str, ...], said: 
         offered(ValueOptions(columns=names))
 
 
-@pytest.mark.parametrize("name", ["key", "Offset", "undecodable"])
-def test_a_field_that_is_named_as_a_column_of_the_record_stays_in_the_value(name: str) -> None:
-    with pytest.raises(InvalidOptionError, match=f"the value has a field {name}, and so has"):
-        typed_schema(struct((name, INT)), FLAT, include_headers=False)
+@pytest.mark.parametrize(
+    "name",
+    ["key", "Offset", "undecodable", "topic", "partition", "timestamp", "TIMESTAMPTYPE", "headers"],
+)
+def test_a_field_that_is_named_as_a_column_of_the_record_has_a_prefix(name: str) -> None:
+    made = typed_schema(struct((name, TEXT), ("number", INT)), FLAT, include_headers=False)
+    assert made.names[:2] == [f"value_{name}", "number"]
+    assert made[f"value_{name}"].dataType.simpleString() == "string"
+    assert made["offset"].dataType.simpleString() == "bigint"
+    chosen = ColumnChoice(StructType([made[f"value_{name}"], made["offset"]]), FLAT)
+    assert chosen.value_fields(lambda: [name, "number"]) == (name,)
+    by_option = ValueOptions(flatten=True, columns=("offset", f"value_{name}"))
+    offers = typed_schema(struct((name, TEXT)), by_option, include_headers=False)
+    assert offers.names == ["offset", f"value_{name}"]
     assert "value" in typed_schema(struct((name, INT)), KEEP, include_headers=False).names
+
+
+def test_fields_named_value_or_with_the_prefix_keep_their_names() -> None:
+    made = typed_schema(struct(("value", INT), ("value_key", INT)), FLAT, include_headers=True)
+    assert made.names[:2] == ["value", "value_key"]
+    chosen = ColumnChoice(StructType(made.fields[:2]), FLAT)
+    assert chosen.value_fields(lambda: ["value", "value_key"]) == ("value", "value_key")
+
+
+@pytest.mark.parametrize("names", [("key", "value_key"), ("VALUE_OFFSET", "offset")])
+def test_a_column_that_two_fields_would_have_is_refused(names: tuple[str, str]) -> None:
+    value = struct(*((name, INT) for name in names))
+    with pytest.raises(InvalidOptionError, match=r"(?i)the value has a field value_\w+, too"):
+        typed_schema(value, FLAT, include_headers=False)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +145,7 @@ def test_a_field_that_is_named_as_a_column_of_the_record_stays_in_the_value(name
 def test_only_the_fields_that_become_columns_are_read(
     schema: StructType, values: ValueOptions, fields: tuple[str, ...] | None
 ) -> None:
-    assert ColumnChoice(schema, values).value_fields == fields
+    assert ColumnChoice(schema, values).value_fields(list) == fields
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
