@@ -100,7 +100,7 @@ def test_what_lingers_for_longer_than_its_timeout_is_counted(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create("t")
-    config = replace(IMPATIENT, linger_ms=60_000, delivery_timeout_ms=50)
+    config = replace(IMPATIENT, linger_ms=60_000, delivery_timeout_ms=1_500)
     with Producer(cluster, config) as producer:
         futures = [producer.send("t", b"v") for _ in range(7)]
         assert "7 records" in str(futures[0].exception(60))
@@ -270,7 +270,7 @@ def test_a_close_that_takes_too_long_says_both(fake: FakeCluster, cluster: Clust
 @pytest.mark.usefixtures("full")
 def test_an_async_send_that_is_cancelled_has_not_heard(cluster: Cluster) -> None:
     async def run() -> None:
-        async with AsyncProducer(cluster, ProducerConfig(linger_ms=50)) as producer:
+        async with AsyncProducer(cluster, ProducerConfig(linger_ms=400)) as producer:
             with pytest.raises(StorageError):
                 await producer.send("t", b"v")
             with pytest.raises(StorageError):
@@ -307,15 +307,17 @@ def test_what_waits_and_what_nobody_asks_about_is_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sender_module, "_LOOK_AT_WAITING_S", 0.0)
+    monkeypatch.setattr(sender_module, "_SAY_AFTER_S", 0.05)
     monkeypatch.setattr(failures_module, "_SAY_AFTER_S", 0.1)
     without_leader(fake)
-    with (
-        Producer(cluster, IMPATIENT, on_failure=None) as producer,
-        caplog.at_level(logging.WARNING),
-    ):
+    caplog.set_level(logging.WARNING)
+    patient = Producer(cluster, CONFIG)
+    patient.send("t", b"v").add_done_callback(lambda _: None)
+    wait_until(lambda: "have waited for" in caplog.text)
+    assert "is not running" in caplog.text
+    patient._abandon()
+    with Producer(cluster, IMPATIENT) as producer:
         producer.send("t", b"v")
-        wait_until(lambda: "have waited for" in caplog.text)
-        assert "is not running" in caplog.text
         wait_until(lambda: "nobody has asked for their fate so far" in caplog.text)
         with pytest.raises(DeliveryFailedError):
             producer.flush()
