@@ -1,9 +1,12 @@
 """Folds reports into what each run of each counter has counted. Pure.
 
 Counts are cumulative, so of each window the report with the highest sequence counts, whatever the
-order in which reports come and however often. A run has *closed* if one of them was its last; it
-*lives* if its next report is not overdue; else it is *dead*, and nobody knows what it published
-after the time that its reports are complete through.
+order in which reports come and however often. So do the times of the last report of all: a clock
+that was ahead for a while has said too much, and the next report puts it right.
+
+A run has *closed* if one of its reports was its last; it *lives* if its next report is not overdue;
+else it is *dead*, and nobody knows what it published after the time that its reports are complete
+through.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ class RunRecord:
     topics: set[str] = field(default_factory=set)
     windows: dict[tuple[str, int], Counted] = field(default_factory=dict)
     window_lengths: set[int] = field(default_factory=set)
+    sequence: int = 0
+    """The number of the report that both times are of."""
 
     def state(self, now_us: int) -> State:
         if self.closed:
@@ -107,8 +112,13 @@ def fold(reports: Iterable[Report]) -> list[RunRecord]:
 
 
 def _take(record: RunRecord, report: Report) -> None:
-    record.through_us = max(record.through_us, report.complete_through_us)
-    record.heard_us = max(record.heard_us, report.reported_at_us)
+    times = report.complete_through_us, report.reported_at_us
+    if report.sequence > record.sequence:
+        record.sequence = report.sequence
+        record.through_us, record.heard_us = times
+    elif report.sequence == record.sequence:
+        record.through_us = max(record.through_us, times[0])
+        record.heard_us = max(record.heard_us, times[1])
     record.interval_us = max(record.interval_us, report.interval_us)
     record.closed = record.closed or report.last
     if report.topic is None:

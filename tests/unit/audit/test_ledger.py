@@ -72,6 +72,20 @@ def test_the_last_report_of_a_window_counts() -> None:
     assert run.through_us == WINDOW
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_run_whose_clock_was_ahead_for_a_while_is_dead_all_the_same(in_order: bool) -> None:
+    """And nobody takes for complete what it has counted since."""
+    reports = [
+        report(sequence=1, complete_through_us=WINDOW // 4),
+        report(sequence=2, complete_through_us=10**6 * WINDOW),
+        report(sequence=3, complete_through_us=WINDOW // 2),
+    ]
+    (run,) = fold(reports if in_order else reports[::-1])
+    assert (run.through_us, run.heard_us) == (WINDOW // 2, WINDOW // 2)
+    assert run.state(2 * WINDOW) is State.DEAD
+    assert run.left_open("t", start_us=0, end_us=WINDOW)
+
+
 def test_a_row_of_the_audit_topic_is_the_report() -> None:
     full = report(in_doubt=FIVE, last=True)
     assert from_row(as_row(full)) == full
