@@ -126,8 +126,16 @@ def _finish_at_last() -> None:
     _finish_all()
 
 
-# Python's own executors are told of the end in the same way: nothing public comes early enough.
-_register = getattr(threading, "_register_atexit", None)
-if _register is not None:
-    _register(_main_thread_ended)
+def _follow_the_main_thread() -> None:
+    # Python's own executors are told of its end in this way: nothing public comes early enough.
+    register = getattr(threading, "_register_atexit", None)
+    if register is None:
+        return
+    try:
+        register(_main_thread_ended)
+    except RuntimeError:  # it has ended already, and another thread imports this
+        _main_thread_ended()
+
+
+_follow_the_main_thread()
 atexit.register(_finish_at_last)

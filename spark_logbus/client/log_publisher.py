@@ -65,6 +65,8 @@ class LogPublisher:
         self._config = replace(config, max_block_ms=_MAX_BLOCK_MS)
         # A signal's handler may log while the same thread is in here: this lock lets it.
         self._changed = threading.Condition(threading.RLock())
+        self._incoming: deque[_Waiting | str] = deque()  # a text is why something was dropped
+        self._taking_in = False
         self._queue: deque[_Waiting] = deque()
         self._taken = 0
         self._waited_for = -1  # values that were taken when somebody waited for them in vain
@@ -95,27 +97,42 @@ class LogPublisher:
     def put(self, value: bytes, timestamp_us: int) -> None:
         """Take a value for the topic, or drop it. Never waits."""
         size = RECORD_OVERHEAD_BYTES + len(value) + len(self._key or b"")
-        with self._changed:
-            if self._program_ended:
-                self._drop(1, "the program ended")
-                return
-            if self._unsettled_bytes + size > self._buffer_bytes:
-                self._drop(1, f"the buffer of {self._buffer_bytes} bytes is full (buffer_bytes)")
-                return
-            self._taken += 1
-            self._queue.append(_Waiting(value, timestamp_us, size))
-            self._unsettled += 1
-            self._unsettled_bytes += size
-            if self._closing:
-                self._give_up_at = time.monotonic() + self._patience_s
-            if self._thread is None:
-                self._start()
-            self._changed.notify_all()
+        self._incoming.append(_Waiting(value, timestamp_us, size))
+        self._take_in()
 
     def count_dropped(self, why: str) -> None:
         """Count a record of which nothing could be put in."""
+        self._incoming.append(why)
+        self._take_in()
+
+    def _take_in(self) -> None:
         with self._changed:
-            self._drop(1, why)
+            # Where a signal's handler interrupts this, it leaves its value to the call below it.
+            while self._incoming and not self._taking_in:
+                self._taking_in = True
+                try:
+                    while self._incoming:
+                        self._take_one(self._incoming.popleft())
+                    if self._queue and self._thread is None:
+                        self._start()
+                finally:
+                    self._taking_in = False
+            self._changed.notify_all()
+
+    def _take_one(self, incoming: _Waiting | str) -> None:
+        if isinstance(incoming, str):
+            self._drop(1, incoming)
+        elif self._program_ended:
+            self._drop(1, "the program ended")
+        elif self._unsettled_bytes + incoming.size > self._buffer_bytes:
+            self._drop(1, f"the buffer of {self._buffer_bytes} bytes is full (buffer_bytes)")
+        else:
+            self._taken += 1
+            self._queue.append(incoming)
+            self._unsettled += 1
+            self._unsettled_bytes += incoming.size
+            if self._closing:
+                self._give_up_at = time.monotonic() + self._patience_s
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was put in is acknowledged or dropped; whether it is. Who has waited

@@ -177,6 +177,29 @@ logging.info("after")
     assert found.index("before") < found.index("after")
 
 
+def test_signal_handlers_may_log_while_the_program_logs(logbus: Logbus) -> None:
+    topic = logbus.topic()
+    program = """
+import signal
+logging.config.dictConfig(CONFIG)
+logged = handled = 0
+def handle(*_):
+    global handled
+    handled += 1
+    logging.info("handled")
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+while handled < 500:
+    logged += 1
+    logging.info("logged")
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(logged + handled)
+"""
+    ended = run_program(CONFIGURED + program, topic, zookeeper=logbus.zookeeper)
+    assert ended.stderr == ""
+    wait_until(lambda: list(logbus.ends(topic).values()) == [int(ended.stdout)])
+
+
 def test_a_program_without_a_cluster_runs_and_tells_what_it_dropped() -> None:
     program = """
 import time

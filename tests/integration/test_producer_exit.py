@@ -134,6 +134,22 @@ def test_a_producer_that_nobody_closes_sends_at_the_end(logbus: Logbus, program:
     assert logbus.values(name) == [["a"]]
 
 
+def test_a_client_may_be_imported_after_the_main_thread_has_ended(logbus: Logbus) -> None:
+    name = logbus.topic()
+    program = """
+import sys, threading
+def work():
+    threading.main_thread().join()
+    from spark_logbus.client import Cluster, Producer, ProducerConfig
+    waiting = ProducerConfig(linger_ms=600_000)
+    Producer(Cluster.from_zookeeper(), waiting).send(sys.argv[1], b"a")
+threading.Thread(target=work).start()
+"""
+    ended = run_program(program, name, zookeeper=logbus.zookeeper)
+    assert ended.stderr == ""
+    assert logbus.values(name) == [["a"]]
+
+
 def test_an_unclosed_producer_tells_at_the_end_what_it_could_not_send(logbus: Logbus) -> None:
     """Another one, whose broker is there, is not held up by it."""
     name = logbus.topic()
