@@ -320,6 +320,14 @@ class ZooKeeperAddressError(CoordinationError):
     code = 59
 
 
+class WrongAddressError(ZooKeeperAddressError):
+    """Something else than ZooKeeper answers at the address: it stays wrong until it is changed."""
+
+    code = 66
+    fault: ClassVar[Fault] = "caller"
+    retriable = False
+
+
 class BrokerIdInUseError(CoordinationError):
     """Another live broker is registered under the same id."""
 

@@ -34,7 +34,8 @@ VERBS: Final[dict[str, Verb]] = {
     "broker": Verb("Run one broker until SIGTERM or Ctrl-C."),
     "registry": Verb("Serve schemas over Confluent's Schema Registry API."),
     "cluster": Verb(
-        "Show the brokers, their versions, what they lead and hold, and if all is well."
+        "Show the brokers, their versions, what they lead and hold, and if all is well.",
+        is_group=True,
     ),
     "topics": Verb("Create, list, describe, alter and delete topics.", is_group=True),
     "groups": Verb("List, describe, rewind and clear consumer groups.", is_group=True),

@@ -1,12 +1,13 @@
-"""``logbus cluster``: brokers, what they lead, and what nobody serves."""
+"""``logbus cluster``: brokers, what they lead, what nobody serves, and who is gone for good."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, ZooKeeper, connected
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, ZooKeeper, connected
 from spark_logbus.cli.output import (
     MOMENT,
     NUMBER,
@@ -25,7 +26,56 @@ if TYPE_CHECKING:
 _SHOWN = 10  # partitions named in the line on health
 
 
-def cluster(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
+class _Group(TyperGroup):
+    """``logbus cluster`` alone shows it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Show the brokers, and if all is well; forget one that is gone for good.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("forget")
+def forget(
+    broker: Annotated[int, typer.Argument(help="The id of the broker.", min=0)],
+    execute: Execute = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Forget a broker that is gone for good and leads nothing. A dry run unless --execute is given.
+
+    It is refused, with names, while the broker lives or leads partitions: give those a broker of
+    the same id, or delete their topics.
+
+    \b
+    Example:
+      logbus cluster forget 3 --execute
+    """
+    from spark_logbus.coordination.gone_brokers import forget_broker
+    from spark_logbus.zookeeper import Session
+
+    with Session(zookeeper, client_name="logbus-cluster", expects_cluster=True) as session:
+        found = forget_broker(session, broker, execute=execute)
+    out = console()
+    if not found.leftover:
+        out.print(f"Broker {broker} leads nothing, and nothing of it is left: it is forgotten.")
+    elif execute:
+        out.print(f"Broker {broker} is forgotten: what was left of its registration is removed.")
+    else:
+        out.print(
+            f"Dry run: what is left of the registration of broker {broker} would be removed; it "
+            "leads nothing. Nothing was changed; add --execute to do it."
+        )
+
+
+@app.command("show")
+def show(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
     """Show the brokers, their versions, what they lead and hold, and if all is well.
 
     Exit code 1 when a broker is away, or a partition is served by nobody or takes no appends, as
@@ -33,7 +83,7 @@ def cluster(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -
 
     \b
     Example:
-      logbus cluster
+      logbus cluster show
     """
     from spark_logbus.client import Admin
 

@@ -46,11 +46,21 @@ _LONGEST_UNKNOWN_TEXT_BYTES = 256
 
 
 class _Group(TyperGroup):
-    """``logbus dump FILE`` shows the record batches of the file, as it always has."""
+    """``logbus dump FILE`` shows the record batches of the file, or the entries of an index, and
+    ``logbus dump DIRECTORY`` the segments in it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and Path(args[0]).is_file():
-            args = ["batches", *args]
+        if args[0] not in self.commands:
+            path = Path(args[0])
+            if path.is_dir():
+                args = ["segments", *args]
+            elif path.is_file():
+                args = ["index" if path.suffix == ".index" else "batches", *args]
+            elif path.suffix or len(path.parts) > 1:
+                raise typer.BadParameter(
+                    f"There is no file or directory {path}. Name a data directory, that of a "
+                    "partition, or a .log or .index file in it."
+                )
         return super().resolve_command(ctx, args)
 
 

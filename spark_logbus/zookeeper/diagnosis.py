@@ -38,6 +38,9 @@ class Finding:
     """Something listens that may be a ZooKeeper, and may serve yet. Else it has to be mended: the
     address, or a server that has to be started."""
 
+    stays: bool = False
+    """Something else answers at the address: no start of a server mends it."""
+
 
 class Diagnosis:
     """Looks at all ``servers`` (``host:port,host:port``) again and again while it is open; a
@@ -71,7 +74,8 @@ class Diagnosis:
         if len(known) < len(findings):
             return None
         return Finding("; ".join(dict.fromkeys(one.reason for one in known)),
-                       there=any(one.there for one in known))  # fmt: skip
+                       there=any(one.there for one in known),
+                       stays=all(one.stays for one in known))  # fmt: skip
 
     def _look_on(self, server: str) -> None:
         while not self._closed.is_set():
@@ -158,7 +162,11 @@ def _judge(server: str, answer: bytes | None) -> Finding:
     if b"Zookeeper version" in answer or b"whitelist" in answer:
         return Finding(f"the ZooKeeper at {server} runs, and gives no session", there=True)
     if b"HTTP/" in answer or b"<html" in answer.lower():
-        return Finding(f"an HTTP server answers at {server}, not ZooKeeper", there=False)
+        return Finding(
+            f"an HTTP server answers at {server}, not ZooKeeper", there=False, stays=True
+        )
     if b"A frame announces" in answer:
-        return Finding(f"a logbus broker answers at {server}, not ZooKeeper", there=False)
-    return Finding(f"what answers at {server} is not ZooKeeper", there=False)
+        return Finding(
+            f"a logbus broker answers at {server}, not ZooKeeper", there=False, stays=True
+        )
+    return Finding(f"what answers at {server} is not ZooKeeper", there=False, stays=True)

@@ -32,7 +32,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from spark_logbus.clock import Clock, SystemClock
-from spark_logbus.errors import CoordinationError, ZooKeeperAddressError
+from spark_logbus.errors import CoordinationError, WrongAddressError, ZooKeeperAddressError
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
@@ -258,7 +258,8 @@ class Session:
                 if finding is None or finding == last:
                     continue
                 if self._expects_cluster and not finding.there:
-                    raise ZooKeeperAddressError(f"{_sentence(finding.reason)} {self._remedy()}")
+                    kind = WrongAddressError if finding.stays else ZooKeeperAddressError
+                    raise kind(f"{_sentence(finding.reason)} {self._remedy()}")
                 logger.warning("%s is waiting for ZooKeeper: %s.", self.client_name, finding.reason)
         raise CoordinationError(
             f"ZooKeeper at {self.connect.servers} did not answer within "
@@ -447,7 +448,9 @@ class Session:
             while True:
                 if self._closed or not self._started:
                     raise CoordinationError(
-                        f"The ZooKeeper session is not open ({what}); start a new one."
+                        f"The connection to ZooKeeper is closed, so nothing can be asked there "
+                        f"({what}). Connect again; where that is said of a broker, query or job, "
+                        "it was being stopped."
                     )
                 if self._state is SessionState.CONNECTED and self._client.connected:
                     if deadline.expired:

@@ -17,6 +17,7 @@ import pytest
 from spark_logbus import __version__
 from spark_logbus.client import Admin, Bootstrap, ClientConfig, Cluster
 from spark_logbus.local.cluster import BrokerProcess
+from spark_logbus.zookeeper import Session
 from tests.helpers import frozen, wait_until, without_waiting
 from tests.servers.broker import broker_process
 from tests.servers.ports import refusing_address
@@ -53,6 +54,35 @@ def test_a_cluster_is_healthy_until_a_broker_is_away(tmp_path: Path, chroot: str
         assert (told["healthy"], told["topics"], told["partitions"]) == (False, 1, 4)
         assert [each["leader"] for each in told["offline"]] == [2, 2]
         assert told["brokers"][1]["problem"] == "not running"
+
+
+def test_a_broker_that_is_gone_is_forgotten_when_it_leads_nothing(
+    tmp_path: Path, chroot: str
+) -> None:
+    with broker_process(tmp_path / "1", chroot, broker_id=1):
+        with broker_process(tmp_path / "2", chroot, broker_id=2):
+            wait_until(lambda: len(Bootstrap.from_zookeeper(chroot).brokers) == 2)
+            with Cluster.from_zookeeper(chroot) as cluster:
+                Admin(cluster).create_topic("t", partitions=4)
+            lives = run("cluster", "forget", "2", "--execute", "-z", chroot)
+            assert lives.returncode == 1
+            assert "Broker 2 lives, at 127.0.0.1:" in lives.stderr
+        leads = run("cluster", "forget", "2", "--execute", "-z", chroot)
+        assert leads.returncode == 1
+        assert re.search(r"Broker 2 leads t-\d, t-\d, which nobody serves", leads.stderr)
+        assert "logbus topics give-up" in leads.stderr
+        with Cluster.from_zookeeper(chroot) as cluster:
+            Admin(cluster).delete_topic("t")
+        with Session(chroot, client_name="test") as session:
+            left = f"{session.connect.chroot}/brokers/ids/2"
+            session.call("test", lambda c: c.create_async(left, b"{}"), session.deadline())
+            dry = run("cluster", "forget", "2", "-z", chroot)
+            assert "Dry run: what is left of the registration of broker 2" in dry.stdout
+            done = run("cluster", "forget", "2", "-x", "-z", chroot)
+            assert "Broker 2 is forgotten: what was left" in done.stdout
+        again = run("cluster", "forget", "2", "-z", chroot)
+        assert (again.returncode, "nothing of it is left" in again.stdout) == (0, True)
+        assert run("cluster", "-z", chroot).returncode == 0
 
 
 # So that a broker that hangs stays registered.

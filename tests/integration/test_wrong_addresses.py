@@ -65,6 +65,16 @@ def refusal(connect: str) -> str:
     return str(refused.value)
 
 
+def test_an_address_that_stays_wrong_is_not_tried_again(web: str, refusing: str) -> None:
+    for connect, stays in ((web, True), (refusing, False), (f"{refusing},{web}", False)):
+        session = Session(
+            connect, client_name="test", connect_timeout_ms=ROOM_MS, expects_cluster=True
+        )
+        with pytest.raises(ZooKeeperAddressError) as refused:
+            session.start()
+        assert refused.value.retriable is not stays
+
+
 def test_nothing_listens(refusing: str) -> None:
     told = refusal(refusing)
     assert told.startswith(f"Nothing listens at {refusing} (connection refused).")

@@ -244,6 +244,19 @@ def test_segments(run: Run, data: Path) -> None:
     assert re.search(r"00000000000000000004.log +4-5 +1 +2 ", shown)
 
 
+def test_a_path_alone_is_shown_as_what_it_is(run: Run, data: Path) -> None:
+    log = data / "flights-0"
+    assert run(data) == run("segments", data)
+    assert run(log) == run("segments", log)
+    index = log / f"{0:020d}.index"
+    assert run(index) == run("index", index)
+    segment = index.with_suffix(".log")
+    assert run(segment) == run("batches", segment)
+    code, shown = run(data / "nothing")
+    assert code == 2
+    assert "There is no file or directory" in shown
+
+
 def test_segments_of_a_live_directory(run: Run, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "data")
     broker.append(record_batches.record_batch())
