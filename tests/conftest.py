@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 1 if INTEGRATION in item.path.parents else 2
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Writes what tests have logged so that it can go to the process that reports: a lone
+    surrogate would end the one that runs the test."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 def pytest_runtest_logfinish() -> None:
