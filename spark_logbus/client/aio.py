@@ -170,12 +170,16 @@ class AsyncConsumer(Generic[V]):
 
     It has the methods of a ``Consumer``, which are awaited, and ``async for record in consumer``
     hands records out one by one and waits for more for ever. One task at a time may ask for
-    records. What a task that was cancelled has asked for is handed out to the next.
+    records, while others commit, pause or seek; their calls wait for each other. What a task that
+    was cancelled has asked for is handed out to the next.
     """
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig | None = None) -> None:
         self._consumer: Consumer[V] = Consumer(cluster, config)
         self._thread = HelperThreads(1, name="logbus-async-consumer")
+        # A call begins when the task of the one before it has its result, or has been cancelled:
+        # else what was handed out to that task would be taken for what has reached nobody.
+        self._turn = asyncio.Lock()
         self._under_way = 0  # calls in the thread: the consumer is not the event loop's meanwhile
         self._unclaimed = False  # what the last call handed out has not reached its task yet
         self._closed = False
@@ -330,12 +334,14 @@ class AsyncConsumer(Generic[V]):
     async def _received(self, call: Callable[[], T]) -> T:
         """The result of a call that hands records out. If the task is cancelled before it has them,
         the next call hands them out again."""
-        found = await asyncio.wrap_future(self._begin(call, hands_out=True))
-        self._unclaimed = False
+        async with self._turn:
+            found = await asyncio.wrap_future(self._begin(call, hands_out=True))
+            self._unclaimed = False
         return found
 
     async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._begin(call))
+        async with self._turn:
+            return await asyncio.wrap_future(self._begin(call))
 
     async def _turn_to(self, call: Callable[[], None]) -> None:
         """A call by which the consumer leaves what it has read so far."""

@@ -423,6 +423,27 @@ def test_what_a_cancelled_task_has_asked_for_comes_to_the_next(
     asyncio.run(run())
 
 
+def test_tasks_that_ask_for_other_things_get_no_record_handed_out_twice(
+    cluster: Cluster, topic: str, config: ConsumerConfig
+) -> None:
+    async def run() -> list[int]:
+        seen: list[int] = []
+        async with AsyncConsumer(cluster, config) as consumer:
+            await consumer.subscribe(topic)
+
+            async def commit() -> None:
+                while len(set(seen)) < RECORDS:
+                    await consumer.commit()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(commit())
+                while len(set(seen)) < RECORDS:
+                    seen += [record.offset for record in await consumer.poll(60, max_records=5)]
+        return seen
+
+    assert asyncio.run(run()) == [*range(RECORDS)]
+
+
 def test_a_consumer_that_is_closed_says_so(cluster: Cluster, config: ConsumerConfig) -> None:
     async def run() -> None:
         async with AsyncConsumer(cluster, config) as consumer:
