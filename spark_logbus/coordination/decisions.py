@@ -11,7 +11,8 @@ everywhere. So what a writer needs is one node, however long it writes.
 ==============================================  ====================================
 the writer's state, when a write is proposed    outcome
 ==============================================  ====================================
-this very write is decided                      decided (a repeated request)
+this very write is decided                      decided (a repeated request),
+                                                or refused: it says something else
 this write was aborted                          refused
 its version or a later one is decided           already: the decision that stands,
                                                 or refused: not the write of that version
@@ -113,12 +114,14 @@ class Proposal:
 class Outcome:
     """``state`` is the new one, None where nothing changes. ``standing`` is the decision that is
     in the proposal's way, published or not, as ``already`` says. ``compared``: the proposal is the
-    write that was decided under its version, as far as its content tells."""
+    write that was decided under its version, as far as its content tells. ``repeated``: the write
+    is decided since an earlier request, as it stands here."""
 
     state: WriterState | None = None
     standing: DecidedWrite | None = None
     already: bool = field(default=False)
     compared: bool = field(default=False)
+    repeated: DecidedWrite | None = None
 
 
 NOTHING: Final = WriterState()
@@ -177,6 +180,12 @@ def check_proposal(proposal: Proposal) -> None:
         )
     if proposal.run:
         check_id("run", proposal.run)
+    partitions = sum(len(part.records) for part in decision.topics.values())
+    if len(proposal.promises) > partitions:
+        raise InvalidRequestError(
+            f"A write of {partitions} partitions has at most so many leaders, which promise to "
+            f"keep it; got promises of {len(proposal.promises)} brokers."
+        )
     if any(not part.records for part in decision.topics.values()):
         raise InvalidRequestError("A write has records for each of its topics; got one with none.")
     if proposal.content is not None:
@@ -187,7 +196,8 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
     """The outcome of a proposal. Raises WriteFencedError and WriteMismatchError."""
     wanted, last = proposal.decision, now.last
     if last is not None and last.write == wanted.write:
-        return Outcome()
+        _require_part_of(last, wanted)
+        return Outcome(repeated=last)
     if wanted.write in now.aborted:
         raise WriteFencedError(
             f"The write was aborted, so it cannot be committed (version {wanted.version}); "
@@ -218,6 +228,24 @@ def decide(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
             remembered=remember(now.remembered, wanted.version, proposal.content),
         )
     )  # fmt: skip
+
+
+def _require_part_of(last: DecidedWrite, wanted: DecidedWrite) -> None:
+    """Raise InvalidRequestError unless the repeated request says what was decided, as far as it is
+    known still: what is published has been taken out. A question that names no topic says nothing.
+    """
+    same = (last.version, last.attempts) == (wanted.version, wanted.attempts) and all(
+        (found := wanted.topics.get(topic)) is not None
+        and found.topic_id == part.topic_id
+        and part.records.items() <= found.records.items()
+        for topic, part in last.topics.items()
+    )
+    if wanted.topics and not same:
+        raise InvalidRequestError(
+            f"The write {wanted.write} is decided as version {last.version}, and not as what the "
+            f"request says now, as version {wanted.version}: its attempts, topics and records stay "
+            "as they were decided. Take another number for another write."
+        )
 
 
 def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:

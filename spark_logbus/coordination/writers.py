@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -232,7 +233,10 @@ class WriterRegistry:
 
 def _kept(node: Node | None, path: str, token: str) -> Operation:
     """The condition that a promise stands. WriteNotPreparedError if it does not."""
-    stands = None if node is None else token_of(node.data, path)
+    stands: str | None = None
+    if node is not None:
+        with suppress(CorruptNodeError):  # its broker writes over it when it is asked anew
+            stands = token_of(node.data, path)
     if node is None or stands != token:
         raise WriteNotPreparedError(
             f"Broker {path.rpartition('/')[2]} has promised to keep what it has of a write, and "

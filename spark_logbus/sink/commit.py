@@ -37,16 +37,23 @@ logger = logging.getLogger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
+# Where a query without the option has its checkpoint, in a directory of its name; and how Spark
+# describes the jobs of a query that has a name.
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+_DESCRIPTION = "spark.job.description"
+_AFTER_NAME = "\nid = "
 
 _QUERY = "query"  # how the names of writers begin that are streaming queries
 
 
 @dataclass(frozen=True, slots=True)
 class AtomicWrite:
-    """One attempt to write one version of something. Picklable."""
+    """One attempt to write one version of something. Picklable. ``checkpoint`` is where that of
+    the query is, if no option says so."""
 
     identity: WriteIdentity
     number: int
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,16 @@ def micro_batch_write() -> AtomicWrite:
         )
     identity = WriteIdentity(writer=f"{_QUERY}:{query}", version=int(batch), run=run or "")
     digest = hashlib.blake2b(f"{query} {batch} {run}".encode(), digest_size=8).digest()
-    return AtomicWrite(identity, int.from_bytes(digest, "big") >> (64 - WRITE_BITS))
+    number = int.from_bytes(digest, "big") >> (64 - WRITE_BITS)
+    return AtomicWrite(identity, number, _usual_checkpoint(context))
+
+
+def _usual_checkpoint(context: TaskContext) -> str | None:
+    """The checkpoint of a query by Spark's setting for all queries and the query's name. What is
+    read there is held against the query's id, so a wrong one does no harm."""
+    checkpoints = context.getLocalProperty(_CHECKPOINTS)
+    name, named, _ = (context.getLocalProperty(_DESCRIPTION) or "").partition(_AFTER_NAME)
+    return f"{checkpoints.rstrip('/')}/{name}" if checkpoints and name and named else None
 
 
 def attempt_number() -> int:
@@ -105,7 +121,7 @@ def commit(
         return None
     write, identity = staged[0].write, staged[0].write.identity
     writes, repetition = _writes(cluster), options.repetition
-    inputs = None if identity.once else _inputs(options, identity)
+    inputs = None if identity.once else _inputs(options.checkpoint or write.checkpoint, identity)
     if not any(message.staged.records for message in staged):
         if not identity.once:
             writes.check_empty(identity, write.number, inputs=inputs, repetition=repetition)
@@ -121,11 +137,11 @@ def commit(
     return outcome
 
 
-def _inputs(options: SinkOptions, identity: WriteIdentity) -> WriteInputs | None:
+def _inputs(checkpoint: str | None, identity: WriteIdentity) -> WriteInputs | None:
     """What the micro-batch was made of, where its checkpoint says so."""
     kind, _, name = identity.writer.partition(":")
     query = name if kind == _QUERY else None
-    return planned_inputs(options.checkpoint, identity.version, query=query)
+    return planned_inputs(checkpoint, identity.version, query=query)
 
 
 def abort(cluster: Cluster, write: AtomicWrite) -> None:

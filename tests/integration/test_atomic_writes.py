@@ -500,6 +500,27 @@ def test_only_what_was_decided_is_published(
     assert read(cluster, topic) == [["a"], []]
 
 
+def test_a_decision_that_comes_again_as_another_changes_nothing(
+    cluster: Cluster, topic: str, writes: AtomicWrites
+) -> None:
+    """By somebody who has read the write's number in ZooKeeper."""
+    write = write_number()
+    task = stage(cluster, topic, write, 0, ["a", "b"])
+    forged = stage(cluster, topic, write, 1, ["x", "y", "z"])
+    me = WriteIdentity(writer=f"me {topic}", version=1)
+    decision = writes._decision(me, write, [task])
+    assert writes._decide(me, decision, writes._prepare(me, decision), None) is None
+    other = DecideRequest(me.writer, "", writes._decision(me, write, [forged]))
+    request = PublishRequest(write, "1", shares_of(cluster, forged), me.writer)
+    answers = [
+        *ask_all(cluster, Api.DECIDE, other, DecideResponse),
+        *ask_all(cluster, Api.PUBLISH, request, ShareResponse),
+    ]
+    assert [type(answer) for answer in answers] == [InvalidRequestError] * 4
+    assert writes._publish(me.writer, decision, required=True)
+    assert read(cluster, topic) == [["a"], ["b"]]
+
+
 def test_what_is_decided_is_not_dropped(cluster: Cluster, topic: str, writes: AtomicWrites) -> None:
     write = write_number()
     task = stage(cluster, topic, write, 0, ["a", "b"])
@@ -561,7 +582,11 @@ def test_a_write_is_prepared_again_where_a_promise_was_let_go(
             path = f"{by_hand.connect.chroot}{promise(broker.broker_id)}"
             by_hand._client.delete(path)
     assert committed(cluster, topic, writes, replace(me, version=2), ["c", "d"]).visible
-    assert read(cluster, topic) == [["a", "c"], ["b", "d"]]
+    with session(brokers.zookeeper) as by_hand:
+        for broker in cluster.brokers:
+            by_hand._client.set(f"{by_hand.connect.chroot}{promise(broker.broker_id)}", b"?")
+    assert committed(cluster, topic, writes, replace(me, version=3), ["e", "f"]).visible
+    assert read(cluster, topic) == [["a", "c", "e"], ["b", "d", "f"]]
 
 
 def test_a_newer_run_drops_what_runs_that_died_have_left(

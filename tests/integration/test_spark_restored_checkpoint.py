@@ -30,6 +30,7 @@ class Copy:
         self.source = logbus.topic(partitions=2)
         self.target = logbus.topic(partitions=2)
         self._sent = 0
+        self.name: str | None = None
 
     def produce(self, *counts: int) -> None:
         """So many records in each partition; all values have one length."""
@@ -45,7 +46,10 @@ class Copy:
         )  # fmt: skip
         writer = frame.load().select("value").writeStream.format("logbus").options(**options)
         writer = writer.options(zookeeper=self._logbus.zookeeper, topic=self.target)
-        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        if self.name is None:
+            writer = writer.option("checkpointLocation", str(self.checkpoint))
+        else:
+            writer = writer.queryName(self.name)
         finish(writer.trigger(availableNow=True).start())
 
     def keep(self) -> None:
@@ -98,6 +102,26 @@ def test_a_query_whose_checkpoint_is_behind_passes_no_record_over(
     copy.put_back(planned=BATCHES, done=BATCHES)
     copy.run()
     copy.assert_whole()
+
+
+def test_a_checkpoint_that_a_setting_places_is_compared_as_well(
+    spark: SparkSession, logbus: Logbus, tmp_path: Path
+) -> None:
+    """Below the directory for all queries, by the query's name."""
+    copy = Copy(spark, logbus, tmp_path)
+    copy.name = copy.checkpoint.name
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    try:
+        copy.produce(LIMIT, 0)
+        copy.run()
+        copy.keep()
+        copy.put_back(planned=0, done=0)
+        copy.produce(0, LIMIT)
+        with pytest.raises(StreamingQueryException, match="made of other inputs"):
+            copy.run()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert Counter(copy.copied()) == Counter(f"{n:06d}" for n in range(LIMIT))
 
 
 def test_a_version_of_an_application_that_is_another_write_is_refused(

@@ -139,7 +139,9 @@ class WriteHandler:
         def decide() -> Response:
             outcome = change(request.writer, proposal)
             if outcome.standing is None and not request.look and not request.abort:
-                self._publisher.decided.add(request.writer, proposal.decision)
+                # A repeated request is believed in nothing: what was decided stands.
+                decided = outcome.repeated or proposal.decision
+                self._publisher.decided.add(request.writer, decided)
             return Response(encode_response(_response(outcome, aborting=request.abort)))
 
         return self._coordinating.run(decide)

@@ -220,7 +220,7 @@ class PartitionStaging:
         It is kept from expiring for another while, and after that until the broker has let the
         ``promise`` with that number go.
         """
-        file = self._files.get(share.write)
+        file = self._file_of(share)
         if file is not None:  # before it is looked at: what is dropped later was promised to nobody
             now_us = self._environment.time.stamp_us()
             file.promise(share.write, promise, writer=share.writer, now_us=now_us)
@@ -236,7 +236,7 @@ class PartitionStaging:
 
     def _missing(self, share: DecidedShare) -> bool:
         """True if records of the share are to be copied still. Raises StagedDataLostError."""
-        file = self._files.get(share.write)
+        file = self._file_of(share)
         appended = self._writer.appended_records(share.attempts)
         held = dict.fromkeys(appended, 0)
         if file is not None:
@@ -249,6 +249,12 @@ class PartitionStaging:
                 "(staging.retention.ms), or are lost; write them again."
             )
         return sum(appended.values()) != share.records
+
+    def _file_of(self, share: DecidedShare) -> StagedFile | None:
+        """What the writer of the share has staged. Of another writer that took the same number, by
+        chance or on purpose, it is not."""
+        file = self._files.get(share.write)
+        return file if file is not None and _is_by(file, share.writer) else None
 
     @staticmethod
     def _staged(share: DecidedShare, file: StagedFile) -> list[int]:
@@ -313,7 +319,8 @@ class PartitionStaging:
         """All of the write is in the log and on disk: show it, and drop what was staged."""
         self._state.reveal(write)
         self._state.notify()
-        self.discard(write)
+        share = self._decided.get(write)
+        self._discard_of("" if share is None else share.writer, write)
 
     def settle(self, writes: Collection[int]) -> None:
         """These writes are published everywhere: nobody publishes them again. What attempts that
@@ -325,7 +332,10 @@ class PartitionStaging:
                 self._writer.release(share.attempts)
                 self._state.reveal(write)
                 self._state.notify()
-            self.discard(write)
+            self._discard_of("" if share is None else share.writer, write)
+
+    def _discard_of(self, writer: str, write: int) -> None:
+        self.discard(write, lambda file: _is_by(file, writer))
 
     @property
     def decided(self) -> Mapping[int, DecidedShare]:
@@ -457,6 +467,12 @@ class PartitionStaging:
         with self._changing:
             self._files.clear()
             self._free.clear()
+
+
+def _is_by(file: StagedFile, writer: str) -> bool:
+    """False if somebody else than the writer has staged what is in the file. Clients of earlier
+    releases do not say who has, or who decides."""
+    return not writer or file.mark is None or file.mark == writer_mark(writer)
 
 
 def _is_over(file: StagedFile, oldest_us: int) -> bool:

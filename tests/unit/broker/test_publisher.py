@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
@@ -20,7 +21,7 @@ from spark_logbus.coordination.promises import Promise, Promises
 from spark_logbus.coordination.topic_records import TopicRecord
 from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError, InvalidNameError, StagedDataLostError
-from spark_logbus.log import DecidedShare, LogConfig
+from spark_logbus.log import DecidedShare, LogConfig, StagedBy
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds
 from spark_logbus.zookeeper import CorruptNodeError, Session, SessionState
@@ -337,6 +338,28 @@ def test_writes_of_an_unreadable_writer_stay_and_others_go(world: World) -> None
     world.publisher.look()
     staging = world.logs.here.led[T0].log.staging
     assert [staging.holds(number) for number in (1, 2)] == [False, True]
+
+
+@pytest.mark.parametrize("attempts", ["1", "2"])
+def test_a_write_of_the_same_number_takes_nothing_of_another_writer(
+    world: World, attempts: str
+) -> None:
+    """The number is no secret. What is staged is its writer's, whoever else decides it first."""
+    stage(world.logs.here.led[T0].log, attempt(1, write=1), 2, by=StagedBy("writer", "run"))
+    ours = replace(share_of(T0, 1), share=replace(share_of(T0, 1).share, writer="writer"))
+    world.publisher.promises.current()
+    assert world.publisher.prepare([ours])[1] == [None]
+    theirs = replace(ours, share=replace(ours.share, writer="thief"))
+    assert isinstance(world.publisher.prepare([theirs])[1][0], StagedDataLostError)
+    records = {"t": TopicRecords(TOPIC_ID, {0: 2})}
+    world.writers.decide("thief", Proposal(DecidedWrite(1, 1, attempts, records)))
+    world.look()
+    assert not world.writers.state("thief").unpublished
+    assert world.visible(T0) == []
+    world.look()
+    world.decide("writer", 1, "t")
+    world.look()
+    assert world.visible(T0) == [0]
 
 
 def test_a_broker_that_has_decided_a_write_asks_nobody_about_it(world: World) -> None:

@@ -18,10 +18,11 @@ from spark_logbus.coordination.decisions import (
     WriterState,
     abort,
     age,
+    check_proposal,
     decide,
     published,
 )
-from spark_logbus.errors import WriteFencedError
+from spark_logbus.errors import InvalidRequestError, WriteFencedError
 
 
 def proposal(version: int, write: int, run: str = "a", *, settled: int | None = None) -> Proposal:
@@ -56,7 +57,37 @@ def test_a_first_write_is_decided() -> None:
 def test_a_repeated_request_changes_nothing() -> None:
     decided = decide(NOTHING, proposal(0, 10), now_us=5).state
     assert decided is not None
-    assert decide(decided, proposal(0, 10), now_us=6) == Outcome()
+    assert decide(decided, proposal(0, 10), now_us=6) == Outcome(repeated=decided.last)
+
+
+@pytest.mark.parametrize("published_before", [False, True])
+def test_a_repeated_request_that_says_something_else_is_refused(published_before: bool) -> None:
+    """Or brokers would publish what nobody decided."""
+    state = decide(NOTHING, proposal(0, 10), now_us=5).state
+    assert state is not None
+    if published_before:
+        state = published(state, 10, {"t": [0]})
+        assert state is not None
+    asked = proposal(0, 10)
+    assert decide(state, asked, now_us=6).repeated == state.last
+    decision, topics = asked.decision, asked.decision.topics
+    for other in (
+        replace(decision, version=1),
+        replace(decision, attempts="2"),
+        replace(decision, attempts=""),
+        replace(decision, topics={**topics, "t": TopicRecords("id", {0: 5, 1: 8})}),
+        replace(decision, topics={**topics, "t": TopicRecords("other", {0: 5, 1: 7})}),
+        replace(decision, topics={"t": topics["t"]}),
+    ):
+        with pytest.raises(InvalidRequestError, match="write 10 is decided as version 0"):
+            decide(state, replace(asked, decision=other), now_us=6)
+
+
+def test_no_more_brokers_promise_than_can_lead_a_part_of_the_write() -> None:
+    asked = proposal(0, 10)
+    check_proposal(replace(asked, promises=dict.fromkeys(range(3), "x")))
+    with pytest.raises(InvalidRequestError, match="promises of 4 brokers"):
+        check_proposal(replace(asked, promises=dict.fromkeys(range(4), "x")))
 
 
 @pytest.mark.parametrize("version", [0, 4, 5])
