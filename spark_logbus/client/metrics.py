@@ -48,7 +48,7 @@ CONSUMER_METRICS: Final[Mapping[str, str]] = {
     "buffered_bytes": "Bytes that were fetched and not handed out yet, as they are stored.",
     "records_lag": (
         "Records between the positions and the high watermarks that the last fetches told, of all "
-        "partitions together."
+        "partitions together. Offsets that were lost are none."
     ),
     "records_lag_max": "The same of the partition that is furthest behind.",
 }

@@ -88,7 +88,8 @@ def plan(
     for number in wanted:
         topic_partition, state = TopicPartition(topic, number), states[number]
         known = max(state.end or 0, committed.get(topic_partition, 0))
-        start = go_on_at(known) if state.go_on_at is None else max(state.go_on_at, known)
+        asked = state.go_on_at  # before, and not followed yet
+        start = asked if asked is not None and asked >= known else go_on_at(known)
         rows.append(
             GiveUpRow(
                 topic_partition,

@@ -88,6 +88,7 @@ class FakePartition:
     producers: ProducerStateManager = field(
         default_factory=lambda: ProducerStateManager(TopicPartition("fake", 0))
     )
+    lost: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -356,7 +357,9 @@ class FakeBroker:
                 if len(data) > room < message.max_bytes:
                     data = b""  # its turn comes next time
                 room = max(0, room - len(data))
-                result = FetchResult(asked.topic, asked.partition, len(data), part.start, part.end)
+                result = FetchResult(
+                    asked.topic, asked.partition, len(data), part.start, part.end, lost=part.lost
+                )
                 results.append((result, data))
             except LogbusError as error:
                 failed = FetchResult(asked.topic, asked.partition, error=error_info(error))

@@ -288,6 +288,7 @@ def test_a_restored_backup_is_used_and_goes_on_behind_what_is_lost(
             with Consumer(cluster, ConsumerConfig(start=Earliest())) as consumer:
                 consumer.assign([short])
                 assert [each.offset for each in consumer.poll(30)] == list(range(10))
+                assert consumer.metrics()["records_lag"] == 2
                 with pytest.raises(OffsetOutOfRangeError, match=f"from 10 on were lost.*{GONE_ON}"):
                     consumer.poll(30)
             with Consumer(cluster, ConsumerConfig(out_of_range="earliest")) as consumer:

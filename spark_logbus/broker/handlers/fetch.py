@@ -203,6 +203,7 @@ class FetchHandler:
             log_start_offset=ends.log_start_offset,
             high_watermark=ends.high_watermark,
             chosen=wanted.columns is not None,
+            lost=[(each.start, each.end) for each in ends.lost],
         )
         return PartitionRead(result, slices, log, settled)
 

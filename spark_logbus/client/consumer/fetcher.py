@@ -20,7 +20,8 @@ from spark_logbus.errors import (
     RequestTimeoutError,
     TopicRecreatedError,
 )
-from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.model import BrokerAddress, LostOffsets, TopicPartition
+from spark_logbus.offsets.snapshot import Span
 from spark_logbus.protocol import Api, FetchPartition, FetchRequest, FetchResponse
 from spark_logbus.retry import Deadline
 
@@ -69,8 +70,9 @@ class Fetcher:
         self._failures = failures
         self._waiting: dict[BrokerAddress, _Waiting] = {}
         self._lost: dict[TopicPartition, PartitionData] = {}  # not collected yet
-        #: Of the partitions that were asked for, as the last answers told them.
-        self.high_watermarks: dict[TopicPartition, int] = {}
+        #: Of the partitions that were asked for, as the last answers told them: the offsets that
+        #: are there, and what is lost between them.
+        self.spans: dict[TopicPartition, Span] = {}
         #: The number of answers that brought records.
         self.answers = 0
 
@@ -226,7 +228,10 @@ class Fetcher:
                 self._failures.record_failure([topic_partition], refused)
             else:
                 self._failures.record_success(topic_partition)
-                self.high_watermarks[topic_partition] = result.high_watermark
+                lost = tuple(LostOffsets(*each) for each in result.lost)
+                self.spans[topic_partition] = Span(
+                    result.log_start_offset, result.high_watermark, lost
+                )
                 if result.length:
                     fetched.append(PartitionData(topic_partition, position, data))
         return fetched

@@ -103,7 +103,7 @@ class Reading:
                 self._drop(topic_partition)
                 self._unsettled.pop(topic_partition, None)
                 self._positions.pop(topic_partition, None)
-                self._fetcher.high_watermarks.pop(topic_partition, None)
+                self._fetcher.spans.pop(topic_partition, None)
                 self._paused.discard(topic_partition)
 
     def require(self, topic_partition: TopicPartition) -> None:
@@ -368,13 +368,15 @@ class Reading:
 
     def _lags(self) -> dict[TopicPartition, int]:
         """Of the partitions of which a fetch has told the end."""
-        ends, positions = self._fetcher.high_watermarks.copy(), self._positions.copy()
+        spans, positions = self._fetcher.spans.copy(), self._positions.copy()
         offsets = {each: position.offset for each, position in positions.items()}
         batch, next_offset = self.iteration.batch, self.iteration.next_offset
         if batch is not None and next_offset is not None and batch.topic_partition in offsets:
             offsets[batch.topic_partition] = next_offset
         return {
-            each: max(0, ends[each] - offset) for each, offset in offsets.items() if each in ends
+            each: spans[each].count(min(offset, spans[each].end), spans[each].end)
+            for each, offset in offsets.items()
+            if each in spans
         }
 
     # -- handing out ----------------------------------------------------------------------

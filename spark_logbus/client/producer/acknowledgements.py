@@ -108,10 +108,11 @@ class Acknowledgement:
         with _settling:
             if self._range is not None or self.error is not None:
                 return
+            if error is not None and failures is not None and records:
+                # Before the error, which others look for without the lock, and may hear of then.
+                self._unheard = failures.add(records, error)
             self._range = appended
             self.error = error
-            if error is not None and failures is not None and records:
-                self._unheard = failures.add(records, error)
             callbacks, self._callbacks = self._callbacks, None
             done = self._done
         if done is not None:

@@ -72,13 +72,18 @@ def select(
 def group(segments: Sequence[Summary], *, segment_bytes: int) -> list[range]:
     """Runs of consecutive segments, by number, each of which becomes one new segment.
 
-    What goes in is bounded, so that what comes out is: it holds no more records.
+    What goes in is bounded, so that what comes out is: it holds no more records. None goes over
+    offsets that were lost, which are told of because segments end and begin at them.
     """
     groups: list[range] = []
     start = size = 0
     for number, segment in enumerate(segments):
         span = segment.end_offset - segments[start].base_offset
-        if number > start and (size + segment.size_bytes > segment_bytes or span > _MAX_SPAN):
+        if number > start and (
+            size + segment.size_bytes > segment_bytes
+            or span > _MAX_SPAN
+            or segment.base_offset != segments[number - 1].end_offset
+        ):
             groups.append(range(start, number))
             start, size = number, 0
         size += segment.size_bytes

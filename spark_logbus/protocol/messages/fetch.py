@@ -63,7 +63,8 @@ class FetchResult(Message):
     """``length`` bytes of the payload: record batches, the first of which holds the offset asked
     for (it may begin before it), the last of which may be cut off.
 
-    ``chosen``: those that the request's ``columns`` are of have no other columns.
+    ``chosen``: those that the request's ``columns`` are of have no other columns. ``lost`` as in
+    the metadata: what lies between an offset and the high watermark is no measure without it.
     """
 
     topic: str
@@ -73,6 +74,7 @@ class FetchResult(Message):
     high_watermark: int = -1
     error: ErrorInfo | None = None
     chosen: bool = False
+    lost: list[tuple[int, int]] = []
 
 
 class FetchResponse(Message):

@@ -29,6 +29,18 @@ def fill(fake: FakeCluster, records: int = 100) -> int:
     return sum(len(data) for _, data in fake.partition(T0).batches)
 
 
+def test_lost_offsets_are_no_lag(fake: FakeCluster, cluster: Cluster) -> None:
+    fill(fake)
+    fake.partition(T0).lost = [(30, 50), (60, 70)]
+    with Consumer(cluster, QUICK_POLL) as consumer:
+        consumer.assign([T0])
+        assert next(consumer).offset == 0
+        for at, lag in ((0, 70), (29, 41), (40, 40), (55, 35), (65, 30), (100, 0), (200, 0)):
+            consumer.seek(T0, at)
+            told = consumer.metrics()
+            assert told["records_lag"] == told["records_lag_max"] == lag
+
+
 def test_records_count_when_they_are_handed_out(fake: FakeCluster, cluster: Cluster) -> None:
     size = fill(fake)
     with Consumer(cluster, replace(QUICK_POLL, partition_fetch_bytes=size)) as consumer:

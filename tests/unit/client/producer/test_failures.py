@@ -17,7 +17,8 @@ import pytest
 from spark_logbus.client import AsyncProducer, Cluster, FailedRecords, Producer, ProducerConfig
 from spark_logbus.client.producer import failures as failures_module
 from spark_logbus.client.producer import sender as sender_module
-from spark_logbus.client.producer.failures import Failures
+from spark_logbus.client.producer.acknowledgements import Acknowledgement
+from spark_logbus.client.producer.failures import Failures, UnheardFailure
 from spark_logbus.errors import (
     DeliveryFailedError,
     InvalidRequestError,
@@ -367,3 +368,21 @@ def test_it_can_be_raised_again() -> None:
     again = failed.again()
     assert (str(again), again.record_count) == ("2 records failed.", 2)
     assert again.__cause__ is failed.__cause__
+
+
+def test_who_asks_at_the_very_moment_of_a_failure_has_heard_of_it() -> None:
+    """Nobody sees the error before it can be heard of."""
+    acknowledgement = Acknowledgement(T0)
+    seen: list[bool] = []
+
+    class Watched(Failures):
+        def add(self, records: int, error: LogbusError) -> UnheardFailure:
+            seen.append(acknowledgement.done)
+            return super().add(records, error)
+
+    failures = Watched()
+    acknowledgement.fail(StorageError("full"), records=1, failures=failures)
+    assert seen == [False]
+    assert acknowledgement.done
+    acknowledgement.hear()
+    failures.raise_unheard()

@@ -85,6 +85,11 @@ def test_groups_are_no_larger_than_a_segment(sizes: list[int], expected: list[li
     assert [list(run) for run in group(segments, segment_bytes=10)] == expected
 
 
+def test_groups_end_where_offsets_were_lost() -> None:
+    segments = [segment(0, 1), segment(10, 1), segment(25, 1), segment(35, 1), segment(50, 1)]
+    assert [list(run) for run in group(segments, segment_bytes=1000)] == [[0, 1], [2, 3], [4]]
+
+
 def test_groups_fit_the_offset_deltas() -> None:
     ends = [0, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 31) + 10]
     segments = [Summary(a, b, 1, 0, 0, 0) for a, b in pairwise(ends)]
