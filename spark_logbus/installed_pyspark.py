@@ -35,7 +35,9 @@ def without_archives(path: list[str], environment: Mapping[str, str]) -> list[st
     """
     if environment.get(VARIABLE, "").lower() in _OFF:
         return path
-    archive = next((entry for entry in path if os.path.basename(entry) == "pyspark.zip"), None)
+    # Others may have put what is no text on the path, which Python passes over.
+    entries = [entry for entry in path if isinstance(entry, str)]
+    archive = next((entry for entry in entries if os.path.basename(entry) == "pyspark.zip"), None)
     if archive is None:
         return path
     library = os.path.dirname(archive)
@@ -44,7 +46,7 @@ def without_archives(path: list[str], environment: Mapping[str, str]) -> list[st
         return path
     ours = {archive}
     jars = os.path.join(packages, "pyspark", "jars")
-    for entry in path[path.index(archive) :]:
+    for entry in entries[entries.index(archive) :]:
         folder, name = os.path.split(entry)
         if entry in ours:
             continue

@@ -36,6 +36,8 @@ def python_command(arguments: list[str], python: str) -> list[str]:
     """
     if not python or len(arguments) < 3 or arguments[0] in ("-c", "-m"):
         return []
+    if arguments[0].endswith(".py"):
+        return []  # a driver's own program; those that are installed have no such name
     _, option, what, *_ = arguments
     if option == "-m":
         is_meant = what.startswith("pyspark.")

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyspark
 import pytest
@@ -150,6 +150,14 @@ def test_whatever_is_different_stays_as_spark_made_it(
     assert without_archives(list(path), {}) == path
 
 
+def test_what_is_no_text_on_the_path_is_passed_over(installed: Installation) -> None:
+    odd: list[Any] = [None, Path("/own"), b"/bytes"]
+    packages = str(installed.packages)
+    assert without_archives([*odd, *installed.archives, *odd, packages], {}) == [
+        *odd, *odd, packages,
+    ]  # fmt: skip
+
+
 # -- with the PySpark that is here --------------------------------------------------------
 
 _SHOW: Final = """
@@ -200,3 +208,31 @@ def test_any_other_python_imports_nothing_for_it(tmp_path: Path) -> None:
     assert errors == ""
     assert spark == pyspark.__file__
     assert imported == "False"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["", "raise SystemExit(3)", "raise ImportError", "not Python", None],
+    ids=["an older release", "ends", "raises", "does not parse", "uninstalled"],
+)
+def test_any_python_starts_whatever_spark_logbus_there_is(
+    tmp_path: Path, module: str | None
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    if module is None:
+        (other / "spark_logbus").touch()
+    else:
+        (other / "spark_logbus").mkdir()
+        (other / "spark_logbus" / "__init__.py").write_text(module)
+    path = os.pathsep.join([str(other), sparks_path()])
+    (spark, *_), errors = shown(tmp_path, PYTHONPATH=path)
+    assert errors == ""
+    assert "pyspark" in spark
+
+
+def test_any_python_starts_with_what_is_no_text_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "before.pth").write_text("import sys; sys.path[:0] = [None, b'pyspark.zip']\n")
+    (spark, *_), errors = shown(tmp_path, PYTHONPATH=sparks_path())
+    assert errors == ""
+    assert spark == pyspark.__file__

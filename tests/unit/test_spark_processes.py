@@ -42,6 +42,8 @@ def test_what_spark_asks_of_a_program_is_asked_of_python(rest: list[str]) -> Non
         ["job.py", "-c", "import sys"],
         ["job.py", "-c"],
         ["job.py", "--mode", "-m", "pyspark.daemon"],
+        ["/jobs/train.py", "-m", "pyspark.ml.regression"],
+        ["/jobs/run.py", "-c", VERSION],
         ["jupyter", "lab"],
         [""],
         [],

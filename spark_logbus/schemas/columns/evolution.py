@@ -34,6 +34,11 @@ from spark_logbus.schemas.logical import keeps_meaning
 #: Makes an array without nulls, whose values are of these rows, the reader's. None: it is already.
 Step = Callable[[pa.Array, Longs, Faults], pa.Array] | None
 
+#: Why records do not resolve, by the full names of the writer's and the reader's, each of which is
+#: one type in a schema. Members of unions are tried, and each pair would be looked at again for all
+#: that it stands in, so that the time would grow fourfold with each level of nesting.
+_Failed = dict[tuple[str, str], SchemaResolutionError]
+
 _UNITS: Final = {"millis": 1000, "micros": 1000, "nanos": 1}
 
 _HIGHEST: Final = (1 << 63) - 1
@@ -74,7 +79,7 @@ class Resolver:
             self.writer_fields = tuple(one.name for one in written.fields)
         self.writer_type = arrow_type(written)
         self._nullable = inlined.is_nullable(written)
-        self._step = None if repr(written) == repr(read) else _step(written, read)
+        self._step = None if repr(written) == repr(read) else _step(written, read, {})
 
     @property
     def changes_nothing(self) -> bool:
@@ -132,18 +137,25 @@ def _refused(writer: inlined.Node, reader: inlined.Node, why: str = "") -> Schem
     )
 
 
-def _step(writer: inlined.Node, reader: inlined.Node) -> Step:
+def _step(writer: inlined.Node, reader: inlined.Node, failed: _Failed) -> Step:
     """Raises SchemaResolutionError where the schemas do not resolve."""
     if isinstance(writer, inlined.Union):
-        return _from_union(writer, reader)
+        return _from_union(writer, reader, failed)
     if isinstance(reader, inlined.Union):
-        return _to_union(writer, reader)
+        return _to_union(writer, reader, failed)
     if isinstance(writer, inlined.Record) and isinstance(reader, inlined.Record):
-        return _record(writer, reader)
+        names = writer.name, reader.name
+        if names in failed:
+            raise failed[names]
+        try:
+            return _record(writer, reader, failed)
+        except SchemaResolutionError as error:
+            failed[names] = error
+            raise
     if isinstance(writer, inlined.Array) and isinstance(reader, inlined.Array):
-        return _array(writer, reader)
+        return _array(writer, reader, failed)
     if isinstance(writer, inlined.Map) and isinstance(reader, inlined.Map):
-        return _map(writer, reader)
+        return _map(writer, reader, failed)
     if isinstance(writer, inlined.Enum) and isinstance(reader, inlined.Enum):
         return _enum(writer, reader)
     if isinstance(writer, inlined.Primitive) and isinstance(reader, inlined.Primitive):
@@ -167,22 +179,24 @@ def _check_names(
 # -- unions -------------------------------------------------------------------------------
 
 
-def _to_union(writer: inlined.Node, reader: inlined.Union) -> Step:
+def _to_union(writer: inlined.Node, reader: inlined.Union, failed: _Failed) -> Step:
     arrow = arrow_type(reader)
     if inlined.is_null(writer):
         if reader.null_index is None:
             raise _refused(writer, reader)
         return lambda values, rows, faults: pa.nulls(len(values), arrow)
-    number, inner = _member(writer, reader, Branches(map(_type_name, reader.others)))
+    number, inner = _member(writer, reader, Branches(map(_type_name, reader.others)), failed)
     return inner if len(reader.others) == 1 else _wrapped(inner, number, arrow)
 
 
-def _member(writer: inlined.Node, reader: inlined.Union, branches: Branches) -> tuple[int, Step]:
+def _member(
+    writer: inlined.Node, reader: inlined.Union, branches: Branches, failed: _Failed
+) -> tuple[int, Step]:
     """The member of the reader's that takes the writer's values, which are not null."""
     problem = None
     for number in branches.find(_type_name(writer)):
         try:
-            return number, _step(writer, reader.others[number])
+            return number, _step(writer, reader.others[number], failed)
         except SchemaResolutionError as error:
             problem = problem or error
     raise problem or _refused(writer, reader)
@@ -204,7 +218,7 @@ def _wrapped(inner: Step, number: int, arrow: pa.DataType) -> Step:
     return step
 
 
-def _from_union(writer: inlined.Union, reader: inlined.Node) -> Step:
+def _from_union(writer: inlined.Union, reader: inlined.Node, failed: _Failed) -> Step:
     arrow, place = arrow_type(reader), reader.place
     several = isinstance(reader, inlined.Union) and len(reader.others) > 1
     branches = None
@@ -217,9 +231,9 @@ def _from_union(writer: inlined.Union, reader: inlined.Node) -> Step:
         number = 0
         try:
             if isinstance(reader, inlined.Union) and branches is not None:
-                number, inner = _member(member, reader, branches)
+                number, inner = _member(member, reader, branches, failed)
             else:
-                inner = _step(member, reader)
+                inner = _step(member, reader, failed)
         except SchemaResolutionError as error:
             problem = problem or error
             steps.append((None, _NO_MEMBER + _unformatted(error.message)))
@@ -305,7 +319,7 @@ def _fail(faults: Faults, rows: Longs, place: str, reason: str, values: Any = No
 # -- records, arrays, maps ----------------------------------------------------------------
 
 
-def _record(writer: inlined.Record, reader: inlined.Record) -> Step:
+def _record(writer: inlined.Record, reader: inlined.Record, failed: _Failed) -> Step:
     _check_names(writer, reader)
     written = {one.name: number for number, one in enumerate(writer.fields)}
     plan: list[tuple[int, Step] | pa.Array] = []
@@ -315,7 +329,7 @@ def _record(writer: inlined.Record, reader: inlined.Record) -> Step:
             plan.append(_default(one, reader))
         else:
             number = written[name]
-            plan.append((number, _step(writer.fields[number].node, one.node)))
+            plan.append((number, _step(writer.fields[number].node, one.node, failed)))
     arrow = arrow_type(reader)
     as_it_is = [(number, None) for number in range(len(writer.fields))]
     if plan == as_it_is and arrow.equals(arrow_type(writer)):
@@ -360,8 +374,8 @@ def _default(one: inlined.Field, reader: inlined.Record) -> pa.Array:
         raise SchemaResolutionError(error.message) from error
 
 
-def _array(writer: inlined.Array, reader: inlined.Array) -> Step:
-    inner, arrow = _step(writer.items, reader.items), arrow_type(reader)
+def _array(writer: inlined.Array, reader: inlined.Array, failed: _Failed) -> Step:
+    inner, arrow = _step(writer.items, reader.items, failed), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
 
@@ -373,8 +387,8 @@ def _array(writer: inlined.Array, reader: inlined.Array) -> Step:
     return step
 
 
-def _map(writer: inlined.Map, reader: inlined.Map) -> Step:
-    inner, arrow = _step(writer.values, reader.values), arrow_type(reader)
+def _map(writer: inlined.Map, reader: inlined.Map, failed: _Failed) -> Step:
+    inner, arrow = _step(writer.values, reader.values, failed), arrow_type(reader)
     if inner is None and arrow.equals(arrow_type(writer)):
         return None
 

@@ -17,6 +17,7 @@ from spark_logbus.client.value_schemas import ValueSchemas, WriterSchema
 from spark_logbus.errors import SchemaResolutionError
 from spark_logbus.model import Compression, TopicPartition
 from spark_logbus.record import stamp
+from spark_logbus.schemas.columns import evolution
 from spark_logbus.schemas.columns.evolution import Resolver
 from spark_logbus.schemas.columns.fitting import Member
 from spark_logbus.schemas.columns.rows import columns_of
@@ -169,3 +170,37 @@ def test_the_same_member_that_cannot_be_read_gives_way_to_no_other(
     with pytest.raises(SchemaResolutionError):
         Resolver(writer, reader)
     assert faults(parse_value(reader), parse_value(writer)) != []
+
+
+def nested(namespaces: str, leaf: str, levels: int = 8) -> Any:
+    """Records of the same names in the namespaces, each with a union of those of the next level."""
+    defined = set()
+
+    def record(namespace: str, level: int) -> Any:
+        name = f"{namespace}.L{level}"
+        if name in defined:
+            return name
+        defined.add(name)
+        below = leaf if level == levels else [record(one, level + 1) for one in namespaces]
+        return {"type": "record", "name": name, "fields": [{"name": "u", "type": below}]}
+
+    return record(namespaces[0], 0)
+
+
+def test_members_that_cannot_be_read_are_looked_at_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    record = evolution._record
+
+    def counted(*given: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return record(*given)
+
+    monkeypatch.setattr(evolution, "_record", counted)
+    writer, reader = nested("ab", "string"), nested("xy", "int")
+    assert faults(parse_value(reader), parse_value(writer))
+    with pytest.raises(SchemaResolutionError, match=r"cannot be read as int"):
+        Resolver(writer, reader)
+    assert looked == 1 + 8 * 4  # two of the writer's with two of the reader's
