@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--zookeeper", help="default: $LOGBUS_ZOOKEEPER, or this machine's")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0: any free one")
+    parser.add_argument("--port", type=int, default=8001, help="0: any free one")
     options = parser.parse_args()
     # uvicorn ends in order at SIGTERM, and then lets the program have the signal as well.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from spark_logbus.cli.directories import holds_no_logs
 from spark_logbus.cli.options import Execute
 from spark_logbus.cli.output import console
 
@@ -42,7 +43,7 @@ def accept_clock(
     except OSError as error:
         raise typer.BadParameter(f"Cannot read {data}: {error.strerror}.") from error
     if found is None or found.path != path:
-        raise typer.BadParameter(f"{data} holds no logs: name the data_dir of a broker.")
+        raise typer.BadParameter(holds_no_logs(data))
     out = console()
     now_us = SystemClock().now_us()
     ahead_us = off_us(OS_FILES, path, now_us)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from spark_logbus.cli.directories import holds_no_logs
 from spark_logbus.cli.options import AsJson
 from spark_logbus.cli.output import (
     MOMENT,
@@ -93,7 +94,7 @@ def segments(
     with _readable(directory):
         listing = list_directory(OS_FILES, directory.absolute())
     if listing is None:
-        raise InvalidRequestError(f"{directory} holds no logs: name the data_dir of a broker.")
+        raise InvalidRequestError(holds_no_logs(directory))
     out = console()
     live = in_use(listing.path)
     if as_json:

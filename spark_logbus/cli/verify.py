@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spark_logbus.cli.directories import holds_no_logs
 from spark_logbus.cli.output import Column, Table, console, human_bytes, plural, print_json
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def verify(
     except OSError as error:
         raise typer.BadParameter(f"Cannot read {data}: {error.strerror}.") from error
     if listing is None:
-        raise typer.BadParameter(f"{data} holds no logs: name the data_dir of a broker.")
+        raise typer.BadParameter(holds_no_logs(data))
     started = time.monotonic()
     with _progress(planned_bytes(listing)) as advance:
         result = verify_directory(OS_FILES, listing, known_files=BROKER_FILES, on_progress=advance)

@@ -87,9 +87,10 @@ class TopicRegistry:
                 if there.id == payload.id:
                     return  # made by an attempt of ours whose reply was lost
                 if not there.deleted:
+                    count = len(there.partitions)
                     raise TopicExistsError(
-                        f"The topic {name!r} exists already, with {len(there.partitions)} "
-                        "partitions. Choose another name, or delete it first."
+                        f"The topic {name!r} exists already, with {count} "
+                        f"partition{'s' * (count != 1)}. Choose another name, or delete it first."
                     )
                 self._remove_nodes(name, deadline)
             self._tree.transact(

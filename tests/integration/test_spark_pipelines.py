@@ -29,8 +29,8 @@ class Pipeline:
         shutil.copytree(EXAMPLE, self._directory)
         for path, old, new in (
             ("spark-pipeline.yml", "/tmp/logbus-pipeline", str(directory / "storage")),
-            ("transformations/large_orders.py", '"orders-large"', f'"{self.target}"'),
-            ("transformations/large_orders.py", 'subscribe="orders"', f'subscribe="{self.source}"'),
+            ("transformations/large_sales.py", '"sales-large"', f'"{self.target}"'),
+            ("transformations/large_sales.py", 'subscribe="sales"', f'subscribe="{self.source}"'),
         ):
             file = self._directory / path
             text = file.read_text()

@@ -75,9 +75,9 @@ MICRO_BATCHES = [Rows("stream", "noop", "*`noop`"), Rows("stream", "foreach", "*
 @pytest.mark.parametrize(
     ("sentence", "rows"),
     [
-        ("Batch reads are {:.1f} times as fast as with Spark's Kafka source**, or {:.1f} times when "
-         "its consumer is tuned. Where only the values are read, they are {:.1f} and {:.1f} times "
-         "as fast.", READS),
+        ("Batch reads are {:.1f} times as fast as with Spark's Kafka source**, or {:.1f} times "
+         "when its consumer is tuned. Where only the values are read, they are {:.1f} and {:.1f} "
+         "times as fast.", READS),
         ("Batch writes are {:.1f} times as fast as with Spark's Kafka sink**, or {:.1f} times when "
          "it is tuned. They are {:.1f} times as fast where both flush to the disk. Writes exactly "
          "once, which Kafka's sink does not have, are {:.1f} times as fast", WRITES),

@@ -68,7 +68,9 @@ def list_directory(files: FileSystem, path: Path) -> DirectoryListing | None:
             logs.append(list_log(files, path / name, found))
         else:
             others.append(name)
-    if not logs and not {names.LOCK, names.CHECKPOINT} & set(others):
+    # `broker-1`, where `logbus up` keeps a broker, has the name of a log as well.
+    has_log = any(log.base_offsets or names.PARTITION_METADATA in log.others for log in logs)
+    if not has_log and not {names.LOCK, names.CHECKPOINT} & set(others):
         return None
     return DirectoryListing(path, tuple(logs), tuple(others))
 

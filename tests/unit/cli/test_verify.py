@@ -79,3 +79,18 @@ def test_what_is_no_data_directory(verify: Run, data: Path, wrong: str) -> None:
     code, out, err = verify(data.parent / wrong)
     assert (code, out) == (2, "")
     assert "Error" in err
+
+
+@pytest.mark.parametrize("verb", ["verify", "accept-clock"])
+def test_the_directory_above_names_the_one_with_the_logs(
+    verb: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broker-1").mkdir()
+    data.rename(tmp_path / "broker-1" / "data")
+    for above in (tmp_path, tmp_path / "broker-1"):
+        with pytest.raises(SystemExit) as ended:
+            app([verb, str(above)])
+        assert ended.value.code != 0
+        said = "".join(capsys.readouterr().err.replace("│", "").split())
+        assert f"{above}holdsnologs:" in said
+        assert f"suchas{tmp_path / 'broker-1' / 'data'}." in said

@@ -186,6 +186,7 @@ def test_after_retention(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "broker-1" / "data").mkdir(parents=True)
     assert list_directory(OS_FILES, tmp_path) is None
 
 
