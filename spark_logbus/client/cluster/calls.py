@@ -97,7 +97,8 @@ class BrokerCalls:
                     return answer
                 answers.append(answer)
         if not answers:
-            raise BrokerUnavailableError("No broker answers. " + " ".join(failures))
+            sentences = (f"{each[:1].upper()}{each[1:]}" for each in failures)
+            raise BrokerUnavailableError(" ".join(["No broker answers.", *sentences]))
         return answers[-1]
 
     def _rounds(

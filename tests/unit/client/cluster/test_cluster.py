@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -106,8 +109,23 @@ def test_connecting_to_nobody_names_the_addresses_and_is_bounded() -> None:
     with FakeCluster(1) as fake:
         gone = fake.bootstrap
     config = ClientConfig(connect_timeout_ms=50)
-    with pytest.raises(BrokerUnavailableError, match=f"127.0.0.1:{gone.brokers[0].port}"):
+    port = gone.brokers[0].port
+    with pytest.raises(BrokerUnavailableError, match=rf"^No broker answers\. [A-Z].*:{port}"):
         Cluster.connect(gone, config)
+
+
+def test_who_answers_as_no_broker_does_is_told_in_whole_sentences() -> None:
+    def hang_up(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
+        somebody = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailableError, match=rf"answers\. The .*{somebody}"):
+            Cluster.connect(Bootstrap.of(somebody), QUICK)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_broker_that_hangs_does_not_hide_the_others(fake: FakeCluster) -> None:
