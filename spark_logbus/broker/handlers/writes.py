@@ -180,6 +180,8 @@ class WriteHandler:
 
 
 def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
+    if request.writer:
+        paths.writer(request.writer)  # refuse what no writer is called
     attempts = StageIds.of(request.write, request.attempts)
     shares: dict[TopicPartition, PartitionShare] = {}
     for share in request.partitions:

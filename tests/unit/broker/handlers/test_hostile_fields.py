@@ -14,7 +14,7 @@ from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.network import DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.coordination.decisions import check_decided
 from spark_logbus.coordination.topic_records import TopicRecord, check_topic
-from spark_logbus.errors import LogbusError, UnknownTopicError
+from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.protocol import (
@@ -265,6 +265,16 @@ def test_no_value_of_a_field_gets_more_than_a_typed_error(world: World, api: Api
         check_decided(state.last)
         assert set(state.last.topics) <= {"t"}
     world.ask(Api.APPEND, msgspec.to_builtins(REQUESTS[Api.APPEND][0]), bytes(DATA))
+
+
+@pytest.mark.parametrize("api", [Api.STAGE, Api.PREPARE, Api.DECIDE, Api.PUBLISH])
+def test_no_request_names_a_writer_or_run_too_long_to_be_kept(world: World, api: Api) -> None:
+    """A broker keeps them for as long as what is staged is there."""
+    message, payload = REQUESTS[api]
+    tree = msgspec.to_builtins(message)
+    for field in tree.keys() & {"writer", "run"}:
+        outcome = world.outcome(api, put(tree, (field,), "w" * 501), payload)
+        assert outcome is InvalidRequestError
 
 
 def test_nothing_is_written_outside_of_the_partitions(tmp_path: Path) -> None:
