@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
 
-from spark_logbus.client.arguments import names_keywords
+from spark_logbus.client.arguments import as_timeout_ms, names_keywords
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig, ProducerConfig
 from spark_logbus.client.consumer.consumer import Consumer
@@ -324,7 +324,7 @@ class AsyncConsumer(Generic[V]):
         """What ``poll`` brings, which waits for a while at a time, so that a task that is cancelled
         holds up nobody for long."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_s
+        until = loop.time() + as_timeout_ms(timeout_s) / 1000
         while True:
             left_s = max(0.0, until - loop.time())
             found = await self._received(partial(poll, min(left_s, _POLL_S)))

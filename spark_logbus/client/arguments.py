@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from numbers import Real
 from typing import Final, ParamSpec, TypeVar
 
 from spark_logbus.config import nearest
@@ -26,6 +28,8 @@ from spark_logbus.times import MAX_DURATION_US
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+#: Longer waits, as for ever, end after eleven days: more milliseconds than sockets can wait for.
+_LONGEST_WAIT_S: Final = 1_000_000.0
 
 Headers = Sequence[Header] | Mapping[str, bytes | None]
 
@@ -197,6 +201,27 @@ def as_headers(headers: object) -> list[Header]:
             ) from error
         checked.append((name, None if data is None else as_bytes(f"header {name!r}", data)))
     return checked
+
+
+def as_timeout_ms(timeout_s: object) -> float:
+    """Milliseconds to wait, of a number of seconds; infinite ones are a very long time."""
+    if isinstance(timeout_s, Real) and not isinstance(timeout_s, bool):
+        try:
+            seconds = float(timeout_s)
+        except OverflowError:
+            seconds = math.inf if timeout_s > 0 else 0.0
+        if not math.isnan(seconds):
+            return 1000 * max(0.0, min(seconds, _LONGEST_WAIT_S))
+    raise InvalidRequestError(f"timeout_s must be a number of seconds, got {_shown(timeout_s)}.")
+
+
+def as_max_records(max_records: object) -> int:
+    number = _whole(max_records)
+    if number is None or number < 1:
+        raise InvalidRequestError(
+            f"max_records must be a whole number of at least 1, got {_shown(max_records)}."
+        )
+    return number
 
 
 def as_partition_count(partitions: object) -> int:

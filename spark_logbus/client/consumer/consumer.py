@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, Generic, Self
 
 from spark_logbus.client.admin.admin import Admin
 from spark_logbus.client.arguments import (
+    as_max_records,
     as_offset_spec,
+    as_timeout_ms,
     as_topic,
     as_topic_partitions,
     names_keywords,
@@ -243,12 +245,13 @@ class Consumer(Generic[V]):
         go on behind them, and the retriable ones when no partition could be read for the retry
         deadline.
         """
+        timeout_ms = as_timeout_ms(timeout_s)
         self._begin_call()
-        return self._take_arrow(timeout_s)
+        return self._take_arrow(timeout_ms)
 
-    def _take_arrow(self, timeout_s: float) -> list[FetchedBatch]:
+    def _take_arrow(self, timeout_ms: float) -> list[FetchedBatch]:
         """As ``poll_arrow``, in the same call as what was taken before."""
-        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        deadline = self._cluster.deadline_ms(timeout_ms)
         waited = False
         while self._keep_in_step(deadline):
             batches = self._reading.take_all()
@@ -264,11 +267,10 @@ class Consumer(Generic[V]):
     def poll(self, timeout_s: float = 1.0, *, max_records: int = 500) -> list[ConsumerRecord[V]]:
         """Up to ``max_records`` records, as soon as there are some, or none after ``timeout_s``;
         the position moves past them only. Raises what ``poll_arrow`` does."""
-        if max_records < 1:
-            raise InvalidRequestError(f"max_records is {max_records}; ask for at least 1.")
-        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        most = as_max_records(max_records)
+        deadline = self._cluster.deadline_ms(as_timeout_ms(timeout_s))
         while self._prepare_iteration(deadline):
-            records = self._reading.take_records(max_records)
+            records = self._reading.take_records(most)
             if records:
                 return records
         return []
@@ -296,7 +298,7 @@ class Consumer(Generic[V]):
                 each in self._reading and self.position(each) < (end or 0)
                 for each, end in ends.items()
             ):
-                found = self._take_arrow(_ITERATION_POLL_S)
+                found = self._take_arrow(1000 * _ITERATION_POLL_S)
                 budget.add(found)
                 batches += found
             return table_of(batches, self._reading.value_type())
@@ -476,6 +478,8 @@ class Consumer(Generic[V]):
 
     def _begin_call(self) -> None:
         """What was handed out before is dealt with, as the next is asked for."""
+        if self._closed:
+            raise InvalidRequestError("This consumer is closed; make another one.")
         self._reading.settle()
         if self._subscription is not None and elapsed() >= self._commit_due:
             self._schedule_commit()

@@ -20,6 +20,7 @@ from spark_logbus.client.arguments import (
     as_bytes,
     as_headers,
     as_partition,
+    as_timeout_ms,
     as_timestamp_us,
     as_topic,
     names_keywords,
@@ -567,7 +568,7 @@ class Producer:
         if timeout_s is None:
             waiting_ms = self._config.delivery_timeout_ms + self._cluster.config.request_timeout_ms
             timeout_s = waiting_ms / 1000
-        deadline = self._cluster.deadline_ms(timeout_s * 1000)
+        deadline = self._cluster.deadline_ms(as_timeout_ms(timeout_s))
         waiting = self._accumulator.begin_flush()
         for acknowledgement in waiting:
             if not acknowledgement.settled(deadline.remaining_s):
@@ -585,6 +586,8 @@ class Producer:
         Raises what ``flush`` does, once it has stopped.
         """
         self._require_wait()
+        if timeout_s is not None:
+            as_timeout_ms(timeout_s)  # before anything is stopped
         if self._closed:  # two threads at once would both wait for the end, which harms nothing
             return
         self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -148,6 +149,50 @@ def test_numbers_that_no_thread_can_wait_for_are_refused() -> None:
             ProducerConfig(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="idempotent is 'no'; use True or False"):
         ProducerConfig(idempotent="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["1", None, True, float("nan"), timedelta(seconds=1)])
+def test_waits_that_are_no_time_are_refused(
+    fake: FakeCluster, cluster: Cluster, wrong: Any
+) -> None:
+    Admin(cluster).create_topic("t", partitions=1)
+    with Consumer(cluster) as consumer, Producer(cluster) as producer:
+        consumer.assign_topics("t")
+        calls: list[Callable[[Any], object]] = [consumer.poll, consumer.poll_arrow]
+        if wrong is not None:
+            calls += [producer.flush, producer.close]
+        for call in calls:
+            with pytest.raises(InvalidRequestError, match="timeout_s must be a number of seconds"):
+                call(wrong)
+        producer.send("t", b"x").result(60)  # nothing was closed
+        assert consumer.poll(float("inf"))
+
+
+@pytest.mark.parametrize("wrong", ["5", None, 0, 2.5, True])
+def test_a_number_of_records_that_is_none_is_refused(
+    fake: FakeCluster, cluster: Cluster, wrong: Any
+) -> None:
+    Admin(cluster).create_topic("t", partitions=1)
+    with Consumer(cluster) as consumer:
+        consumer.assign_topics("t")
+        with pytest.raises(InvalidRequestError, match="max_records must be a whole number"):
+            consumer.poll(0, max_records=wrong)
+
+
+def test_a_closed_consumer_hands_nothing_out(fake: FakeCluster, cluster: Cluster) -> None:
+    Admin(cluster).create_topic("t", partitions=1)
+    with Producer(cluster) as producer:
+        producer.send_many("t", [b"x"] * 9)
+    consumer = Consumer(cluster)
+    consumer.assign_topics("t")
+    assert consumer.poll(60, max_records=1)
+    consumer.close()
+    calls: list[Callable[[], object]] = [consumer.poll, consumer.poll_arrow, consumer.to_arrow]
+    calls.append(lambda: next(iter(consumer)))
+    for call in calls:
+        with pytest.raises(InvalidRequestError, match="closed; make another one"):
+            call()
+    consumer.close()
 
 
 def test_settings_of_a_topic(fake: FakeCluster, cluster: Cluster) -> None:
