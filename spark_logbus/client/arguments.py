@@ -209,7 +209,7 @@ def as_timeout_ms(timeout_s: object) -> float:
         try:
             seconds = float(timeout_s)
         except OverflowError:
-            seconds = math.inf if timeout_s > 0 else 0.0
+            seconds = 0.0 if timeout_s < 0 else math.inf
         if not math.isnan(seconds):
             return 1000 * max(0.0, min(seconds, _LONGEST_WAIT_S))
     raise InvalidRequestError(f"timeout_s must be a number of seconds, got {_shown(timeout_s)}.")
