@@ -64,7 +64,10 @@ def forget(
         found = forget_broker(session, broker, execute=execute)
     out = console()
     if not found.leftover:
-        out.print(f"Broker {broker} leads nothing, and nothing of it is left: it is forgotten.")
+        out.print(
+            f"Broker {broker} leads nothing, and nothing of it is left in ZooKeeper: there is "
+            "nothing to forget."
+        )
     elif execute:
         out.print(f"Broker {broker} is forgotten: what was left of its registration is removed.")
     else:

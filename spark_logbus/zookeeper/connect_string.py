@@ -13,7 +13,9 @@ DEFAULT_PORT = 2181  # ZooKeeper's own
 DEFAULT_CONNECT = f"localhost:{DEFAULT_PORT}{DEFAULT_CHROOT}"
 ENVIRONMENT_VARIABLE = "LOGBUS_ZOOKEEPER"
 
-_SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+# Of another name, as a..b or one too long, a look-up fails in the middle of kazoo's thread.
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+_SERVER = re.compile(rf"(?:\[[0-9A-Fa-f:.%]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::(\d{{1,5}}))?")
 _CHROOT_PART = re.compile(r"[A-Za-z0-9._-]+")
 _EXAMPLE = 'use "host:port,host:port/chroot", for example "localhost:2181/logbus"'
 

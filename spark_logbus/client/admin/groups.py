@@ -26,7 +26,8 @@ from spark_logbus.selection import Topics
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
     """A committed offset, if there is one, beside what the partition holds now; ``state`` says why
-    that is unknown, or ``ok``. ``reader`` is the consumer that reads it, if one does."""
+    that is unknown, ``records lost`` where the offset lies among lost ones, or ``ok``. ``reader``
+    is the consumer that reads it, if one does."""
 
     topic_partition: TopicPartition
     committed: CommittedOffset | None
@@ -112,7 +113,7 @@ class GroupAdmin:
                 topic_partition=each,
                 committed=committed.get(each),
                 high_watermark=ends.get(each),
-                state=state,
+                state=_state(state, committed.get(each), lost.get(each, ())),
                 reader=readers.get(each),
                 lost=lost.get(each, ()),
             )
@@ -176,3 +177,10 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no entry
         return "unknown"
+
+
+def _state(state: str, committed: CommittedOffset | None, lost: tuple[LostOffsets, ...]) -> str:
+    """``state``, unless whoever goes on at ``committed`` will be told that records are lost."""
+    if committed is not None and any(each.start <= committed.offset < each.end for each in lost):
+        return "records lost"
+    return state

@@ -254,7 +254,8 @@ class ProducerStateManager:
         if header.producer_epoch < epoch:
             raise ProducerFencedError(
                 f"{self._batch(header)} comes too late: epoch {epoch} of that producer has "
-                "appended since. Another producer works under the same id; make a new one."
+                "appended since, by another producer under the same id. Close this one and create "
+                "another, which gets an id of its own."
             )
         if header.producer_epoch > epoch:
             if header.base_sequence == 0:

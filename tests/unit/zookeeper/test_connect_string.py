@@ -16,6 +16,7 @@ from spark_logbus.zookeeper.connect_string import ConnectString, default_connect
         ("a:1,b:2,c:3/deep/down/", "a:1,b:2,c:3", "/deep/down"),
         (" a:1, b:2 /x", "a:1,b:2", "/x"),
         ("[::1]:2181/x", "[::1]:2181", "/x"),
+        ("a_b.c-d.e.:1/x", "a_b.c-d.e.:1", "/x"),
     ],
 )
 def test_what_a_connect_string_means(connect: str, servers: str, chroot: str) -> None:
@@ -32,6 +33,9 @@ def test_what_a_connect_string_means(connect: str, servers: str, chroot: str) ->
         "a:65536",
         "a:x",
         "a b:1",
+        "a..b:1",
+        ".a:1",
+        f"{'a' * 64}.b:1",
         "a:1/x/../y",
         "a:1/x\0y",
         "a:1/ü",
