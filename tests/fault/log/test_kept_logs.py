@@ -12,9 +12,11 @@ from spark_logbus.log import LogConfig, PartitionLog, names
 from spark_logbus.log.inspect import list_directory, verify_directory
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch
+from tests.builders.staged import attempt, publish, share, stage
 from tests.fakes.clock import NOW_US
+from tests.fakes.compaction import broker_with, keyed, planned, write_cleaned
 from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk
-from tests.fakes.log_directory import TOPIC_ID, TP, Broker, offsets_from
+from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from, offsets_from
 
 DATA = Path("/data")
 HOME = DATA / "flights-0"
@@ -256,3 +258,68 @@ def test_an_idempotent_producer_starts_over_after_the_gap(
         with pytest.raises(UnknownProducerError, match="lost with a part of the log"):
             log.append_as_leader(batch(20, 2), leader_epoch=1)
     assert log.append_as_leader(batch(0, 2, epoch=1), leader_epoch=1).base_offset == ON
+
+
+@pytest.mark.parametrize("published", [0, 1, 4])
+def test_a_decided_write_is_there_once_whatever_of_it_was_kept(
+    disk: SimulatedDisk, broker: Broker, published: int
+) -> None:
+    """The copy has it staged, with none, some or all of its record batches in the log."""
+    decided = share(40, 2, 1)
+    log = broker.log()
+    stage(log, attempt(3), 5)
+    stage(log, attempt(1), 10, 10)
+    stage(log, attempt(2), 10, 10)
+    log.staging.check(decided, 1)
+    disk.crash(AllSurvives())
+    staged = copy_of(disk)
+    broker.start()
+    log = broker.log()
+    log.staging.expect(decided)
+    publish(log, decided)
+    whole = list(batches_from(log, 5))
+    assert [header.base_offset for header, _ in whole] == [5, 15, 25, 35]
+    broker.directory.close()
+    kept = b"".join(data for _, data in whole[:published])
+    for path in list(staged):
+        if path.name == names.segment(0):
+            staged[path] += kept
+    put_back(disk, staged)
+    broker.start()
+    end = 5 + 10 * published
+    assert refused(broker, 99) == end
+    log = go_on(broker)
+    for _ in range(2):
+        log.staging.expect(decided)
+        publish(log, decided)
+        of_it = [
+            (header.producer_id, header.base_sequence)
+            for start, stop in ((5, end), (ON, None))
+            for header, _ in (batches_from(log, start, end=stop) if start != stop else ())
+        ]
+        assert of_it == [(header.producer_id, header.base_sequence) for header, _ in whole]
+        disk.crash(NOTHING)
+        broker.start()
+        log = broker.log()
+
+
+def test_compaction_leaves_the_gap_where_it_is() -> None:
+    """However small: nothing is merged over it."""
+    broker = broker_with(12)
+    go_on(broker, 100)
+    broker.append(*(keyed(2, b"%03d" % number + bytes(400)) for number in range(6)))
+    compaction = broker.log().compaction
+    groups = planned(broker).groups
+    bounds = [(each.base_offset, each.end_offset) for each in groups]
+    assert (24, 100) in {(one[1], other[0]) for one, other in itertools.pairwise(bounds)}
+    for each in groups:
+        write_cleaned(broker, each)
+        assert compaction.swap(each)
+    for _ in range(2):
+        log = broker.log()
+        assert log.ends().lost == ((24, 100),)
+        assert log.damaged == ()
+        with pytest.raises(OffsetOutOfRangeError, match="from 24 on were lost"):
+            log.read(24, max_bytes=1000)
+        assert offsets_from(log, 100)[0] == 100
+        broker.restart()
