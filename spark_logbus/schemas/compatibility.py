@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_logbus.schemas.branches import PROMOTIONS, Branches, TypeName
+from spark_logbus.schemas.defaults import Defaults
 from spark_logbus.schemas.errors import InvalidCompatibilityError, InvalidSchemaError
 from spark_logbus.schemas.logical import PLAIN, Meaning, keeps_meaning, meaning_of
 from spark_logbus.schemas.model import (
@@ -288,6 +289,16 @@ def _compare_records(pair: _Pair, reader: Record, writer: Record) -> Iterator[_P
                 field.name,
                 step,
             )
+        else:
+            fault = Defaults(kept=True).fault(field.default, field.schema)
+            if fault is not None:
+                yield pair.fault(
+                    Rule.READER_FIELD_MISSING_DEFAULT_VALUE,
+                    f"the default of the reader's field {field.name!r}, which the writer has not, "
+                    f"cannot be read: {fault}.",
+                    field.name,
+                    step,
+                )
 
 
 def written_field(field: Field, by_name: dict[str, int]) -> int | None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
+from spark_logbus.schemas.logical import meaning_of
 from spark_logbus.schemas.model import Array, Enum, Fixed, Map, Primitive, Record, Schema, Union
 
 _RANGES: Final = {"int": 1 << 31, "long": 1 << 63}
+_LARGEST_FLOAT: Final = (2 - 2**-23) * 2.0**127
+_MOST_MILLIS: Final = ((1 << 63) - 1) // 1000  # columns have microseconds
 
 
 class Defaults:
     """Checks values against schemas. For the values of one text, which stay as they are: what was
     found once is remembered, as unions of records would else be tried again at each level."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = False) -> None:
+        """``kept``: a default has to be one that readers can give, too. Numbers may be out of the
+        range of what they mean, which was never a reason to refuse a schema."""
+        self._kept = kept
         self._found: dict[tuple[int, int], str | None] = {}
 
     def fault(self, value: Any, schema: Schema) -> str | None:
@@ -22,11 +29,27 @@ class Defaults:
         Of a union, any branch will do, as Avro has it since 1.12. Goes as deep as the value does.
         """
         if isinstance(schema, Primitive):
-            return _primitive_fault(value, schema.kind)
+            fault = _primitive_fault(value, schema.kind)
+            return fault or (self._kept_fault(value, schema) if self._kept else None)
         key = id(value), id(schema)
         if key not in self._found:
             self._found[key] = self._look(value, schema)
         return self._found[key]
+
+    def _kept_fault(self, value: Any, schema: Primitive | Fixed) -> str | None:
+        size = schema.size if isinstance(schema, Fixed) else 0
+        meaning = meaning_of(schema.kind, schema.properties, size=size)
+        if schema.kind in ("float", "double"):
+            limit = _LARGEST_FLOAT if schema.kind == "float" else sys.float_info.max
+            return None if -limit <= value <= limit else f"{_shown(value)} is out of range"
+        if meaning.logical == "decimal":
+            number = int.from_bytes(value.encode("latin-1"), "big", signed=True)
+            if abs(number) >= 10**meaning.precision:
+                return f"{_shown(value)} has more than {meaning.precision} digits"
+        elif meaning.logical in ("timestamp-millis", "local-timestamp-millis"):
+            if not -_MOST_MILLIS <= value <= _MOST_MILLIS:
+                return f"{_shown(value)} is out of range"
+        return None
 
     def _look(self, value: Any, schema: Schema) -> str | None:
         match schema:
@@ -47,7 +70,7 @@ class Defaults:
                 return None if known else f"{_shown(value)} is no symbol of {name}"
             case Fixed(name=name, size=size):
                 if _primitive_fault(value, "bytes") is None and len(value) == size:
-                    return None
+                    return self._kept_fault(value, schema) if self._kept else None
                 return f"{_shown(value)} is not of the {size} bytes of {name}"
             case Record():
                 return self._record_fault(value, schema)

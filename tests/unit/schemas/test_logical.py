@@ -116,3 +116,30 @@ def test_logical_types_that_are_unknown_or_misplaced_mean_nothing(writer: Any, r
     kind = writer["type"]
     assert resolves(writer, reader) == resolves(kind, reader)
     assert resolves(writer, reader) == (not faults(parse_value(reader), parse_value(writer)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "fits"),
+    [
+        ("float", 3.4e38, True),
+        ("float", 1e39, False),
+        ("double", 1e308, True),
+        ("double", 10**400, False),
+        (["float", "double"], 1e39, True),
+        (["null", {"type": "array", "items": "float"}], [1e39], False),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\x27\x0f", True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\x27\x10", False),
+        ({"type": "long", "logicalType": "timestamp-millis"}, (2**63 - 1) // 1000, True),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1, False),
+    ],
+)  # fmt: skip
+def test_reading_and_compatibility_agree_on_defaults(kind: Any, default: Any, fits: bool) -> None:
+    writer: Any = {"type": "record", "name": "R", "fields": []}
+    field = {"name": "new", "type": kind, "default": default}
+    reader: Any = {**writer, "fields": [field]}
+    assert bool(faults(parse_value(reader), parse_value(writer))) != fits
+    if fits:
+        assert not Resolver(writer, reader).changes_nothing
+    else:
+        with pytest.raises(SchemaResolutionError, match=r"is no value of its type"):
+            Resolver(writer, reader)
