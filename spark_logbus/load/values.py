@@ -17,11 +17,19 @@ from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 from spark_logbus.datasource.columns import UNDECODABLE_TYPE
 from spark_logbus.datasource.value_types import retyped, spark_type
@@ -69,13 +77,14 @@ def json_fields(ddl: str, *, drop_value: bool) -> StructType:
     """The fields that ``--json-schema`` names. Raises ConfigError; needs a Spark session."""
     try:
         schema = DataType.fromDDL(ddl) if ddl.strip() else StructType()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # the other for some types' digits
         raise ConfigError(f"--json-schema is {ddl!r}: {reason(error)} {_NAME_FIELDS}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"--json-schema is {ddl!r}, which is a single type. {_NAME_FIELDS}")
     if not schema.fields:
         raise ConfigError(f"--json-schema is {ddl!r}, which names no fields. {_NAME_FIELDS}")
     _check_names(schema, "--json-schema", drop_value=drop_value)
+    _check_stored(schema, ddl)
     try:
         # What Spark's JSON has no values for is said now, and not by a task.
         SparkSession.active().range(0).select(F.from_json(F.lit("{}"), schema))
@@ -85,6 +94,23 @@ def json_fields(ddl: str, *, drop_value: bool) -> StructType:
             "field as string, and convert it when reading."
         ) from error
     return schema
+
+
+def _check_stored(kind: DataType, ddl: str, place: str = "") -> None:
+    """Raise ConfigError for a type that Spark's JSON gives and its writers of files refuse."""
+    match kind:
+        case StructType():
+            for each in kind.fields:
+                _check_stored(each.dataType, ddl, f"{place}.{each.name}" if place else each.name)
+        case ArrayType():
+            _check_stored(kind.elementType, ddl, place)
+        case MapType():
+            _check_stored(kind.valueType, ddl, place)
+        case CalendarIntervalType():
+            raise ConfigError(
+                f"--json-schema is {ddl!r}, which no file of a warehouse can hold: {place} is "
+                f"{kind.simpleString()}. Name such a field as string, or leave it out."
+            )
 
 
 def parse_json(

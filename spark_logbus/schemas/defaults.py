@@ -46,9 +46,9 @@ class Defaults:
             number = int.from_bytes(value.encode("latin-1"), "big", signed=True)
             if abs(number) >= 10**meaning.precision:
                 return f"{_shown(value)} has more than {meaning.precision} digits"
-        elif meaning.logical in ("timestamp-millis", "local-timestamp-millis"):
-            if not -_MOST_MILLIS <= value <= _MOST_MILLIS:
-                return f"{_shown(value)} is out of range"
+        is_millis = meaning.logical in ("timestamp-millis", "local-timestamp-millis")
+        if is_millis and not -_MOST_MILLIS <= value <= _MOST_MILLIS:
+            return f"{_shown(value)} is out of range"
         return None
 
     def _look(self, value: Any, schema: Schema) -> str | None:

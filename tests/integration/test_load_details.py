@@ -216,6 +216,8 @@ def forget_schema(commit: Path) -> None:
         ("n varchar(3)", "which JSON has no values for"),
         ("n decimal(50,2)", "exceeds max precision 38"),
         ("a-b int", "must be back quoted as: `a-b`"),
+        ("n timestamp_ltz(3)", "seconds precision 3"),
+        ("n array<interval>", "which no file of a warehouse can hold: n is interval"),
     ],
 )
 def test_schemas_that_are_refused(topic: Topic, schema: str, named: str) -> None:

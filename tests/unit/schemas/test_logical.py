@@ -118,6 +118,9 @@ def test_logical_types_that_are_unknown_or_misplaced_mean_nothing(writer: Any, r
     assert resolves(writer, reader) == (not faults(parse_value(reader), parse_value(writer)))
 
 
+DECIMAL: Final = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
 @pytest.mark.parametrize(
     ("kind", "default", "fits"),
     [
@@ -127,8 +130,8 @@ def test_logical_types_that_are_unknown_or_misplaced_mean_nothing(writer: Any, r
         ("double", 10**400, False),
         (["float", "double"], 1e39, True),
         (["null", {"type": "array", "items": "float"}], [1e39], False),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\x27\x0f", True),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\x27\x10", False),
+        (DECIMAL, "\x27\x0f", True),
+        (DECIMAL, "\x27\x10", False),
         ({"type": "long", "logicalType": "timestamp-millis"}, (2**63 - 1) // 1000, True),
         ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1, False),
     ],
