@@ -110,6 +110,8 @@ class JournalingFiles:
         self._root = root
         self._journal = _Journal(journal)
         self._handles = count(1)
+        # What fails changes nothing and is not noted, as where two threads remove one file.
+        self._naming = threading.Lock()
 
     def open(self, path: Path, *, create: bool = False) -> File:
         operation = Operation.CREATE if create else Operation.OPEN
@@ -137,14 +139,18 @@ class JournalingFiles:
         OS_FILES.make_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._journal.note(
-            Operation.RENAME, path=self._name(source), data=self._name(target).encode()
-        )
-        OS_FILES.rename(source, target)
+        with self._naming:
+            if OS_FILES.exists(source):
+                self._journal.note(
+                    Operation.RENAME, path=self._name(source), data=self._name(target).encode()
+                )
+            OS_FILES.rename(source, target)
 
     def remove(self, path: Path) -> None:
-        self._journal.note(Operation.REMOVE, path=self._name(path))
-        OS_FILES.remove(path)
+        with self._naming:
+            if OS_FILES.exists(path):
+                self._journal.note(Operation.REMOVE, path=self._name(path))
+            OS_FILES.remove(path)
 
     def remove_directory(self, path: Path) -> None:
         self._journal.note(Operation.REMOVE_DIRECTORY, path=self._name(path))
