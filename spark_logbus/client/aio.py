@@ -54,10 +54,15 @@ class _Outcome(Protocol[T_co]):
     def when_done(self, callback: Callable[[Any], object]) -> None: ...
 
 
+#: How a program that is asked to end leaves a block: an event loop cancels its tasks then.
+_ENDS: Final = (asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+
+
 class AsyncProducer:
     """A ``Producer`` of its own for one event loop. The cluster is shared, not owned.
 
-    Use it as ``async with``, which flushes at the end. ``more`` is what else a ``Producer`` takes.
+    Use it as ``async with``, which flushes at the end, and for at most 5 seconds where its task is
+    cancelled, as by Ctrl-C. ``more`` is what else a ``Producer`` takes.
     """
 
     def __init__(self, cluster: Cluster, config: ProducerConfig | None = None, **more: Any) -> None:
@@ -134,8 +139,9 @@ class AsyncProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        ends_program = isinstance(error, _ENDS)
         try:
-            await self._run(partial(self._producer.__exit__, kind, error, trace))
+            await self._run(partial(self._producer.leave, error, ends_program=ends_program))
         finally:
             self._thread.shutdown(wait=False)
 

@@ -71,12 +71,14 @@ FaultKind = Literal["drop_before", "drop_after", "half", "hang", "error", "parti
 @dataclass
 class Fault:
     """``drop_before``: close unread work; ``drop_after``: do it, then close without an answer;
-    ``half``: answer half; ``hang``: wait for ``release``, then answer; the others report."""
+    ``half``: answer half; ``hang``: wait for ``release``, then answer; the others report.
+    ``is_held``: of whatever kind, the answer waits for ``release``."""
 
     kind: FaultKind
     error: LogbusError | None = None
     release: threading.Event = field(default_factory=threading.Event)
     met: threading.Event = field(default_factory=threading.Event)
+    is_held: bool = False
 
 
 @dataclass
@@ -259,7 +261,7 @@ class FakeBroker:
             header, payload = encode_error(error), b""
         if fault is not None and fault.kind == "drop_after":
             return False
-        if fault is not None and fault.kind == "hang":
+        if fault is not None and (fault.is_held or fault.kind == "hang"):
             fault.release.wait(30)
         if isinstance(message, AppendRequest) and message.acks == "none":
             return True

@@ -93,6 +93,33 @@ def test_the_loop_runs_on_while_a_consumer_waits(cluster: Cluster, topic: str) -
     asyncio.run(run())
 
 
+def test_a_producer_whose_task_is_cancelled_sends_what_it_has(cluster: Cluster, topic: str) -> None:
+    async def run() -> None:
+        left = asyncio.Event()
+
+        async def serve() -> None:
+            config = ProducerConfig(linger_ms=600_000)
+            async with AsyncProducer(cluster, config) as producer:
+                sending = asyncio.create_task(producer.send(topic, b"x"))
+                while not producer.metrics()["record_send_total"]:
+                    await asyncio.sleep(0)
+                left.set()
+                await sending
+
+        service = asyncio.create_task(serve())
+        await left.wait()
+        service.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await service
+        async with AsyncConsumer(cluster) as consumer:
+            await consumer.assign_topics(topic)
+            await consumer.seek(TopicPartition(topic, 0), 0)
+            await consumer.seek(TopicPartition(topic, 1), 0)
+            assert (await asyncio.wait_for(anext(consumer), 60)).value == b"x"
+
+    asyncio.run(run())
+
+
 def test_an_async_consumer_does_what_a_consumer_does(
     brokers: EmbeddedCluster, cluster: Cluster, topic: str
 ) -> None:

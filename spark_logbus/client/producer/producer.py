@@ -669,14 +669,18 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.leave(error, ends_program=isinstance(error, SystemExit | KeyboardInterrupt))
+
+    def leave(self, error: BaseException | None, *, ends_program: bool) -> None:
+        """End the block that ``error`` leaves; ``ends_program`` says that it is no failure."""
         if error is None:
             self.close()
             return
         if self._forked:
             return
         lost: LogbusError | None
-        if isinstance(error, SystemExit | KeyboardInterrupt):
-            # An end of the program is no failure: what was handed over is due.
+        if ends_program:
+            # What was handed over is due.
             lost = self._close_at_exit(_LAST_RECORDS_S)
         else:
             # The caller wants out, not to wait for a broker that may be gone.

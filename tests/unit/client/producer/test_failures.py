@@ -195,17 +195,18 @@ def test_a_producers_own_callback_that_fails_has_not_heard(
     assert "on_failure failed" in caplog.text
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("way", ["on_failure", "future"])
 @pytest.mark.parametrize("act", ["flush", "close", "exit"])
 def test_a_callback_that_waits_or_ends_its_thread_does_no_harm(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture, act: str, way: str
+    full: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture, act: str, way: str
 ) -> None:
     def call(_: object) -> None:
         if act == "exit":
             raise SystemExit(3)
         getattr(producer, act)()
 
+    refusal = full.brokers[0].faults[Api.APPEND][0]
+    refusal.is_held = True  # until there is a callback, which then runs in the sending thread
     on_failure = call if way == "on_failure" else None
     producer = Producer(
         cluster, ProducerConfig(linger_ms=0, max_in_flight=1), on_failure=on_failure
@@ -213,6 +214,7 @@ def test_a_callback_that_waits_or_ends_its_thread_does_no_harm(
     first = producer.send("t", b"v")
     if way == "future":
         first.add_done_callback(call)
+    refusal.release.set()
     wait_until(lambda: first.done() and "failed" in caplog.text)
     producer.send("t", b"v")
     with pytest.raises(DeliveryFailedError, match="^2 records" if on_failure else "^1 record "):
