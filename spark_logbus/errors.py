@@ -222,7 +222,7 @@ class StagedDataLostError(LogbusError):
 
 
 class WriteNotDecidedError(StagedDataLostError):
-    """What was staged is to be published, and nobody has decided that, or it is over."""
+    """A request to publish what was staged, though nobody has decided that, or it is over."""
 
     code = 25
     fault: ClassVar[Fault] = "caller"

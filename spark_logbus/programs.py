@@ -1,5 +1,5 @@
-"""What all programs do with standard output: each line goes out at once, and a program whose
-reader has gone ends quietly.
+"""Standard output of all programs: each line goes out at once, and a program whose reader has gone
+ends quietly.
 
 Python holds back some KiB of what is printed where that is no terminal. The log file of a program
 that runs for days, or a script that waits for a line, would have them only when it ends.
@@ -26,7 +26,7 @@ def print_by_line() -> None:
 
 
 def reader_is_gone(stream: TextIO) -> bool:
-    """Whether ``stream`` is a pipe or a socket whose other end is closed."""
+    """Tells whether ``stream`` is a pipe or a socket whose other end is closed."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):  # no file, or closed

@@ -45,7 +45,8 @@ def shares_of(decision: DecidedWrite, writer: str = "") -> Iterator[PartitionSha
 def decided_shares(
     states: Mapping[str, WriterState],
 ) -> Mapping[TopicPartition, Sequence[PartitionShare]]:
-    """What is decided and not known to be published, by partition; ``states`` are by writer."""
+    """Returns the shares that are decided and not known to be published, by partition; ``states``
+    are by writer."""
     found: defaultdict[TopicPartition, list[PartitionShare]] = defaultdict(list)
     for writer, state in states.items():
         if state.last is not None:
@@ -67,7 +68,7 @@ class DecidedWrites:
         self._size_bytes = 0
 
     def add(self, writer: str, decision: DecidedWrite) -> None:
-        """What is known already stays: it has the most of what was to be published."""
+        """Keeps what is known already: that has the most of what was to be published."""
         with self._lock:
             known = self._writes.pop(decision.write, None)
             if known is None:

@@ -104,9 +104,9 @@ class Publisher:
     def prepare(
         self, shares: Sequence[PartitionShare], *, anew: bool = False
     ) -> tuple[str, list[LogbusError | None]]:
-        """For each None if all of it is staged, or published, and on disk; else the reason. The
-        promise by which it is kept: with ``anew`` one that ZooKeeper is asked about. Raises
-        CoordinationError."""
+        """Tells of each share if all of it is staged, or published, and on disk: None, else the
+        reason. Returns too the promise by which it is kept: with ``anew``, one that ZooKeeper was
+        asked about. Raises CoordinationError."""
         self._require_lease()
         promise = self.promises.current(anew=anew)
 
@@ -120,7 +120,7 @@ class Publisher:
     def publish_decided(
         self, shares: Sequence[PartitionShare], *, writer: str
     ) -> list[LogbusError | None]:
-        """As ``publish``, of shares of one write that somebody says is decided. Raises
+        """Publishes shares of one write that a client says is decided, as ``publish`` does. Raises
         WriteNotDecidedError, CoordinationError."""
         if not shares:
             return []
@@ -378,7 +378,7 @@ class Publisher:
 
 
 class _Decided:
-    """What is decided and not known to be published everywhere, as ZooKeeper has it."""
+    """The decided writes that are not known to be published everywhere, as ZooKeeper has them."""
 
     def __init__(self, found: PendingWrites) -> None:
         states = found.states.values()

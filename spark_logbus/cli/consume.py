@@ -176,8 +176,9 @@ def _shared(
     limit: int | None,
     follow: bool,
 ) -> Generator[list[ConsumerRecord], None, None]:
-    """As a member of a group, one record at a time, so that what is committed was printed; up to
-    ``limit`` of them, and without ``follow`` until it is at the ends of what it reads."""
+    """Reads as a member of a group, one record at a time, so that what is committed was printed.
+
+    Ends after ``limit`` records, and without ``follow`` at the ends of what it reads."""
     from spark_logbus.client import Consumer, ConsumerConfig
     from spark_logbus.model import Latest
 

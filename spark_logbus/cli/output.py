@@ -134,7 +134,7 @@ class Table:
         ]
 
     def boxed(self, room: int) -> tuple[RichTable, int]:
-        """For a terminal of ``room`` columns, and how wide it is.
+        """Lays the table out for a terminal of ``room`` columns, and returns its width.
 
         Cells and heads are broken between words, never within but for a word that is longer than a
         line: an address, a name or a number that is cut in two cannot be copied. What does not fit

@@ -288,7 +288,7 @@ def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
 
 
 def _offsets_of(ends: PartitionEnds) -> int:
-    """Those between log start and high watermark that are not lost."""
+    """Number of records between log start and high watermark that are not lost."""
     from spark_logbus.offsets.snapshot import span_of
 
     span = span_of(ends)

@@ -110,7 +110,7 @@ class AsyncProducer:
 
     @property
     def metrics_kind(self) -> ClientKind:
-        """For ``ClientCollector``."""
+        """Kind of this client, for ``ClientCollector``."""
         return self._producer.metrics_kind
 
     def metrics(self) -> dict[str, int | float]:
@@ -253,7 +253,7 @@ class AsyncConsumer(Generic[V]):
         return await self._received(partial(self._consumer.to_arrow, max_bytes=max_bytes))
 
     async def to_pandas(self, *, max_bytes: int | None = None) -> pd.DataFrame:
-        """Likewise as a DataFrame."""
+        """Returns the same as a DataFrame."""
         return await self._received(partial(self._consumer.to_pandas, max_bytes=max_bytes))
 
     async def value_schema(self, topic: str) -> str | None:
@@ -314,7 +314,7 @@ class AsyncConsumer(Generic[V]):
 
     @property
     def metrics_kind(self) -> ClientKind:
-        """For ``ClientCollector``."""
+        """Kind of this client, for ``ClientCollector``."""
         return self._consumer.metrics_kind
 
     def metrics(self) -> dict[str, int | float]:
@@ -327,8 +327,8 @@ class AsyncConsumer(Generic[V]):
     # -- in the thread --------------------------------------------------------------------
 
     async def _polled(self, timeout_s: float, poll: Callable[[float], list[T]]) -> list[T]:
-        """What ``poll`` brings, which waits for a while at a time, so that a task that is cancelled
-        holds up nobody for long."""
+        """Returns what ``poll`` brings. It waits for a while at a time, so that a task that is
+        cancelled holds up nobody for long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + as_timeout_ms(timeout_s) / 1000
         while True:
@@ -368,7 +368,7 @@ class AsyncConsumer(Generic[V]):
         self._under_way -= 1
 
     def _call(self, call: Callable[[], T], hands_out: bool) -> T:
-        """In the thread, one after the other."""
+        """Runs the call in the thread, one after the other."""
         if self._unclaimed:
             self._unclaimed = False
             self._consumer.take_back()

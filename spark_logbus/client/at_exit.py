@@ -29,7 +29,7 @@ _THREAD: Final = "logbus-exit"
 
 
 class _Unfinished:
-    """What each client finishes with."""
+    """The calls with which clients finish."""
 
     def __init__(self) -> None:
         # Two of them, as those who count come after those who send.

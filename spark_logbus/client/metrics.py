@@ -33,7 +33,7 @@ PRODUCER_METRICS: Final[Mapping[str, str]] = {
     "buffer_total_bytes": "Bytes that the buffer may hold (buffer_bytes).",
     "buffer_used_bytes": "Bytes in the buffer that are not acknowledged yet.",
 }
-"""What a producer counts, and the sentence that explains it."""
+"""Counters of a producer, each with the sentence that explains it."""
 
 CONSUMER_METRICS: Final[Mapping[str, str]] = {
     "records_consumed_total": "Records that were handed out.",
@@ -52,7 +52,7 @@ CONSUMER_METRICS: Final[Mapping[str, str]] = {
     ),
     "records_lag_max": "The same of the partition that is furthest behind.",
 }
-"""What a consumer counts, and the sentence that explains it."""
+"""Counters of a consumer, each with the sentence that explains it."""
 
 METRICS: Final[Mapping[ClientKind, Mapping[str, str]]] = {
     "producer": PRODUCER_METRICS,

@@ -261,7 +261,7 @@ def abort(now: WriterState, proposal: Proposal, *, now_us: int) -> Outcome:
 
 
 class Age(enum.Enum):
-    """What becomes of the state of a writer that has nothing to publish."""
+    """The fate of the state of a writer that has nothing to publish."""
 
     KEPT = "kept"
     #: It is old for the first time, which is to be noted.
@@ -270,7 +270,7 @@ class Age(enum.Enum):
 
 
 def age(now: WriterState, *, now_us: int, keep_us: int) -> Age:
-    """Whether the state is forgotten, when it is kept for ``keep_us``.
+    """Tells whether the state is forgotten, when it is kept for ``keep_us``.
 
     Two times have to pass: one since the writer's last change, and another since a broker found
     that the first has passed. Both are counted by clocks of whichever brokers there are, any of

@@ -130,8 +130,8 @@ class DecisionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
-    """Of a version that was decided, see ``coordination.write_content``. A list, as there are a
-    hundred of them."""
+    """Entry for a version that was decided, see ``coordination.write_content``. It is stored as a
+    list, as there are a hundred of them."""
 
     version: int
     records: NonNegative
@@ -156,7 +156,7 @@ class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class PromisePayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a broker: what was prepared under another token may have been dropped."""
+    """Node of a broker: what it prepared under another token may have been dropped."""
 
     token: str
 

@@ -1,4 +1,4 @@
-"""What an atomic write holds, in so few bytes that a writer's node keeps it of many versions. Pure.
+"""The content of an atomic write, so short that a writer's node keeps it of many versions. Pure.
 
 A version that comes again has to be the write that was decided under it: a query whose checkpoint
 is behind plans other records under the same number, and to drop them would be to lose them. So

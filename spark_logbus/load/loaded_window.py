@@ -144,8 +144,8 @@ def _moment(bound: OffsetBound, *, now_us: int) -> int | None:
 
 
 def plan_window(snapshot: Snapshot, topic: str, loads: Loads, asked: Asked) -> list[OffsetRange]:
-    """What of the window was loaded, one range for each partition that has some, or more where the
-    log has given up records between (pure).
+    """Returns the ranges of the window that were loaded: one for each partition that has some, or
+    more where the log has given up records between (pure).
 
     One is enough else, because loads leave out only what was gone from the log when they came to
     it, and that never comes back. Raises NotInLogError where the log no longer has all of it.

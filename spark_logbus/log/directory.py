@@ -373,8 +373,8 @@ class LogDirectory:
         return log
 
     def kept_end(self, topic_partition: TopicPartition, *, topic_id: str) -> int | None:
-        """Where a log that ``ensure`` refuses ends if it is only too short, so that what it has can
-        be kept; None where nothing can."""
+        """Returns the end of a log that ``ensure`` refuses only because it is too short, so that
+        what it has can be kept; None where nothing can."""
         log = self._logs.get(topic_partition)
         if log is None:
             end = self._directories.short_ends.get(topic_partition)

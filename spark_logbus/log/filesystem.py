@@ -256,7 +256,7 @@ def storage_error(doing: str, path: Path, error: OSError) -> StorageError:
 
 
 def remedy_for(error: OSError) -> str:
-    """What an operator does about it, as a part of a sentence."""
+    """The remedy for an operator, as a part of a sentence."""
     return _REMEDIES.get(error.errno or 0, "check the disk and the permissions")
 
 

@@ -68,8 +68,8 @@ class LogView(NamedTuple):
 
     @property
     def sealed_ends(self) -> tuple[int, ...]:
-        """Where each sealed segment ends if it is whole: at the next one, or where what was lost
-        between them begins."""
+        """End of each sealed segment that is whole: the start of the next one, or where what was
+        lost between them begins."""
         lost = {each.end: each.start for each in self.lost}
         return tuple(lost.get(base, base) for base in self.base_offsets[1:])
 

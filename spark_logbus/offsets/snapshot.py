@@ -43,8 +43,8 @@ class Span:
         return next((each for each in self.lost if each.start <= offset < each.end), None)
 
     def reach(self, start: int, end: int | None = None) -> int:
-        """How far a reader gets from ``start`` on until records are lost, and no further than
-        ``end``, by default that of the span."""
+        """Returns how far a reader gets from ``start`` on until records are lost, and no further
+        than ``end``, by default that of the span."""
         last = self.end if end is None else end
         return min([last, *(each.start for each in self.lost if start <= each.start)])
 
@@ -165,7 +165,7 @@ def describe_topics(
 
 
 def span_of(ends: PartitionEnds) -> Span:
-    """What a broker says of a partition, as far as readers see it."""
+    """State of a partition as its broker tells it to readers."""
     lost = tuple(LostOffsets(*each) for each in ends.lost)
     return Span(ends.log_start_offset, ends.high_watermark, lost)
 

@@ -1,4 +1,4 @@
-"""What record batches take when they are decoded, by what they say of themselves.
+"""Sizes of record batches when they are decoded, by what they say of themselves.
 
 For readers that stop before they have decoded too much. Nothing here is believed: one that lies is
 refused by who decodes it, so whatever cannot be understood counts with the size that it has.

@@ -94,7 +94,7 @@ class StageIds:
 
     @classmethod
     def of(cls, write: int, attempts: str) -> StageIds:
-        """Those that ``attempts_text`` wrote. InvalidRequestError for anything else."""
+        """Parses what ``attempts_text`` wrote. Raises InvalidRequestError for anything else."""
         runs: list[tuple[int, int]] = []
         for run in attempts.split(",") if attempts else ():
             match = _RUN.fullmatch(run)
@@ -118,7 +118,7 @@ class StageIds:
         return isinstance(producer_id, int) and self._place(producer_id) is not None
 
     def among(self, known: Collection[int]) -> list[int]:
-        """Those of ``known`` that are of the write and count, in the order of their tasks.
+        """Returns the ids of ``known`` that belong to the write and count, in their tasks' order.
 
         Takes as long as the smaller of the two, as a partition has few of a write's attempts.
         """

@@ -1,4 +1,4 @@
-"""Which branch of a union a reader takes, for what was written as one type.
+"""The branch of a union that a reader takes, for what was written as one type.
 
 The one that is the same comes first: the same type, and for a record, an enum or a fixed the same
 full name. So values whose schema did not change stay what they are, whatever stands before them in

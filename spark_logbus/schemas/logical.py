@@ -31,7 +31,7 @@ _UNITS: Final = ("-millis", "-micros", "-nanos")
 
 
 class Meaning(NamedTuple):
-    """What the values of a type mean; ``precision`` and ``scale`` are those of a decimal."""
+    """The meaning of a type's values; ``precision`` and ``scale`` are those of a decimal."""
 
     logical: str | None = None
     precision: int = 0

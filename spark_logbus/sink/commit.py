@@ -138,7 +138,7 @@ def commit(
 
 
 def _inputs(checkpoint: str | None, identity: WriteIdentity) -> WriteInputs | None:
-    """What the micro-batch was made of, where its checkpoint says so."""
+    """Returns the inputs of the micro-batch, where its checkpoint tells them."""
     kind, _, name = identity.writer.partition(":")
     query = name if kind == _QUERY else None
     return planned_inputs(checkpoint, identity.version, query=query)

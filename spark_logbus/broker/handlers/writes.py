@@ -196,7 +196,7 @@ def _shares(request: PrepareRequest | PublishRequest) -> list[PartitionShare]:
 
 
 def _missing(record: TopicRecord | None, part: TopicRecords) -> str | None:
-    """What the topic of a write lacks, as a sentence; None if it has it all."""
+    """Names what the topic of a write lacks, as a sentence; None if it has it all."""
     if record is None or record.topic_id != part.topic_id:
         return f"its topic with the id {part.topic_id} is gone, or never was."
     lacking = [partition for partition in part.records if partition not in record.partitions]

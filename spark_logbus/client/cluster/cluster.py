@@ -151,7 +151,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where it was found: ZooKeeper's connect string, or else the brokers."""
+        """Address of the cluster: ZooKeeper's connect string, or else the brokers."""
         if self.zookeeper is not None:
             return self.zookeeper
         brokers = self._callers.bootstrap.brokers

@@ -250,7 +250,7 @@ class Consumer(Generic[V]):
         return self._take_arrow(timeout_ms)
 
     def _take_arrow(self, timeout_ms: float) -> list[FetchedBatch]:
-        """As ``poll_arrow``, in the same call as what was taken before."""
+        """Polls as ``poll_arrow`` does, in the same call as what was taken before."""
         deadline = self._cluster.deadline_ms(timeout_ms)
         waited = False
         while self._keep_in_step(deadline):
@@ -412,7 +412,7 @@ class Consumer(Generic[V]):
         self._reading.take_back()
 
     def is_to_look(self) -> bool:
-        """There is more to do than to hand out the next record of those at hand."""
+        """Tells if there is more to do than to hand out the next record at hand."""
         return self._subscription is not None and (
             self._subscription.out_of_step or elapsed() >= self._commit_due
         )
@@ -532,7 +532,7 @@ class Consumer(Generic[V]):
 
     @property
     def metrics_kind(self) -> ClientKind:
-        """For ``ClientCollector``."""
+        """Kind of this client, for ``ClientCollector``."""
         return "consumer"
 
     def metrics(self) -> dict[str, int | float]:

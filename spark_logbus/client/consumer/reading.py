@@ -137,7 +137,7 @@ class Reading:
         self.iteration.settled = self.iteration.last
 
     def settle_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """What stands before these offsets is dealt with, as the caller has committed them."""
+        """Counts as dealt with what stands before these offsets, which the caller has committed."""
         self._unsettled = {
             each: max(offset, offsets.get(each, offset)) for each, offset in self._unsettled.items()
         }
@@ -350,8 +350,8 @@ class Reading:
     # -- counters -------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, int | float]:
-        """What it counts, by the names of ``client.metrics``. For any thread: it looks at copies,
-        which are made at once."""
+        """Returns the counters, by the names of ``client.metrics``. Any thread may call it: it
+        looks at copies, which are made at once."""
         lags = list(self._lags().values())
         return {
             "records_consumed_total": self.iteration.handed_out,
@@ -367,7 +367,7 @@ class Reading:
         }
 
     def _lags(self) -> dict[TopicPartition, int]:
-        """Of the partitions of which a fetch has told the end."""
+        """Records behind the high watermark, for partitions whose end a fetch has told."""
         spans, positions = self._fetcher.spans.copy(), self._positions.copy()
         offsets = {each: position.offset for each, position in positions.items()}
         batch, next_offset = self.iteration.batch, self.iteration.next_offset
@@ -382,7 +382,7 @@ class Reading:
     # -- handing out ----------------------------------------------------------------------
 
     def take_all(self) -> list[FetchedBatch]:
-        """What is there, as far as it may be decoded at once; positions move past it."""
+        """Takes what is there, as far as it may be decoded at once; positions move past it."""
         self.in_loop = False
         rest = self.iteration.rest()
         batches = [] if rest is None else [rest]

@@ -156,5 +156,5 @@ class FirstFetches:
 
 
 def _encoded_bytes(choice: ColumnChoice | None) -> int:
-    """What it takes of a request."""
+    """Number of bytes that it takes of a request."""
     return 0 if choice is None else len(msgspec.msgpack.encode(choice))

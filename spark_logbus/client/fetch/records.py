@@ -101,8 +101,8 @@ def _headers(pairs: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | Non
 def _headers_that_lack(
     pairs: list[dict[str, Any] | None] | None,
 ) -> tuple[tuple[str, bytes | None], ...]:
-    """Of records among which one has a header without a name, or null for a header. No broker looks
-    into records, so a client of any kind can have stored them, and they are to be read."""
+    """Reads headers among which one has no name, or is null. No broker looks into records, so a
+    client of any kind can have stored them, and they are to be read."""
     return tuple(
         ("", None) if pair is None else (pair["key"] or "", pair["value"]) for pair in pairs or ()
     )

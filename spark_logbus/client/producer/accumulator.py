@@ -408,7 +408,7 @@ class Accumulator:
 
     @property
     def oldest(self) -> QueuedBatch | None:
-        """Of the record batches that are not acknowledged yet, the one that was opened first."""
+        """The record batch that was opened first of those that are not acknowledged yet."""
         with self.lock:
             return next(iter(self.unsettled), None)
 

@@ -86,7 +86,7 @@ class Acknowledgement:
         self._settle(None, error, 0 if told else records, failures)
 
     def fail_in_child(self, error: LogbusError) -> None:
-        """Likewise in a forked process, whose parent goes on with the record batch. Callers'
+        """Fails it in a forked process, whose parent goes on with the record batch. Callers'
         callbacks are not called: the parent calls them. Takes no lock, as whoever has it may have
         no thread here."""
         if not self.done:

@@ -368,7 +368,7 @@ class Producer:
         return self._send_columns(route, data, self._encodes(route, data), partition, on_ack)
 
     def _encodes(self, route: Route, data: pa.RecordBatch | pa.Table) -> ValueWriter | None:
-        """What encodes these columns; None for values that are bytes as they are to be stored.
+        """Returns what encodes these columns; None for values that are stored as they are.
         Raises SchemaMismatchError for bytes that nobody could read."""
         writer = route.values
         if writer is None or not isinstance(data, pa.RecordBatch | pa.Table):
@@ -611,7 +611,7 @@ class Producer:
 
     @property
     def metrics_kind(self) -> ClientKind:
-        """For ``ClientCollector``."""
+        """Kind of this client, for ``ClientCollector``."""
         return "producer"
 
     def metrics(self) -> dict[str, int | float]:

@@ -70,8 +70,8 @@ class Sender:
         staging: bool = False,
         stage_for: WriteIdentity | None = None,
     ) -> None:
-        """With ``staging`` record batches are staged, not appended, as part of a write of that
-        identity."""
+        """Takes ``staging`` where record batches are staged, not appended: the identity of the
+        write that they are part of."""
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
@@ -116,7 +116,7 @@ class Sender:
         return not self._thread.is_alive()
 
     def metrics(self) -> dict[str, int | float]:
-        """What it counts, for any thread; see ``client.metrics``."""
+        """Returns the counters, for any thread; see ``client.metrics``."""
         return {
             "record_acknowledged_total": self._deliveries.acknowledged,
             "record_error_total": self._deliveries.failed,

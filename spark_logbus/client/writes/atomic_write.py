@@ -91,7 +91,7 @@ class StagedTask:
 
 
 class Repetition(enum.Enum):
-    """What becomes of a version that was committed before, and comes again."""
+    """The fate of a version that was committed before, and comes again."""
 
     #: It is the write that was committed, by all that can be told, or it is refused.
     CHECKED = "checked"
@@ -426,7 +426,7 @@ class AtomicWrites:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What brokers are told of a write, so that its repetition is recognised."""
+    """The content of a write as brokers are told it, so that its repetition is recognised."""
 
     content: WriteContent
     inputs: str
@@ -449,7 +449,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a leader says of one share, and its promise if it has given one."""
+    """A leader's answer about one share, and its promise if it has given one."""
 
     topic: str
     partition: int

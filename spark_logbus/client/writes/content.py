@@ -1,4 +1,4 @@
-"""What attempts at the same atomic write have in common, by which a repetition is known. Pure.
+"""The content that attempts at the same atomic write share, by which a repetition is known. Pure.
 
 Tasks may be cut otherwise when a write is done again, and their records lie in another order. What
 stays is how many records each topic gets, and each partition where key or row decide it: records

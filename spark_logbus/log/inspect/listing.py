@@ -34,7 +34,7 @@ class LogListing:
     lost: tuple[LostOffsets, ...] = ()
 
     def end_before(self, following: int) -> int:
-        """Where the segment before the one at ``following`` ends if it is whole."""
+        """Returns the end of the segment before the one at ``following`` if it is whole."""
         return next((each.start for each in self.lost if each.end == following), following)
 
     def segment(self, base_offset: int) -> Path:

@@ -171,7 +171,7 @@ def inspect_index(files: FileSystem, path: Path) -> IndexReport | None:
 def _compared(
     files: FileSystem, segment: Path, base_offset: int, index_file: IndexFile
 ) -> tuple[bool, str | None]:
-    """Whether the index is of an earlier state of its segment, and what is wrong with it."""
+    """Tells whether the index is of an earlier state of its segment, and what is wrong with it."""
     file = files.open_read_only(segment)
     size = file.size()
     comparison = _IndexComparison(index_file, base_offset)

@@ -213,7 +213,7 @@ class ProducerStateManager:
         return {each: self._by_id[each].next_sequence for each in attempts.among(self._by_id)}
 
     def held_of(self, producer_id: int) -> int:
-        """How many records of one attempt the log has."""
+        """Number of records that the log has of one attempt."""
         producer = self._by_id.get(producer_id)
         return 0 if producer is None else producer.next_sequence
 

@@ -251,8 +251,8 @@ class PartitionStaging:
         return sum(appended.values()) != share.records
 
     def _file_of(self, share: DecidedShare) -> StagedFile | None:
-        """What the writer of the share has staged. Of another writer that took the same number, by
-        chance or on purpose, it is not."""
+        """Returns what the writer of the share has staged; nothing of another writer that took the
+        same number, by chance or on purpose."""
         file = self._files.get(share.write)
         return file if file is not None and _is_by(file, share.writer) else None
 

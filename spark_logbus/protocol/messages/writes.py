@@ -122,7 +122,7 @@ class Decision(Message):
 
 
 class WriteContent(Message):
-    """What attempts at the same write have in common. The texts are digests: of the records of
+    """Content that attempts at the same write share. The texts are digests: of the records of
     each topic; of each partition, where key or row decide it; of the topics' numbers of
     partitions; of the ends of the sources that it was made of. Empty ones say nothing."""
 
