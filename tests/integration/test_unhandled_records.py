@@ -323,8 +323,8 @@ def test_what_is_revoked_while_a_table_is_read_was_not_dealt_with(
                 producer.send(topic, b"x", partition=each.partition)
         ask = consumer._take_arrow
 
-        def take_and_share(timeout_s: float) -> list[FetchedBatch]:
-            found = ask(timeout_s)
+        def take_and_share(timeout_ms: float) -> list[FetchedBatch]:
+            found = ask(timeout_ms)
             if found and not other.assignment and not revoked:
                 other.subscribe(topic)
                 wait_until(lambda: consumer._out_of_step())
