@@ -31,7 +31,7 @@ class AvroType:
 
     @property
     def branch(self) -> str:
-        """What a union may have one of."""
+        """Name of the type, of which a union may have one."""
         return self.name or self.kind
 
 

@@ -19,7 +19,7 @@ from spark_logbus.coordination.writers import (
 
 
 class MemoryPromises:
-    """In the place of ``PromiseRegistry``."""
+    """A stand-in for ``PromiseRegistry``."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id

@@ -503,7 +503,7 @@ def test_only_what_was_decided_is_published(
 def test_a_decision_that_comes_again_as_another_changes_nothing(
     cluster: Cluster, topic: str, writes: AtomicWrites
 ) -> None:
-    """By somebody who has read the write's number in ZooKeeper."""
+    """A client that has read the write's number in ZooKeeper does it."""
     write = write_number()
     task = stage(cluster, topic, write, 0, ["a", "b"])
     forged = stage(cluster, topic, write, 1, ["x", "y", "z"])
@@ -542,7 +542,7 @@ def test_what_is_decided_is_not_dropped(cluster: Cluster, topic: str, writes: At
 def test_what_was_dropped_since_it_was_prepared_is_not_decided(
     cluster: Cluster, topic: str, writes: AtomicWrites
 ) -> None:
-    """By one of its leaders, for whatever reason; the other has it still."""
+    """One of its leaders has lost it, for whatever reason; the other has it still."""
     write = write_number()
     task = stage(cluster, topic, write, 0, ["a", "b"])
     me = WriteIdentity(writer=f"me {topic}", version=1)

@@ -115,7 +115,7 @@ def test_few_bytes_come_for_few_columns(wire: Wire, cluster: Cluster) -> None:
 
 
 def test_first_fetches_bring_the_chosen_columns_only(wire: Wire, cluster: Cluster) -> None:
-    """As a task makes them whose ranges share it; small record batches come whole."""
+    """Fetches as a task does whose ranges share it; small record batches come whole."""
     rows = flights(0, 10 * LARGE + 5)
     for first in range(0, len(rows), LARGE):
         wire.append("t", 0, typed_record_batch(rows[first : first + LARGE]))

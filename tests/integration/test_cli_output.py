@@ -1,4 +1,4 @@
-"""When the lines of long-running verbs go out, and what happens when nobody reads them."""
+"""Lines of long-running verbs: they go out at once, and nobody may be there to read them."""
 
 from __future__ import annotations
 

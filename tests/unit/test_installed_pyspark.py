@@ -25,12 +25,12 @@ class Installation:
     def __init__(self, folder: Path) -> None:
         self.packages = folder
         spark = folder / "pyspark"
-        self.library = spark / "python" / "lib"
-        self.library.mkdir(parents=True)
+        lib = spark / "python" / "lib"
+        lib.mkdir(parents=True)
         (spark / "jars").mkdir()
         (spark / "__init__.py").touch()
         (folder / "py4j-0.10.9.dist-info").mkdir()
-        self.zip, self.py4j = self.library / "pyspark.zip", self.library / "py4j-0.10.9-src.zip"
+        self.zip, self.py4j = lib / "pyspark.zip", lib / "py4j-0.10.9-src.zip"
         self.jar = spark / "jars" / "spark-core.jar"
         for archive in (self.zip, self.py4j, self.jar):
             with zipfile.ZipFile(archive, "w") as written:

@@ -27,6 +27,6 @@ def sales() -> DataFrame:
 
 @dp.append_flow(target="sales_large")
 def large_sales() -> DataFrame:
-    """What is written: columns of a record."""
+    """Columns of a record that is written."""
     large = SparkSession.active().readStream.table("sales").where("sale.amount >= 100")
     return large.select("key", F.to_json("sale").alias("value"))

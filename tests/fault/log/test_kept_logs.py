@@ -59,7 +59,7 @@ def sound(disk: SimulatedDisk) -> list[str]:
 
 
 def check(broker: Broker, start: int = 5, end: int = ON, count: int = 0) -> None:
-    """What was kept and what came since is read, and what is lost is told of at every offset."""
+    """Reads what was kept and what came since, and is told of the loss at every lost offset."""
     log = broker.log()
     ends = log.ends()
     assert (ends.log_start_offset, ends.lost) == (0, ((start, end),))
