@@ -13,8 +13,8 @@ from spark_logbus.client import Cluster
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse
-from spark_logbus.record.arrow import encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import encode
+from spark_logbus.record.rows.builder import ArrowBatchBuilder
 
 _TIMEOUT_MS = 60_000
 _TICKS = os.sysconf("SC_CLK_TCK")

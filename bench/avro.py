@@ -23,11 +23,11 @@ import fastavro
 import pyarrow as pa
 from rich.table import Table
 
+from avro_columns.decode.decoder import Decoder
+from avro_columns.decode.evolution import Resolver
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values.rows import columns_of
 from bench.harness import Contender, Round, console, timed_in_turn
-from spark_logbus.schemas.columns.decoder import Decoder
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.evolution import Resolver
-from spark_logbus.schemas.columns.rows import columns_of
 
 LOOPED_PART = 10  # one in so many records is for fastavro's loop
 DISTINCT = 5_000  # records that are made, and repeated

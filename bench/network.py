@@ -28,10 +28,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from spark_logbus.broker.network import Connection, Network, Response
-from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
+from spark_logbus.network import Connection, Network, Response
+from spark_logbus.network.config import NetworkConfig
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,

@@ -34,7 +34,7 @@ from bench.record_columns import (
 from bench.record_fetches import fetch_of, read_fetch
 from spark_logbus.model import Compression
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import canonical, decode, encode
+from spark_logbus.record.rows.arrow import canonical, decode, encode
 
 COUNTS = (50, 500, 5_000, 50_000)
 COUNTS_FETCHED = (5_000, 250, 60, 25)

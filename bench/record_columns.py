@@ -13,21 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values.rows import columns_of
 from bench.avro import BASE_US, FLIGHT, flight
 from bench.harness import best_us
 from bench.record_fetches import fetch_of, read_fetch
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import TIMESTAMP, canonical, encode
 from spark_logbus.record.chunks import body_start_of, chosen_chunks, read_directory
-from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_layout import Selection, column_layout
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.record.columns.decoder import decode_columns, verify_selected
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.layout import Selection, column_layout
+from spark_logbus.record.rows.arrow import TIMESTAMP, canonical, encode
 from spark_logbus.topic_schemas import Encoding
 
 COUNTS: Final = (50, 10_000)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from rich.table import Table
 
 from bench.harness import ROOT, console
-from spark_logbus.broker.replica_manager import sole_replica
+from spark_logbus.broker.replica.manager import sole_replica
 from spark_logbus.client import Admin, Cluster, RangeReader
 from spark_logbus.local.cluster import BrokerProcess, EmbeddedCluster
 from spark_logbus.log import LogConfig, LogDirectory
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
-from spark_logbus.record.arrow import canonical, encode
+from spark_logbus.record.rows.arrow import canonical, encode
 
 TOPIC = "bench"
 GIB = 1 << 30

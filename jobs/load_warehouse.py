@@ -3,7 +3,8 @@
     spark-submit load_warehouse.py --topic flights --warehouse /data/warehouse
 
 Run it as often as new records should come in. A load that is killed at any point loses nothing
-and leaves nothing twice: run it again. How that works is told in ``spark_logbus.load.warehouse``.
+and leaves nothing twice: run it again. How that works is told in
+``spark_logbus.load.files.warehouse``.
 
 Exit codes: 0 loaded, or nothing was new; 1 failed; 2 options that cannot be used.
 """
@@ -38,9 +39,9 @@ from spark_logbus.load.command import (
     target_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
+from spark_logbus.load.files.small_files import DEFAULT_FILES
 from spark_logbus.load.jdbc import JdbcTable
-from spark_logbus.load.planning import first_start, last_end
-from spark_logbus.load.small_files import DEFAULT_FILES
+from spark_logbus.load.plan.ranges import first_start, last_end
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect

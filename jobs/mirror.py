@@ -4,7 +4,7 @@
 
 For those who run their jobs with spark-submit: it needs no Spark, and is ``logbus mirror``, with
 its options. Run it under whatever starts it again when it ends; what is killed at any point loses
-nothing and leaves nothing twice. How that works is told in ``spark_logbus.mirror.mirror``.
+nothing and leaves nothing twice. How that works is told in ``spark_logbus.mirror.round``.
 """
 
 from __future__ import annotations

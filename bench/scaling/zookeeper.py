@@ -16,10 +16,10 @@ from bench.scaling.measuring import Measured, Settings, new_topic, tell_round
 from bench.scaling.results import ZOOKEEPER, Sample
 from bench.scaling.systems import LogbusSystem, cpu_seconds, cpu_seconds_of, logbus_system
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRecords
-from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.groups.offsets import GroupOffsets
+from spark_logbus.coordination.writes.decisions import DecidedWrite, Proposal, TopicRecords
+from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import attempts_text
 from spark_logbus.zookeeper import Session

@@ -16,10 +16,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.rows import columns_of
 from bench.avro import FLIGHT, flight
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.rows import columns_of
 
 SCHEMA: Final = json.dumps(FLIGHT)
 FIELDS: Final = tuple(str(field["name"]) for field in FLIGHT["fields"])

@@ -12,7 +12,7 @@ from bench.typed.ceiling import PARTITIONS
 from bench.typed.flights import SCHEMA, Flights, repeated
 from spark_logbus.client import Admin, ClientConfig, Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.value_schemas import find_value_schemas
+from spark_logbus.client.schemas.topic import find_value_schemas
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import BrokerAddress, Compression, Latest, OffsetRange, TopicPartition
 from spark_logbus.schemas.registry import SchemaRegistry

@@ -30,10 +30,10 @@ from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_au
 from spark_logbus.audit.run import Draft, Identity, Run, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
 from spark_logbus.client.config import names_settings
-from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema, opened_registry
+from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema, opened_registry
 from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
 from spark_logbus.model import check_name
-from spark_logbus.record.plain import integers
+from spark_logbus.record.rows.plain import integers
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from spark_logbus.audit.counts import Tally, add, tally_times
 from spark_logbus.audit.report import MOMENTS, Report, from_rows
 from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
-from spark_logbus.client.value_schemas import find_value_schemas, opened_registry
+from spark_logbus.client.schemas.topic import find_value_schemas, opened_registry
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.model import AtTimestamp, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Snapshot, Span, take_snapshot
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.rows.plain import scalar
 from spark_logbus.selection import Topics
 from spark_logbus.topic_schemas import VALUE_ENCODING
 

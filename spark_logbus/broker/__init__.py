@@ -8,8 +8,8 @@ from spark_logbus.broker.config import (
     load_broker_config,
 )
 from spark_logbus.broker.data_directory import BROKER_FILES
-from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.broker.server import Broker
+from spark_logbus.network.config import NetworkConfig
 
 __all__ = [
     "BROKER_FILES",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.config import build, load_toml, require
 from spark_logbus.log import LogConfig
+from spark_logbus.network.config import NetworkConfig
 
 MiB = 1 << 20
 _DAY_MS = 24 * 3600 * 1000

@@ -6,7 +6,12 @@ import logging
 from pathlib import Path
 
 from spark_logbus.errors import ConfigError, StorageError
-from spark_logbus.log.filesystem import OS_FILES, storage_error, storage_errors, write_atomically
+from spark_logbus.log.disk.filesystem import (
+    OS_FILES,
+    storage_error,
+    storage_errors,
+    write_atomically,
+)
 
 logger = logging.getLogger(__name__)
 

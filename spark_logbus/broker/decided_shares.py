@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.coordination.decisions import DecidedWrite, WriterState
+from spark_logbus.coordination.writes.decisions import DecidedWrite, WriterState
 from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
 from spark_logbus.record.stage_id import StageIds

@@ -7,9 +7,9 @@ import threading
 
 from spark_logbus import __version__
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
-from spark_logbus.broker.replica_manager import ReplicaManager
-from spark_logbus.coordination.brokers import BrokerRegistry
-from spark_logbus.coordination.lease import Lease
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import (
     BrokerIdInUseError,
     BrokerShuttingDownError,

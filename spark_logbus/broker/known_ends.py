@@ -12,10 +12,10 @@ import threading
 from itertools import islice
 from typing import Final
 
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
-from spark_logbus.coordination.topic_records import Reached
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.cluster.topic_records import Reached
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import CoordinationError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session, SessionState

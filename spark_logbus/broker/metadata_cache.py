@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_logbus.coordination.brokers import BrokerRegistry
-from spark_logbus.coordination.topic_records import PartitionState, TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.topic_records import PartitionState, TopicRecord
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress
 from spark_logbus.retry import Backoff

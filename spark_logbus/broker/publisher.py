@@ -16,14 +16,14 @@ from functools import partial
 from typing import Final
 
 from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, shares_of
-from spark_logbus.broker.replica_manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
-from spark_logbus.coordination.decisions import DecidedWrite, WriterState
-from spark_logbus.coordination.lease import Lease
-from spark_logbus.coordination.promises import Promise, Promises
-from spark_logbus.coordination.topic_records import TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.coordination.writers import PendingWrites, WriterRegistry
+from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.writes.decisions import DecidedWrite, WriterState
+from spark_logbus.coordination.writes.promises import Promise, Promises
+from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
     BrokerUnavailableError,
     CoordinationError,

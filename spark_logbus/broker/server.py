@@ -31,20 +31,20 @@ from spark_logbus.broker.known_ends import KnownEnds
 from spark_logbus.broker.maintenance import LogMaintenance
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
-from spark_logbus.broker.network import Network, allow_descriptors
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.broker.replica_manager import ReplicaManager, sole_replica
+from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
 from spark_logbus.broker.schema_ids import SchemaIds
 from spark_logbus.clock import Clock, SystemClock
-from spark_logbus.coordination.brokers import BrokerRegistry
-from spark_logbus.coordination.lease import Lease
-from spark_logbus.coordination.promises import PromiseRegistry, Promises
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectReader
-from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
+from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.log import OS_FILES, FileSystem, LogDirectory
 from spark_logbus.model import BrokerAddress
+from spark_logbus.network import Network, allow_descriptors
 from spark_logbus.ports import bind_port
 from spark_logbus.zookeeper import Session, SessionState
 

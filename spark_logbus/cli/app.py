@@ -23,31 +23,37 @@ INTERRUPTED: Final = 130  # as shells have it for Ctrl-C
 
 
 class Verb(NamedTuple):
-    """A function of a module of its own, or a group of them, which is a Typer named ``app``."""
+    """Function of a module of its own in ``room``, or a group of them: a Typer named ``app``."""
 
+    room: str
     help: str
     is_group: bool = False
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "up": Verb("Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them."),
-    "broker": Verb("Run one broker until SIGTERM or Ctrl-C."),
-    "registry": Verb("Serve schemas over Confluent's Schema Registry API."),
+    "up": Verb("server", "Start ZooKeeper and brokers here; Ctrl-C or SIGTERM stops them."),
+    "broker": Verb("server", "Run one broker until SIGTERM or Ctrl-C."),
+    "registry": Verb("server", "Serve schemas over Confluent's Schema Registry API."),
     "cluster": Verb(
+        "admin",
         "Show the brokers, their versions, what they lead and hold, and if all is well.",
         is_group=True,
     ),
-    "topics": Verb("Create, list, describe, alter and delete topics.", is_group=True),
-    "groups": Verb("List, describe, rewind and clear consumer groups.", is_group=True),
-    "schemas": Verb("List, show, register, check, compare and delete schemas.", is_group=True),
-    "mirror": Verb("Copy topics into this cluster from another one, or from Kafka.", is_group=True),
-    "produce": Verb("Publish one record for each line."),
-    "consume": Verb("Print the records of topics."),
-    "audit": Verb("Compare what was counted of a topic with what is there."),
-    "bench": Verb("Send records, read them back, and tell the rates."),
-    "dump": Verb("Show what stands in the files of a broker.", is_group=True),
-    "verify": Verb("Check every checksum, offset and index of a data directory."),
-    "accept-clock": Verb("Tell a broker that its clock is right."),
+    "topics": Verb("admin", "Create, list, describe, alter and delete topics.", is_group=True),
+    "groups": Verb("admin", "List, describe, rewind and clear consumer groups.", is_group=True),
+    "schemas": Verb(
+        "admin", "List, show, register, check, compare and delete schemas.", is_group=True
+    ),
+    "mirror": Verb(
+        "admin", "Copy topics into this cluster from another one, or from Kafka.", is_group=True
+    ),
+    "produce": Verb("data", "Publish one record for each line."),
+    "consume": Verb("data", "Print the records of topics."),
+    "audit": Verb("admin", "Compare what was counted of a topic with what is there."),
+    "bench": Verb("data", "Send records, read them back, and tell the rates."),
+    "dump": Verb("inspect", "Show what stands in the files of a broker.", is_group=True),
+    "verify": Verb("inspect", "Check every checksum, offset and index of a data directory."),
+    "accept-clock": Verb("inspect", "Tell a broker that its clock is right."),
 }
 
 
@@ -80,8 +86,9 @@ class _Verbs(TyperGroup):
 
 def loaded(name: str) -> Any:
     """The command of a verb, or of a group of them."""
-    module = import_module(f"spark_logbus.cli.{name.replace('-', '_')}")
-    if VERBS[name].is_group:
+    verb = VERBS[name]
+    module = import_module(f"spark_logbus.cli.{verb.room}.{name.replace('-', '_')}")
+    if verb.is_group:
         verbs = module.app
     else:
         verbs = typer.Typer(add_completion=False, rich_markup_mode=None)

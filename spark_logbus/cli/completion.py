@@ -23,7 +23,7 @@ def topic_names(ctx: Any, incomplete: str) -> list[str]:
     """Topics that begin with ``incomplete``."""
 
     def names(session: Session) -> list[str]:
-        from spark_logbus.coordination.topics import TopicRegistry
+        from spark_logbus.coordination.cluster.topics import TopicRegistry
 
         return sorted(TopicRegistry(session).all())
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from spark_logbus.client.admin.admin import Admin, TopicAlteration
     from spark_logbus.client.admin.cluster_health import BrokerDescription, ClusterDescription
     from spark_logbus.client.admin.groups import GroupDescription, GroupPosition, GroupRewind
-    from spark_logbus.client.admin.topic_schemas import SchemaDescription
     from spark_logbus.client.aio import AsyncConsumer, AsyncProducer
     from spark_logbus.client.cluster.bootstrap import Bootstrap
     from spark_logbus.client.cluster.cluster import Cluster
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from spark_logbus.client.producer.failures import FailedRecords
     from spark_logbus.client.producer.interceptors import ProducerInterceptor
     from spark_logbus.client.producer.producer import Producer
+    from spark_logbus.client.schemas.admin import SchemaDescription
     from spark_logbus.client.writes.atomic_write import (
         AtomicWrites,
         Commit,
@@ -59,7 +59,7 @@ else:
             ),
             "admin.cluster_health": "BrokerDescription ClusterDescription",
             "admin.groups": "GroupDescription GroupPosition GroupRewind",
-            "admin.topic_schemas": "SchemaDescription",
+            "schemas.admin": "SchemaDescription",
             "aio": "AsyncConsumer AsyncProducer",
             "cluster.bootstrap": "Bootstrap",
             "cluster.cluster": "Cluster",

@@ -32,9 +32,9 @@ from spark_logbus.client.producer.producer import Producer
 
 # All that the thread needs is imported here: a process that is forked while it imports a module
 # has half of that module for ever.
-from spark_logbus.coordination.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.errors import LogbusError, ProducerClosedError, UnknownTopicError
-from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES
+from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES
 from spark_logbus.retry import Backoff
 from spark_logbus.zookeeper import Session, default_connect
 

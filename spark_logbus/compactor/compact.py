@@ -26,7 +26,7 @@ from spark_logbus.compactor.rewriter import Rewriter
 from spark_logbus.errors import StorageError
 from spark_logbus.log import OS_FILES, index_cleaned
 from spark_logbus.record import RecordBatchHeader
-from spark_logbus.record.plain import integers
+from spark_logbus.record.rows.plain import integers
 
 # Flushed in steps: a gigabyte that goes to the disk at once would hold up the broker's flushes.
 _SYNC_BYTES: Final = 32 << 20

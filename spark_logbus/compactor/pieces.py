@@ -11,8 +11,8 @@ from spark_logbus.errors import RecordBatchTooLargeError
 from spark_logbus.model import TimestampType
 from spark_logbus.record import RecordBatchHeader, stamp
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
-from spark_logbus.record.plain import integers
+from spark_logbus.record.rows.arrow import TIMESTAMP, encode, payload_schema
+from spark_logbus.record.rows.plain import integers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from spark_logbus.compactor.messages import Source
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import decode, decoded_size
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.rows.arrow import decode, decoded_size
+from spark_logbus.record.rows.plain import scalar
 
 # What a record takes beside the bytes of its columns while its record batch is worked on: objects
 # for its key and its offset, and their places in lists.

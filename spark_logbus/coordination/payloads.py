@@ -130,7 +130,7 @@ class DecisionPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
-    """Entry for a version that was decided, see ``coordination.write_content``. It is stored as a
+    """Entry for a version that was decided, see ``coordination.writes.content``. It is stored as a
     list, as there are a hundred of them."""
 
     version: int
@@ -142,7 +142,7 @@ class RememberedVersionPayload(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WriterPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of an atomic writer, see ``coordination.decisions``."""
+    """Of an atomic writer, see ``coordination.writes.decisions``."""
 
     last: DecisionPayload | None = None
     run: str = ""

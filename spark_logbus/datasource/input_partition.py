@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from spark_logbus.client import Bootstrap
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.model import OffsetRange
 
 #: Of topics that have none.

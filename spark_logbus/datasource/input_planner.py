@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from spark_logbus.client import Bootstrap, Cluster
-    from spark_logbus.client.value_schemas import ValueSchemas
+    from spark_logbus.client.schemas.topic import ValueSchemas
     from spark_logbus.datasource.columns import ColumnChoice
     from spark_logbus.datasource.options import SourceOptions
     from spark_logbus.model import OffsetRange

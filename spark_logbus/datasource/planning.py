@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from spark_logbus.client import Admin, Bootstrap
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.datasource.input_partition import NO_SCHEMAS, RangesPartition
 from spark_logbus.datasource.options import SourceOptions
 from spark_logbus.errors import OffsetOutOfRangeError, UnknownTopicError

@@ -20,8 +20,8 @@ from spark_logbus.client import FetchedColumns
 from spark_logbus.datasource.columns import ColumnChoice
 from spark_logbus.datasource.value_types import UNDECODABLE, retyped
 from spark_logbus.record import compute as pc
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
+from spark_logbus.record.rows.plain import scalar
 from spark_logbus.spark.field_names import column_of
 
 if TYPE_CHECKING:

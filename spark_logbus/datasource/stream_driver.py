@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.datasource import lag
 from spark_logbus.datasource.columns import ColumnChoice

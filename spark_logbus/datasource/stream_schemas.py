@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.datasource.value_schemas import ReadSchemas, has_schemas
 from spark_logbus.errors import CoordinationError, CorruptRecordBatchError, LogbusError
 from spark_logbus.model import OffsetRange, TopicPartition

@@ -106,8 +106,8 @@ def _value_readers(partition: RangesPartition, columns: ColumnChoice) -> dict[st
     if not partition.schemas:
         return {}
     # Imported here: it brings what most tasks do not need.
+    from avro_columns.values.inlined import parse, record_of
     from spark_logbus.client.fetch.values import ValueReader
-    from spark_logbus.schemas.columns.inlined import parse, record_of
 
     def fields_of(schema: str) -> list[str]:
         return [field.name for field in record_of(parse(schema)).fields]

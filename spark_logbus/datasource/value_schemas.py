@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_logbus.client.value_schemas import ValueSchemas, find_value_schemas
+from spark_logbus.client.schemas.topic import ValueSchemas, find_value_schemas
 from spark_logbus.datasource.columns import ColumnChoice, check_columns, full_schema, typed_schema
 from spark_logbus.datasource.input_partition import NO_SCHEMAS
 from spark_logbus.datasource.options import SchemaOptions, ValueOptions
@@ -145,8 +145,8 @@ def common_schema(schemas: Mapping[str, ValueSchemas], options: SchemaOptions) -
 
 def _offered(schema: str, values: ValueOptions, *, include_headers: bool) -> StructType:
     # Imported here: a stream of a topic without a schema starts sooner.
+    from avro_columns.values.arrow_types import arrow_type
     from spark_logbus.datasource.value_types import spark_type
-    from spark_logbus.schemas.columns.arrow_types import arrow_type
 
     return typed_schema(spark_type(arrow_type(schema)), values, include_headers=include_headers)
 

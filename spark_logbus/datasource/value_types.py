@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from spark_logbus.record import compute as pc
-from spark_logbus.record.column_layout import struct_of
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.columns.layout import struct_of
+from spark_logbus.record.rows.plain import scalar
 
 _NANOS: Final = scalar(1000, pa.int64())  # in a microsecond
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.commits import DEAD_LETTERS
+from spark_logbus.load.commit import DEAD_LETTERS
 from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
 from spark_logbus.load.layout import Layout
 from spark_logbus.load.steps import Steps

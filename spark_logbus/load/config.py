@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.hive_sql import TableName
+from spark_logbus.load.files.hive_sql import TableName
 from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.layout import OPTIONS, LayoutChoice
 

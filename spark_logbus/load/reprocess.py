@@ -20,12 +20,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_logbus.coordination.locks import Lock
-from spark_logbus.load.commits import Commit
+from spark_logbus.load.commit import Commit
 from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.hadoop import WarehouseError, translated
-from spark_logbus.load.incoming import Incoming
+from spark_logbus.load.files.hadoop import WarehouseError, translated
 from spark_logbus.load.jdbc.config import JdbcTable
-from spark_logbus.load.load import (
+from spark_logbus.load.plan.ranges import first_start, last_end
+from spark_logbus.load.plan.window import look_up_window
+from spark_logbus.load.plan.window_rows import Replaced, check_moments
+from spark_logbus.load.read.input import Incoming
+from spark_logbus.load.run import (
     announce,
     decoding_of,
     fields_of,
@@ -33,10 +36,7 @@ from spark_logbus.load.load import (
     open_target,
     put_in_place,
 )
-from spark_logbus.load.loaded_window import look_up_window
-from spark_logbus.load.planning import first_start, last_end
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.window_rows import Replaced, check_moments
 from spark_logbus.model import OffsetRange
 from spark_logbus.zookeeper import Session
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from spark_logbus.load.hadoop import WarehouseError
+from spark_logbus.load.files.hadoop import WarehouseError
 
 
 class IncompatibleSchemaError(WarehouseError):

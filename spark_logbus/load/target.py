@@ -15,11 +15,11 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 
 from spark_logbus.audit.warehouse import Loads
-from spark_logbus.load.commits import Commit
-from spark_logbus.load.incoming import Incoming
-from spark_logbus.load.loaded_window import Window
+from spark_logbus.load.commit import Commit
+from spark_logbus.load.plan.window import Window
+from spark_logbus.load.plan.window_rows import Replaced
+from spark_logbus.load.read.input import Incoming
 from spark_logbus.load.steps import Steps
-from spark_logbus.load.window_rows import Replaced
 from spark_logbus.model import OffsetRange
 
 

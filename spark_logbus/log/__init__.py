@@ -9,7 +9,7 @@ from spark_logbus.log.compaction.log_compaction import CompactionGroup, Compacti
 from spark_logbus.log.compaction.swap import index_cleaned
 from spark_logbus.log.config import LogConfig
 from spark_logbus.log.directory import LogDirectory, WantedLog
-from spark_logbus.log.filesystem import OS_FILES, File, FileSystem
+from spark_logbus.log.disk.filesystem import OS_FILES, File, FileSystem
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.log import LogEnds, PartitionLog
 from spark_logbus.log.recovery import RecoveryProgress

@@ -17,10 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
 from spark_logbus.log.compaction.plan import CleanedUpTo
-from spark_logbus.log.filesystem import FileSystem, read_whole, storage_errors, write_atomically
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
+from spark_logbus.log.disk.filesystem import (
+    FileSystem,
+    read_whole,
+    storage_errors,
+    write_atomically,
+)
 from spark_logbus.model import LostOffsets, TopicPartition
 from spark_logbus.record import format as fmt
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
-from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
-from spark_logbus.log.filesystem import FileSystem, storage_errors, write_atomically
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
+from spark_logbus.log.disk.filesystem import FileSystem, storage_errors, write_atomically
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.times import US_PER_S, show_moment
 

@@ -31,12 +31,12 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import names, ownership
+from spark_logbus.log import ownership
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.clock_file import ClockKeeper
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment, LogStats
-from spark_logbus.log.filesystem import (
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import (
     OS_FILES,
     File,
     FileSystem,
@@ -45,6 +45,7 @@ from spark_logbus.log.filesystem import (
     storage_error,
     storage_errors,
 )
+from spark_logbus.log.environment import HighWatermarkRule, LogEnvironment, LogStats
 from spark_logbus.log.flusher import Flusher, FlushScheduler
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.partition_directories import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_logbus.clock import Clock
-from spark_logbus.log.filesystem import FileSystem, is_for_want_of_descriptors
+from spark_logbus.log.disk.filesystem import FileSystem, is_for_want_of_descriptors
 from spark_logbus.log.flusher import FlushScheduler
 from spark_logbus.log.guarded_clock import JumpGuardedClock
 from spark_logbus.log.producers.states import ProducerCount

@@ -19,8 +19,8 @@ from spark_logbus.log import view as views
 from spark_logbus.log.checkpoint import LogCheckpoint
 from spark_logbus.log.compaction.log_compaction import LogCompaction
 from spark_logbus.log.config import LogConfig
+from spark_logbus.log.disk.filesystem import storage_error
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.producers.states import ProducerStateManager
 from spark_logbus.log.retention import expired_segments
 from spark_logbus.log.segment.index_file import save_index

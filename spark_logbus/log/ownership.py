@@ -14,8 +14,8 @@ from typing import Final
 
 from spark_logbus.errors import ConfigError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import FileSystem, storage_errors
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import FileSystem, storage_errors
 
 _LOST_AND_FOUND: Final = "lost+found"
 _SHOWN: Final = 5

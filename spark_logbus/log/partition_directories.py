@@ -18,11 +18,11 @@ from typing import Final
 
 from spark_logbus.errors import ConfigError, LogbusError, LogMissingError, StorageError
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import names
 from spark_logbus.log.checkpoint import LogCheckpoint, PartitionMetadata
 from spark_logbus.log.config import LogConfig
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import remove_tree, storage_error, storage_errors
 from spark_logbus.log.log import PartitionLog
 from spark_logbus.log.ownership import is_made_by_us
 from spark_logbus.log.producers.snapshots import recover_producers

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.clock import Clock
-from spark_logbus.log import flush_failure, names
 from spark_logbus.log.checkpoint import read_lost_offsets
 from spark_logbus.log.compaction.swap import complete as complete_swaps
-from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.disk import flush_failure, names
+from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, read_summary, save_index
 from spark_logbus.log.segment.lookup import Lookup

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import FileSystem, remedy_for, remove_if_possible
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import FileSystem, remedy_for, remove_if_possible
 from spark_logbus.model import TopicPartition
 
 logger = logging.getLogger(__name__)

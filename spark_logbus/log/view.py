@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
-from spark_logbus.log.filesystem import File
+from spark_logbus.log.disk.filesystem import File
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError
 from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.log.segment.segment import ActiveSegment, SealedSegment, Segment

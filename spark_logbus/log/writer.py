@@ -33,11 +33,11 @@ from spark_logbus.errors import (
     StorageError,
 )
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import flush_failure
 from spark_logbus.log import view as views
 from spark_logbus.log.config import FlushPolicy, LogConfig
+from spark_logbus.log.disk import flush_failure
+from spark_logbus.log.disk.filesystem import File, NotOpenedError, storage_error, storage_errors
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import File, NotOpenedError, storage_error, storage_errors
 from spark_logbus.log.flusher import FlushSchedule
 from spark_logbus.log.producers.snapshots import save_producers
 from spark_logbus.log.producers.states import ProducerStateManager

@@ -6,25 +6,25 @@ from spark_logbus.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from spark_logbus.mirror.administration import forget_topic
-    from spark_logbus.mirror.audited import mirror_places
+    from spark_logbus.mirror.audit import mirror_places
     from spark_logbus.mirror.config import MirrorConfig
     from spark_logbus.mirror.groups import TranslatedPosition, translate_group
-    from spark_logbus.mirror.mirror import Mirror, PartitionLag, RoundReport
     from spark_logbus.mirror.opening import open_mirror, source_at
     from spark_logbus.mirror.renaming import Renaming
-    from spark_logbus.mirror.runner import Listener, Progress, run_mirror
+    from spark_logbus.mirror.round import Mirror, PartitionLag, RoundReport
+    from spark_logbus.mirror.run import Listener, Progress, run_mirror
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "administration": "forget_topic",
-            "audited": "mirror_places",
+            "audit": "mirror_places",
             "config": "MirrorConfig",
             "groups": "TranslatedPosition translate_group",
-            "mirror": "Mirror PartitionLag RoundReport",
+            "round": "Mirror PartitionLag RoundReport",
             "opening": "open_mirror source_at",
             "renaming": "Renaming",
-            "runner": "Listener Progress run_mirror",
+            "run": "Listener Progress run_mirror",
         },
     )
 

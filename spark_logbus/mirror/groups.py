@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.group_owners import NoOwnership
+from spark_logbus.coordination.groups.offsets import GroupOffsets
+from spark_logbus.coordination.groups.topic_owners import NoOwnership
 from spark_logbus.coordination.mirrors import Mirrors, MirrorState
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.mirror.points import translated
-from spark_logbus.mirror.source import Source
+from spark_logbus.mirror.source.source import Source
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.zookeeper import Session
 

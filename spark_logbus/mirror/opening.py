@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 
 from spark_logbus.client import ClientConfig, Cluster
 from spark_logbus.mirror.config import MirrorConfig
-from spark_logbus.mirror.logbus_source import LogbusSource
-from spark_logbus.mirror.mirror import Mirror
+from spark_logbus.mirror.round import Mirror
 from spark_logbus.mirror.schemas import SchemaCopier
-from spark_logbus.mirror.source import Source
+from spark_logbus.mirror.source.logbus import LogbusSource
+from spark_logbus.mirror.source.source import Source
 from spark_logbus.retry import RetryPolicy
 from spark_logbus.zookeeper import Session
 
@@ -29,7 +29,7 @@ def source_at(
     the library for Kafka is not installed."""
     if kafka is not None:
         # Imported here: it is there only with the extra kafka.
-        from spark_logbus.mirror.kafka_source import KafkaSource
+        from spark_logbus.mirror.source.kafka import KafkaSource
 
         source = KafkaSource(kafka)
         try:

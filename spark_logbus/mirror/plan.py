@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_logbus.coordination.mirrors import Audited, MirroredTopic, PlannedRound
 from spark_logbus.errors import DataLossError, TopicRecreatedError
-from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import OffsetRange, TopicPartition
 
 # Its plan is one node of ZooKeeper, its decision another. Others have their turn in the next round.

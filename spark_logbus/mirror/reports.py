@@ -15,7 +15,7 @@ from spark_logbus.audit.report import Tier, as_row
 from spark_logbus.audit.reporter import AuditConfig, prepare
 from spark_logbus.audit.run import Identity, Run
 from spark_logbus.client import Cluster, Producer
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import parse_header
 from spark_logbus.record.timestamps import decode_timestamps

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from avro_columns.compatibility import Compatibility
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds
-from spark_logbus.schemas.compatibility import Compatibility
+from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds
 from spark_logbus.schemas.errors import IdMismatchError
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.schemas.registry.administration import SchemaAdministration

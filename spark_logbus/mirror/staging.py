@@ -17,12 +17,12 @@ from spark_logbus.client import (
     StagedTask,
     WriteIdentity,
 )
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.mirror.points import CopiedRun, add_run
 from spark_logbus.mirror.reports import RoundReports, tally_encoded
-from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds, Source
+from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds, Source
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record.stage_id import stage_id
 

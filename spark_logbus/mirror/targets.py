@@ -9,7 +9,7 @@ from dataclasses import replace
 from spark_logbus.client import Admin, TopicDescription
 from spark_logbus.coordination.mirrors import MirroredTopic, Point
 from spark_logbus.errors import BrokerUnavailableError, InvalidRequestError, TopicRecreatedError
-from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import Latest, TopicPartition
 
 logger = logging.getLogger(__name__)

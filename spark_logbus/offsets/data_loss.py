@@ -15,7 +15,7 @@ from spark_logbus.model import TopicPartition
 from spark_logbus.selection import Selection, includes, matching_topics
 
 if TYPE_CHECKING:
-    from spark_logbus.coordination.group_offsets import CommittedOffset
+    from spark_logbus.coordination.groups.offsets import CommittedOffset
     from spark_logbus.offsets.snapshot import Span
 
 logger = logging.getLogger(__name__)

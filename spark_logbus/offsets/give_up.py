@@ -19,9 +19,9 @@ from spark_logbus.errors import InvalidRequestError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination.group_offsets import GroupOffsets
-    from spark_logbus.coordination.topic_records import PartitionState
-    from spark_logbus.coordination.topics import TopicRegistry
+    from spark_logbus.coordination.cluster.topic_records import PartitionState
+    from spark_logbus.coordination.cluster.topics import TopicRegistry
+    from spark_logbus.coordination.groups.offsets import GroupOffsets
 
 STEP: Final = 10**12
 

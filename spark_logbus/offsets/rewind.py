@@ -29,8 +29,8 @@ from spark_logbus.offsets.snapshot import Snapshot, Span
 from spark_logbus.times import US_PER_S, show_moment
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination.group_offsets import GroupOffsets
-    from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
+    from spark_logbus.coordination.groups.offsets import GroupOffsets
+    from spark_logbus.coordination.groups.rewinds import GroupRewinds, Rewind
 
 
 Target = OffsetSpec | PerPartition | ShiftBack

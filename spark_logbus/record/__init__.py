@@ -1,7 +1,7 @@
 """Bytes of one record batch; no files, no sockets.
 
 This package's top level is what a broker needs: headers, checksums, stamping. What turns
-payloads into Arrow and back is ``spark_logbus.record.arrow``, which brokers never import.
+payloads into Arrow and back is ``spark_logbus.record.rows.arrow``, which brokers never import.
 """
 
 from typing import TYPE_CHECKING

@@ -10,10 +10,10 @@ import numpy as np
 
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import decoded_size
 from spark_logbus.record.chunks import ChunkError, read_directory
 from spark_logbus.record.header import RecordBatchHeader
-from spark_logbus.record.ipc import EnvelopeError, read_message
+from spark_logbus.record.rows.arrow import decoded_size
+from spark_logbus.record.rows.ipc import EnvelopeError, read_message
 from spark_logbus.record.run import RecordBatchRun
 
 _WORD = 8

@@ -57,8 +57,8 @@ class RecordBatchRun:
     """The fields of each header."""
 
     cut: Bools | None = None
-    """True of those that came with some of their columns only (``record.cut_run``); None: of
-    none."""
+    """True for record batches that came with some of their columns only, see
+    ``record.columns.cut_run``; None where there is none."""
 
     def __len__(self) -> int:
         return len(self.headers)

@@ -14,12 +14,12 @@ import pyarrow as pa
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import TIMESTAMP, decode
-from spark_logbus.record.column_decoder import decode_columns
-from spark_logbus.record.column_layout import Selection
+from spark_logbus.record.columns.decoder import decode_columns
+from spark_logbus.record.columns.layout import Selection
 from spark_logbus.record.header import Buffer, RecordBatchHeader
-from spark_logbus.record.ipc import EnvelopeError, message_metadata, read_message
-from spark_logbus.record.serialize import CODECS
+from spark_logbus.record.rows.arrow import TIMESTAMP, decode
+from spark_logbus.record.rows.ipc import EnvelopeError, message_metadata, read_message
+from spark_logbus.record.rows.serialize import CODECS
 
 _ONLY_TIMES: Final = Selection(frozenset({"timestamp"}), ())
 _TIMES: Final = 1  # the buffer of timestamps, behind the one that says which are null

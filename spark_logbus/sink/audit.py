@@ -17,7 +17,7 @@ from spark_logbus.audit.counts import Tallies, Tally, add, tally_times
 from spark_logbus.audit.report import Tier
 from spark_logbus.audit.reporter import AuditConfig, prepare, report_commit
 from spark_logbus.client import AppendedRange, Cluster, ProducerInterceptor, WriteIdentity
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.errors import LogbusError
 from spark_logbus.spark.worker import driver_cluster
 

@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 from spark_logbus.config import nearest
 from spark_logbus.errors import InvalidOptionError, InvalidRequestError
 from spark_logbus.record import compute as pc
-from spark_logbus.record.arrow import TIMESTAMP
-from spark_logbus.record.plain import scalar
+from spark_logbus.record.rows.arrow import TIMESTAMP
+from spark_logbus.record.rows.plain import scalar
 
 # Columns of a record, and what a DataFrame may hold for them.
 _BYTES = "binary or string"

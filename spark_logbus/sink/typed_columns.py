@@ -13,10 +13,10 @@ from typing import Any, Final
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from avro_columns.values.arrow_types import avro_schema
+from avro_columns.values.conform import conform
+from avro_columns.values.inlined import Record, parse
 from spark_logbus.errors import InvalidOptionError, LogbusError
-from spark_logbus.schemas.columns.arrow_types import avro_schema
-from spark_logbus.schemas.columns.conform import conform
-from spark_logbus.schemas.columns.inlined import Record, parse
 from spark_logbus.sink.columns import SinkColumns, fits, refuse_twice
 from spark_logbus.spark.field_names import field_of
 

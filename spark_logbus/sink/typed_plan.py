@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from spark_logbus.client.value_schemas import WriterSchema, find_writer_schema
+from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema
 from spark_logbus.errors import InvalidOptionError
 from spark_logbus.offsets.descriptions import TopicDescription
 from spark_logbus.schemas.errors import (

@@ -28,7 +28,7 @@ from spark_logbus.client import (
     ProducerConfig,
     StagedTask,
 )
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.errors import InvalidOptionError, UnknownTopicError
 from spark_logbus.model import TopicPartition
 from spark_logbus.offsets.descriptions import TopicDescription

@@ -58,7 +58,7 @@ class Discovery:
 
     def _asked(self) -> tuple[list[BrokerAddress], Session]:
         # Imported here: neither tasks nor the main thread need ZooKeeper's client.
-        from spark_logbus.coordination.brokers import BrokerRegistry
+        from spark_logbus.coordination.cluster.brokers import BrokerRegistry
         from spark_logbus.zookeeper import Session
 
         self._session = session = Session(

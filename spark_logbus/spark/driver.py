@@ -73,9 +73,9 @@ class DriverConnections:
         if self._group is None:
             return None
         if self._progress is None:
-            from spark_logbus.coordination.group_offsets import GroupOffsets
-            from spark_logbus.coordination.group_owners import GroupOwnership
-            from spark_logbus.coordination.rewinds import GroupRewinds
+            from spark_logbus.coordination.groups.offsets import GroupOffsets
+            from spark_logbus.coordination.groups.rewinds import GroupRewinds
+            from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 
             session = self._open_session()
             self._progress = GroupCommitter(

@@ -16,9 +16,9 @@ from spark_logbus.errors import GroupRewoundError
 from spark_logbus.model import RewindMark, TopicPartition
 
 if TYPE_CHECKING:  # Spark tasks import this package and have no use for ZooKeeper's client
-    from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
-    from spark_logbus.coordination.group_owners import GroupOwnership
-    from spark_logbus.coordination.rewinds import GroupRewinds
+    from spark_logbus.coordination.groups.offsets import CommittedOffset, GroupOffsets
+    from spark_logbus.coordination.groups.rewinds import GroupRewinds
+    from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ its process is known to have ended on this machine.
 nothing is created. After LOST the nodes are gone and others may have them, so they are acquired
 again in the new session, which may fail. Nobody may conclude from a node that is there again that
 it was there all the time. Where that matters, the same transaction writes a permanent node too, a
-fence, whose version changes with every owner (see ``coordination.group_owners``).
+fence, whose version changes with every owner (see ``coordination.groups.topic_owners``).
 
 *Release.* The node is deleted at the version that was read, and only if it is ours.
 

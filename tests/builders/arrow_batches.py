@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from spark_logbus.client import ClientConfig
 from spark_logbus.model import TopicPartition
-from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
+from spark_logbus.record.rows.arrow import TIMESTAMP, encode, payload_schema
 
 QUICK = ClientConfig(
     client_id="test",

@@ -15,8 +15,8 @@ from spark_logbus.compactor.messages import Compacted, Finished, Report
 from spark_logbus.log import PartitionLog
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import stamp
-from spark_logbus.record.arrow import ProducerStamp, encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import ProducerStamp, encode
+from spark_logbus.record.rows.builder import ArrowBatchBuilder
 from tests.fakes.clock import NOW_US
 
 FAR = 1 << 62

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_logbus.model import Compression
 from spark_logbus.record import checksum
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP, canonical, encode
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, canonical, encode
 
 METADATA_AT = fmt.HEADER_SIZE + 8  # after the continuation and the metadata size
 

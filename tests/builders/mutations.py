@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, verify
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from tests.builders.forged import METADATA_AT, body_start, encoded, reseal
 
 MEMORY_LIMIT_BYTES = 2 << 30

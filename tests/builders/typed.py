@@ -13,16 +13,16 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import types
 
+from avro_columns.values.rows import columns_of
 from spark_logbus.model import Compression
 from spark_logbus.record import checksum, parse_header, stamp
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import TIMESTAMP
 from spark_logbus.record.chunks import chosen_chunks, read_directory
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_join import column_run, joined_columns, verified_columns
-from spark_logbus.record.column_layout import Selection
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
+from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.rows.arrow import TIMESTAMP
 from spark_logbus.record.run import RecordBatchRun, sound_run
-from spark_logbus.schemas.columns.rows import columns_of
 
 T0: Final = 1_700_000_000_000_000
 

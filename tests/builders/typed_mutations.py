@@ -20,17 +20,17 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.rows import columns_of
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record import parse_header, verify
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP
 from spark_logbus.record.chunks import body_start_of
-from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_layout import ALL, Selection
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.record.columns.decoder import decode_columns, verify_selected
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.layout import ALL, Selection
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
 from tests.builders.mutations import BOUNDARIES, MEMORY_LIMIT_BYTES, peak_mib
 from tests.builders.typed import T0, cut, joined_from, reseal_columns, rows_of, run_of
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.rows import columns_of
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import parse_header, stamp
-from spark_logbus.record.arrow import HEADERS, NO_STAMP, TIMESTAMP, ProducerStamp
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.rows.arrow import HEADERS, NO_STAMP, TIMESTAMP, ProducerStamp
 
 DATA: Final = Path(__file__).parent / "data"
 BINARY: Final = DATA / "record-batches-columns-v1.bin"

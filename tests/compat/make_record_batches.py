@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import parse_header, stamp
-from spark_logbus.record.arrow import (
+from spark_logbus.record.rows.arrow import (
     HEADERS,
     NO_STAMP,
     TIMESTAMP,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from avro_columns.values.arrow_types import arrow_type
 from spark_logbus.record import RecordBatchHeader, split
-from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_layout import Selection
-from spark_logbus.schemas.columns.arrow_types import arrow_type
+from spark_logbus.record.columns.decoder import decode_columns, verify_selected
+from spark_logbus.record.columns.layout import Selection
 from tests.builders.typed import cut, rows_of
 from tests.compat import make_column_record_batches as made
 

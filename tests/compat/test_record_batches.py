@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.record import RecordBatchHeader, split
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from tests.compat import make_record_batches as made
 
 STORED = made.BINARY.read_bytes()

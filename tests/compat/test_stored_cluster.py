@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_logbus.broker import Broker
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
-from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.rewinds import GroupRewinds
+from spark_logbus.coordination.groups.offsets import GroupOffsets
+from spark_logbus.coordination.groups.rewinds import GroupRewinds
 from spark_logbus.model import AtTimestamp, Latest, RewindMark, TopicPartition
 from spark_logbus.record import RecordBatchHeader, split
 from spark_logbus.zookeeper import Session

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from spark_logbus.broker.network import Answer, DelayedResponse, Response
-from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager, sole_replica
-from spark_logbus.coordination.lease import Lease
+from spark_logbus.broker.replica.manager import LeaderPartition, ReplicaManager, sole_replica
+from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import NotLeaderError
 from spark_logbus.log import LogConfig, LogDirectory, PartitionLog
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import Api, Message, decode_response
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import ManualClock

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_logbus.log.filesystem import File, NotOpenedError
+from spark_logbus.log.disk.filesystem import File, NotOpenedError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -20,13 +20,13 @@ from spark_logbus.broker.handlers.topics import TopicHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Connection
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.schema_ids import SchemaIds
 from spark_logbus.clock import Clock
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
-from spark_logbus.coordination.topics import TopicRegistry
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.writes.writers import WriterRegistry
+from spark_logbus.network import Connection
 from spark_logbus.zookeeper import CorruptNodeError, Session
 from tests.fakes.broker_parts import Logs, held_lease
 from tests.fakes.executor import InlineExecutor

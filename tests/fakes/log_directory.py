@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from spark_logbus.broker.replica_manager import sole_replica
+from spark_logbus.broker.replica.manager import sole_replica
 from spark_logbus.log import OS_FILES, FileSystem, LogConfig, LogDirectory, PartitionLog
 from spark_logbus.log.environment import HighWatermarkRule
 from spark_logbus.log.flusher import Flushable

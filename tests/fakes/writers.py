@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from spark_logbus.coordination import decisions, paths
-from spark_logbus.coordination.decisions import Age, DecidedWrite, Outcome, Proposal, WriterState
+from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import WriterPayload, decode, encode
-from spark_logbus.coordination.promises import PromiseRegistry, Promises
-from spark_logbus.coordination.writers import (
+from spark_logbus.coordination.writes import decisions
+from spark_logbus.coordination.writes.decisions import (
+    Age,
+    DecidedWrite,
+    Outcome,
+    Proposal,
+    WriterState,
+)
+from spark_logbus.coordination.writes.promises import PromiseRegistry, Promises
+from spark_logbus.coordination.writes.writers import (
     PendingWrites,
     WriterRegistry,
     _payload,

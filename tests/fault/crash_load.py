@@ -27,8 +27,8 @@ from spark_logbus.client import (
 )
 from spark_logbus.errors import CorruptRecordBatchError, LogbusError, OffsetOutOfRangeError
 from spark_logbus.model import Acks, Earliest, OffsetRange, TopicPartition
-from spark_logbus.record.arrow import encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import encode
+from spark_logbus.record.rows.builder import ArrowBatchBuilder
 from tests.servers.wire import EndedError, Wire
 
 TOPIC = "t"

@@ -18,7 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import OS_FILES, File, names
+from spark_logbus.log import OS_FILES, File
+from spark_logbus.log.disk import names
 from tests.fakes.disk import SimulatedDisk, SimulatedFile, Survival
 
 Buffer = bytes | bytearray | memoryview

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.coordination.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.local import zookeeper_command as zookeeper_launch
 from spark_logbus.local.zookeeper import EmbeddedZooKeeper

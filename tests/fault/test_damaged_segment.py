@@ -8,7 +8,8 @@ import pytest
 
 from spark_logbus.client import Cluster, Consumer, Producer, ProducerConfig, RangeReader
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
-from spark_logbus.log import LogConfig, names
+from spark_logbus.log import LogConfig
+from spark_logbus.log.disk import names
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record import peek_size
 from tests.servers.broker import broker_here, connect, create_topic

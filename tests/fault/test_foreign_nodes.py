@@ -12,7 +12,7 @@ import pytest
 from spark_logbus.client import Admin, Cluster, Producer
 from spark_logbus.errors import LogbusError
 from spark_logbus.local.cluster import BrokerProcess
-from spark_logbus.log import names
+from spark_logbus.log.disk import names
 from tests.builders.record_batches import record_batch
 from tests.helpers import wait_until
 from tests.servers.broker import broker_process, connect, create_topic, is_led

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.client import Admin, Cluster, Consumer, ConsumerConfig, Producer
-from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError
 from spark_logbus.local.cluster import BrokerProcess
 from spark_logbus.model import Earliest, LastRecords, TopicPartition

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from spark_logbus.broker.network import Network, Response
-from spark_logbus.broker.network.config import NetworkConfig
 from spark_logbus.clock import SystemClock
 from spark_logbus.log import OS_FILES, LogSlice
+from spark_logbus.network import Network, Response
+from spark_logbus.network.config import NetworkConfig
 from spark_logbus.protocol import Api, DeleteTopicRequest, DeleteTopicResponse, encode_response
 from tests.helpers import wait_until
 from tests.servers.wire import Wire

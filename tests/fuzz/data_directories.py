@@ -22,7 +22,8 @@ from spark_logbus.errors import (
     OffsetOutOfRangeError,
     UnsupportedVersionError,
 )
-from spark_logbus.log import LogConfig, PartitionLog, names
+from spark_logbus.log import LogConfig, PartitionLog
+from spark_logbus.log.disk import names
 from spark_logbus.model import TopicPartition
 from spark_logbus.record import HEADER_SIZE, checksum, split
 from spark_logbus.record import format as fmt

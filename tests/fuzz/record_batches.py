@@ -16,7 +16,7 @@ from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, split, verify
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import decode, encode
+from spark_logbus.record.rows.arrow import decode, encode
 from tests.builders.forged import METADATA_AT, body_start, mixed_records, reseal
 from tests.builders.mutations import BOUNDARIES
 from tests.fuzz.harness import main

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
-from spark_logbus.broker.network.config import NetworkConfig
-from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.errors import CoordinationError, LogbusError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import BrokerAddress, TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, NoResponse, NotYet, Response
+from spark_logbus.network.config import NetworkConfig
 from spark_logbus.protocol import Api, FrameLimits, FrameReader, decode_response
 from tests.builders.hostile_values import TOPIC
 from tests.fakes.broker_parts import TOPIC_ID, Logs, logs_in

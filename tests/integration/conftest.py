@@ -1,6 +1,6 @@
 """Fixtures of the integration tests, from the modules that hold them."""
 
-from tests.integration.loaded_table import database, loaded_table
+from tests.integration.load.loaded_table import database, loaded_table
 from tests.servers.command import command, topic
 from tests.servers.spark import cluster_directory, group, logbus, spark, streams
 

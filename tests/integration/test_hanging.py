@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_logbus.local.processes import spawn
 from tests.helpers import wait_until
-from tests.integration.hanging import stacks
+from tests.servers.hanging import stacks
 
 _PROGRAM = """
 import subprocess, sys, threading

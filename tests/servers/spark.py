@@ -21,8 +21,8 @@ from spark_logbus.client import (
     RangeReader,
     TopicDescription,
 )
-from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
-from spark_logbus.coordination.rewinds import GroupRewinds
+from spark_logbus.coordination.groups.offsets import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.groups.rewinds import GroupRewinds
 from spark_logbus.local.cluster import EmbeddedCluster
 from spark_logbus.model import Latest, OffsetRange, TopicPartition
 from spark_logbus.schemas.registry import SchemaRegistry

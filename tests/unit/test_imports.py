@@ -66,7 +66,7 @@ def test_planning_a_stream_starts_with_what_it_uses_at_once() -> None:
             "pandas",
             "pyarrow.compute",
             "pyarrow.ipc",
-            "spark_logbus.record.arrow",
+            "spark_logbus.record.rows.arrow",
         ),
         *(
             "spark_logbus.client.producer",
@@ -113,7 +113,7 @@ def test_reading_and_writing_bytes_needs_no_python_function_of_arrows(record_bat
         "from spark_logbus.datasource.rows import RowAssembler\n"
         "from spark_logbus.model import TopicPartition\n"
         "from spark_logbus.record import stamp\n"
-        "from spark_logbus.record.arrow import canonical, encode, encode_rows\n"
+        "from spark_logbus.record.rows.arrow import canonical, encode, encode_rows\n"
         "tp, data = TopicPartition('t', 0), bytearray()\n"
         f"for number in range({record_batches}):\n"
         "    one = encode_rows(array('q', [number] * 2), [b'k', b'l'], [b'v', b'w'])\n"

@@ -1,8 +1,8 @@
 """Appends, and what atomic writes stage: answered when the durability that is asked for is reached.
 
 A broker writes and answers only while it is certain that it still has its id (see
-``coordination.lease``): an append that comes later is not begun, and one that was written meanwhile
-is not acknowledged, before ZooKeeper has said so.
+``coordination.cluster.lease``): an append that comes later is not begun, and one that was written
+meanwhile is not acknowledged, before ZooKeeper has said so.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from itertools import islice
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet, Response
-from spark_logbus.broker.replica_manager import LeaderPartition, ReplicaManager
+from spark_logbus.broker.replica.manager import LeaderPartition, ReplicaManager
 from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.decisions import check_id
-from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.cluster.lease import Lease
+from spark_logbus.coordination.writes.decisions import check_id
 from spark_logbus.errors import (
     BrokerUnavailableError,
     InvalidRequestError,
@@ -30,6 +29,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import Appended, StagedBy
 from spark_logbus.model import Acks, TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.protocol import (
     Api,
     AppendPartition,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from spark_logbus import __version__
 from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
-from spark_logbus.broker.network import Answer, Response
 from spark_logbus.errors import InvalidRequestError
+from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,

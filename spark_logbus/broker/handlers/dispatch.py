@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from spark_logbus.broker.handlers.handler import Handle, Handler, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, Connection, NoResponse, Response
 from spark_logbus.errors import InvalidRequestError, LogbusError
+from spark_logbus.network import Answer, Connection, NoResponse, Response
 from spark_logbus.protocol import (
     APIS,
     Api,

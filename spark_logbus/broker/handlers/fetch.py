@@ -15,12 +15,12 @@ import msgspec
 from spark_logbus.broker.handlers.chosen_columns import READ_AHEAD, chosen_slices
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, DelayedResponse, FileHandover, Response
-from spark_logbus.broker.replica_manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager, require_id
 from spark_logbus.clock import Clock
 from spark_logbus.errors import InvalidRequestError, LogbusError, StorageError
 from spark_logbus.log import LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, FileHandover, Response
 from spark_logbus.protocol import (
     Api,
     FetchPartition,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spark_logbus.broker.network import Answer, Connection
+from spark_logbus.network import Answer, Connection
 from spark_logbus.protocol import Api
 
 

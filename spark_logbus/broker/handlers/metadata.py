@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Answer, Response
-from spark_logbus.broker.replica_manager import ReplicaManager
-from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.broker.replica.manager import ReplicaManager
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
     Api,
     BrokerInfo,

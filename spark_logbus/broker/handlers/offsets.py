@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, Response
-from spark_logbus.broker.replica_manager import ReplicaManager, require_id
+from spark_logbus.broker.replica.manager import ReplicaManager, require_id
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import ONE_PIECE, TopicPartition
+from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
     Api,
     ListOffsetsPartition,

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
-from spark_logbus.broker.network import Answer, DelayedResponse, NotYet, Response
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LogbusError
 from spark_logbus.metrics import Counter, Histogram
+from spark_logbus.network import Answer, DelayedResponse, NotYet, Response
 from spark_logbus.protocol import Api
 
 K = TypeVar("K", bound=Hashable)

@@ -9,12 +9,12 @@ from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Answer, Response
+from spark_logbus.coordination.cluster.topic_records import TopicRecord, enlarge
+from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectReader
-from spark_logbus.coordination.topic_records import TopicRecord, enlarge
-from spark_logbus.coordination.topics import TopicRegistry
 from spark_logbus.errors import BrokerUnavailableError, ConfigError
 from spark_logbus.log import LogConfig
+from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
     AlterTopicRequest,
     AlterTopicResponse,

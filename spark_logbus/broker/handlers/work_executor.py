@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.clock import Clock
 from spark_logbus.errors import LimitExceededError, LogbusError, RequestTimeoutError
+from spark_logbus.network import DelayedResponse, Response
 from spark_logbus.protocol import encode_error
 
 _THREADS = 2

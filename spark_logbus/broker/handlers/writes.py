@@ -10,10 +10,11 @@ from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import MetadataCache
-from spark_logbus.broker.network import Answer, Response
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.coordination import paths
-from spark_logbus.coordination.decisions import (
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.writes.content import WriteContent
+from spark_logbus.coordination.writes.decisions import (
     DecidedWrite,
     Outcome,
     Proposal,
@@ -21,9 +22,7 @@ from spark_logbus.coordination.decisions import (
     check_proposal,
     check_records,
 )
-from spark_logbus.coordination.topic_records import TopicRecord
-from spark_logbus.coordination.write_content import WriteContent
-from spark_logbus.coordination.writers import WriterRegistry
+from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
     InvalidRequestError,
     LogbusError,
@@ -32,6 +31,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import DecidedShare
 from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, Response
 from spark_logbus.protocol import (
     Api,
     DecideRequest,

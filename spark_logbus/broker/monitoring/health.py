@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory

@@ -23,12 +23,12 @@ from spark_logbus.broker.config import BrokerConfig
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics, name_of
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring.health import Health, SessionWatch
-from spark_logbus.broker.network import Network
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import StorageError
 from spark_logbus.log import LogDirectory, LogEnds, PartitionLog
 from spark_logbus.metrics import Distribution
+from spark_logbus.network import Network
 from spark_logbus.zookeeper import Session, SessionState
 
 

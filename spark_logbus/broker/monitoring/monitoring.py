@@ -14,7 +14,7 @@ from spark_logbus.broker.monitoring.health import Health, SessionWatch
 from spark_logbus.broker.monitoring.metric_table import MetricSources
 from spark_logbus.broker.monitoring.metrics import Pages
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.clock import Clock
 from spark_logbus.errors import StorageError
 from spark_logbus.http import HttpServer

@@ -40,7 +40,7 @@ from spark_logbus.topic_schemas import SCHEMA_KEYS
 if TYPE_CHECKING:
     from spark_logbus.client.admin.cluster_health import ClusterDescription
     from spark_logbus.client.admin.groups import GroupAdmin, GroupDescription, GroupRewind
-    from spark_logbus.client.admin.topic_schemas import SchemaDescription
+    from spark_logbus.client.schemas.admin import SchemaDescription
     from spark_logbus.offsets.give_up import GiveUpPlan
     from spark_logbus.offsets.rewind import Target
 
@@ -147,7 +147,7 @@ class Admin(OffsetQueries):
     ) -> dict[str, str]:
         """The configuration with what is given of schemas, which are registered."""
         # Imported here: Spark tasks use this class and never talk to ZooKeeper.
-        from spark_logbus.client.admin.topic_schemas import (
+        from spark_logbus.client.schemas.admin import (
             WantedSchema,
             register_schemas,
             topic_config,
@@ -164,7 +164,7 @@ class Admin(OffsetQueries):
     def describe_schemas(self, names: Iterable[str]) -> dict[str, list[SchemaDescription]]:
         """The encodings and subjects of topics, with the latest schemas; empty for plain bytes.
         Raises UnknownTopicError, and CoordinationError where ZooKeeper has to be asked."""
-        from spark_logbus.client.admin.topic_schemas import describe_schemas
+        from spark_logbus.client.schemas.admin import describe_schemas
 
         configs = {
             topic: described.config for topic, described in self.describe(names, ends=False).items()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_logbus.client.cluster.cluster import Cluster
-from spark_logbus.coordination.brokers import BrokerRegistration, BrokerRegistry
+from spark_logbus.coordination.cluster.brokers import BrokerRegistration, BrokerRegistry
 from spark_logbus.errors import LogbusError
 from spark_logbus.model import BrokerAddress, TopicPartition
 from spark_logbus.offsets.descriptions import PartitionDescription, TopicDescription

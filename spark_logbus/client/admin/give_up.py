@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_logbus.coordination.group_offsets import GroupOffsets
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.model import check_name
 from spark_logbus.offsets.give_up import GiveUpPlan, apply, prepare
 from spark_logbus.zookeeper import Session, default_connect

@@ -49,7 +49,7 @@ class Bootstrap:
         no broker is registered.
         """
         # Imported here: Spark tasks use this module and never talk to ZooKeeper.
-        from spark_logbus.coordination.brokers import BrokerRegistry
+        from spark_logbus.coordination.cluster.brokers import BrokerRegistry
         from spark_logbus.zookeeper import Session
 
         with Session(connect, client_name="logbus-bootstrap", expects_cluster=True) as session:

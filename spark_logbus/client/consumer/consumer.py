@@ -22,8 +22,8 @@ from spark_logbus.client.arguments import (
 )
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
+from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, Position
-from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.reading import Reading
 from spark_logbus.client.consumer.topic_values import TopicValues
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from spark_logbus.client.consumer.group import ConsumerGroup
-    from spark_logbus.client.consumer.subscription import PartitionsCallback, Subscription
+    from spark_logbus.client.consumer.group.group import ConsumerGroup
+    from spark_logbus.client.consumer.group.subscription import PartitionsCallback, Subscription
     from spark_logbus.client.metrics import ClientKind
 
 logger = logging.getLogger(__name__)
@@ -139,9 +139,9 @@ class Consumer(Generic[V]):
         group.
         """
         # Imported here: most users of this package never talk to ZooKeeper.
-        from spark_logbus.client.consumer import subscription
-        from spark_logbus.coordination.assignment import Assignor
-        from spark_logbus.coordination.membership import check_subscribed
+        from spark_logbus.client.consumer.group import subscription
+        from spark_logbus.coordination.groups.assignment import Assignor
+        from spark_logbus.coordination.groups.membership import check_subscribed
 
         wanted: Topics | Pattern = (
             Pattern(topics.pattern)
@@ -517,7 +517,7 @@ class Consumer(Generic[V]):
             raise ConfigError("This consumer has no group; set group in its ConsumerConfig.")
         if self._group is None:
             # Imported here: most users of this package never talk to ZooKeeper.
-            from spark_logbus.client.consumer.group import ConsumerGroup
+            from spark_logbus.client.consumer.group.group import ConsumerGroup
 
             client_id = self._cluster.config.client_id
             self._group = ConsumerGroup(

@@ -11,7 +11,7 @@ from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.cluster.leaders import partition_error
 from spark_logbus.client.cluster.topic_identity import require_topic
 from spark_logbus.client.config import ConsumerConfig
-from spark_logbus.client.consumer.partition_failures import PartitionFailures
+from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.transport.connection import BrokerConnection, PendingResponse
 from spark_logbus.errors import (
     LogbusError,

@@ -9,12 +9,12 @@ from spark_logbus.client.admin.admin import Admin
 from spark_logbus.client.arguments import as_offset_spec
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.config import ConsumerConfig
+from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Position
-from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.model import Latest, OffsetSpec, TopicPartition
 
 if TYPE_CHECKING:
-    from spark_logbus.client.consumer.group import ConsumerGroup
+    from spark_logbus.client.consumer.group.group import ConsumerGroup
 
 _FIRST_PATIENCE_MS: Final = 1_000  # doubles from try to try, up to the connect timeout
 

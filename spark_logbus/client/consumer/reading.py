@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
+from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.client.consumer.fetcher import Fetcher, PartitionData, Position
 from spark_logbus.client.consumer.iteration import Iteration
-from spark_logbus.client.consumer.partition_failures import PartitionFailures
 from spark_logbus.client.consumer.places import Places
 from spark_logbus.client.consumer.topic_values import TopicValues, take_typed
 from spark_logbus.client.fetch.batches import FetchedBatch, received_run

@@ -115,7 +115,7 @@ def look_up_reader(
     None for a topic of plain bytes. Raises as ``TopicValues.reader``."""
     # Imported here: most consumers need none of it.
     from spark_logbus.client.fetch.values import ValueReader
-    from spark_logbus.client.value_schemas import find_value_schemas, opened_registry
+    from spark_logbus.client.schemas.topic import find_value_schemas, opened_registry
 
     with opened_registry(cluster, client_name="consumer") as registry:
         schemas = find_value_schemas(registry, topic, config, version=version)
@@ -131,7 +131,7 @@ def _finder(cluster: Cluster) -> Callable[[int], str | None]:
     def find(schema_id: int) -> str | None:
         import json
 
-        from spark_logbus.client.value_schemas import opened_registry
+        from spark_logbus.client.schemas.topic import opened_registry
         from spark_logbus.schemas.errors import UnknownSchemaError
 
         now = cluster.clock.monotonic()

@@ -16,17 +16,17 @@ from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.record import RecordBatchHeader, verify_against
 from spark_logbus.record import compute as pc
-from spark_logbus.record.arrow import decode
 from spark_logbus.record.chunks import Directory
-from spark_logbus.record.column_decoder import decode_columns
-from spark_logbus.record.cut_run import find_cut_run
+from spark_logbus.record.columns.cut_run import find_cut_run
+from spark_logbus.record.columns.decoder import decode_columns
 from spark_logbus.record.format import LAYOUT_COLUMNS
-from spark_logbus.record.plain import integers, scalar
+from spark_logbus.record.rows.arrow import decode
+from spark_logbus.record.rows.plain import integers, scalar
 from spark_logbus.record.run import RecordBatchRun, find_run
 
 if TYPE_CHECKING:
+    from avro_columns.values.inlined import Node
     from spark_logbus.client.fetch.values import ValueReader
-    from spark_logbus.schemas.columns.inlined import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class FetchedBatch:
     """Records of one record batch, or of several small ones, cut to what was asked for.
 
     ``base_offset`` is the offset of the first record in ``arrow_batch``, whose columns are those
-    of ``record.arrow``; the buffers of one record batch are views of the received bytes. ``header``
-    is of the whole record batch, the first one of several. Offsets rise by one, unless the arrow
-    batch has ``offset_delta``.
+    of ``record.rows.arrow``; the buffers of one record batch are views of the received bytes.
+    ``header`` is of the whole record batch, the first one of several. Offsets rise by one, unless
+    the arrow batch has ``offset_delta``.
     """
 
     topic_partition: TopicPartition

@@ -18,7 +18,7 @@ from spark_logbus.client.fetch.batches import FetchedBatch, decoded, encoded_bat
 from spark_logbus.errors import CorruptRecordBatchError, UndecodableRecordError
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import format as fmt
-from spark_logbus.record.join import deltas_of, joined
+from spark_logbus.record.rows.join import deltas_of, joined
 from spark_logbus.record.run import RecordBatchRun, verified
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class FetchedColumns:
     """How many rows are of each partition, in their order."""
 
     columns: Mapping[str, pa.Array]
-    """Of ``record.columns``: those that were asked for, but for ``key`` and ``headers`` that are
-    null throughout. Of a topic with a schema also ``undecodable``, if such records are kept."""
+    """Columns of ``record.rows.columns`` that were asked for, without ``key`` and ``headers`` that
+    are null throughout. Of a topic with a schema also ``undecodable``, if such records are kept."""
 
     base_offset: int
     """The offset of the first record."""

@@ -83,7 +83,7 @@ def _values(fetched: FetchedBatch) -> Iterable[Any]:
     if fetched.value_schema is None:
         return column.to_pylist()  # type: ignore[no-any-return]
     # Imported here: topics without a schema need none of it.
-    from spark_logbus.schemas.columns.rows import rows_of
+    from avro_columns.values.rows import rows_of
 
     return rows_of(column, fetched.value_schema)
 

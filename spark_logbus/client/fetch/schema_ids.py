@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avro_columns.confluent import confluent_ids
 from spark_logbus.client.cluster.cluster import Cluster
 from spark_logbus.client.fetch.range_reader import RangeReader
 from spark_logbus.model import OffsetRange
 from spark_logbus.record.format import PLAIN_BYTES_SCHEMA
-from spark_logbus.schemas.columns.confluent import confluent_ids
 
 
 def schema_ids(cluster: Cluster, offset_range: OffsetRange, *, topic_id: str) -> Iterator[int]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_logbus.client.fetch.batches import FetchedBatch
 from spark_logbus.errors import RecordBatchTooLargeError
 from spark_logbus.model import TimestampType
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,17 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from spark_logbus.client.value_schemas import ValueSchemas
+from avro_columns.confluent import PREFIX_BYTES, confluent_ids
+from avro_columns.decode.decoder import (
+    MAX_DECODED_BYTES,
+    Decoded,
+    Decoder,
+    Undecodable,
+)
+from avro_columns.decode.evolution import Resolver
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.inlined import parse, record_of, with_fields
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import (
     RecordBatchTooLargeError,
     SchemaResolutionError,
@@ -32,22 +42,12 @@ from spark_logbus.protocol import ColumnChoice
 from spark_logbus.record import RecordBatchHeader
 from spark_logbus.record import format as fmt
 from spark_logbus.record.chunks import Directory
-from spark_logbus.record.column_decoder import decode_columns, verify_selected
-from spark_logbus.record.column_join import column_run, joined_columns, verified_columns
-from spark_logbus.record.column_layout import Selection, struct_of
+from spark_logbus.record.columns.decoder import decode_columns, verify_selected
+from spark_logbus.record.columns.join import column_run, joined_columns, verified_columns
+from spark_logbus.record.columns.layout import Selection, struct_of
 from spark_logbus.record.header import verify_against
-from spark_logbus.record.plain import integers
+from spark_logbus.record.rows.plain import integers
 from spark_logbus.record.run import RecordBatchRun
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.confluent import PREFIX_BYTES, confluent_ids
-from spark_logbus.schemas.columns.decoder import (
-    MAX_DECODED_BYTES,
-    Decoded,
-    Decoder,
-    Undecodable,
-)
-from spark_logbus.schemas.columns.evolution import Resolver
-from spark_logbus.schemas.columns.inlined import parse, record_of, with_fields
 from spark_logbus.topic_schemas import Encoding
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from spark_logbus.errors import (
     ProducerClosedError,
 )
 from spark_logbus.model import Header
-from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder
+from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder
 from spark_logbus.retry import Deadline
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pyarrow as pa
 from spark_logbus.errors import InvalidRequestError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
 from spark_logbus.record import compute as pc
-from spark_logbus.record.arrow import bytes_of, encode
-from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES
-from spark_logbus.record.plain import integers, scalar
+from spark_logbus.record.rows.arrow import bytes_of, encode
+from spark_logbus.record.rows.builder import BATCH_OVERHEAD_BYTES
+from spark_logbus.record.rows.plain import integers, scalar
 
 _BINARY: Final = pa.binary()
 _TIME_BYTES: Final = 8

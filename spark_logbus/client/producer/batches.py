@@ -14,8 +14,8 @@ from spark_logbus.client.producer.partitioner import RoundRobin
 from spark_logbus.client.producer.sequences import Sequences
 from spark_logbus.errors import InvalidRequestError, LogbusError
 from spark_logbus.model import Compression, TopicPartition
-from spark_logbus.record.arrow import canonical, encode
-from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import canonical, encode
+from spark_logbus.record.rows.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 
 if TYPE_CHECKING:
     from spark_logbus.client.producer.lane import Lane

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_logbus.client.arguments import Headers, as_bytes, as_headers, as_timestamp_us
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.record.columns import HEADERS, TIMESTAMP
+from spark_logbus.record.rows.columns import HEADERS, TIMESTAMP
 
 Values: TypeAlias = Sequence[bytes | None] | pa.Array | pa.ChunkedArray
 

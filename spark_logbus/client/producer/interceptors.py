@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_logbus.client.producer.acknowledgements import Acknowledgement, AppendedRange
 from spark_logbus.errors import InvalidRequestError, LogbusError
-from spark_logbus.record.arrow import canonical
+from spark_logbus.record.rows.arrow import canonical
 
 logger = logging.getLogger(__name__)
 

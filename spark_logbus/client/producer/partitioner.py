@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from spark_logbus.client.producer.key_hash import crc32c_of_each
 from spark_logbus.record import compute as pc
-from spark_logbus.record.plain import integers, scalar
+from spark_logbus.record.rows.plain import integers, scalar
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
 """A rule of the caller's: the partition for a topic, a key and a value, of so many partitions; None

@@ -68,8 +68,8 @@ from spark_logbus.errors import (
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.model import Compression, Header
 from spark_logbus.record import parse_header
-from spark_logbus.record.arrow import canonical, encode, encode_column
-from spark_logbus.record.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
+from spark_logbus.record.rows.arrow import canonical, encode, encode_column
+from spark_logbus.record.rows.builder import RECORD_OVERHEAD_BYTES, ArrowBatchBuilder, record_size
 
 if TYPE_CHECKING:
     from datetime import date
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
     from spark_logbus.client.metrics import ClientKind
     from spark_logbus.client.producer.values import ValueWriter
-    from spark_logbus.client.value_schemas import WriterSchema
+    from spark_logbus.client.schemas.topic import WriterSchema
 
     # Bytes, or what schemas describe: see ``Producer.send``.
     Value: TypeAlias = (

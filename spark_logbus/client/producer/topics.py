@@ -20,7 +20,7 @@ from spark_logbus.topic_schemas import VALUE_ENCODING
 
 if TYPE_CHECKING:
     from spark_logbus.client.producer.values import ValueWriter
-    from spark_logbus.client.value_schemas import WriterSchema
+    from spark_logbus.client.schemas.topic import WriterSchema
 
 _DEFAULT_LIMIT = 16 << 20  # of brokers that name none
 

@@ -10,25 +10,25 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from spark_logbus.client.value_schemas import (
+from avro_columns.confluent import confluent_ids
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values import inlined
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.conform import conform
+from avro_columns.values.inlined import parse
+from avro_columns.values.row_check import RowCheck
+from avro_columns.values.rows import columns_of
+from spark_logbus.client.schemas.topic import (
     WriterSchema,
     find_writer_schema,
     opened_registry,
 )
 from spark_logbus.errors import SchemaMismatchError
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import canonical, encode
-from spark_logbus.record.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_layout import fields_of
-from spark_logbus.schemas.columns import inlined
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.confluent import confluent_ids
-from spark_logbus.schemas.columns.conform import conform
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.inlined import parse
-from spark_logbus.schemas.columns.row_check import RowCheck
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.layout import fields_of
+from spark_logbus.record.rows.arrow import canonical, encode
+from spark_logbus.record.rows.builder import BATCH_OVERHEAD_BYTES, ArrowBatchBuilder
 from spark_logbus.topic_schemas import Encoding
 
 if TYPE_CHECKING:

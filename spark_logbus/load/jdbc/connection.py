@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
-from spark_logbus.load.hadoop import WarehouseError, reason
+from spark_logbus.load.files.hadoop import WarehouseError, reason
 from spark_logbus.load.jdbc.columns import quoted
 from spark_logbus.load.jdbc.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_logbus.errors import DataLossError
-from spark_logbus.load.commits import Commit
+from spark_logbus.load.commit import Commit
 from spark_logbus.load.jdbc.columns import check_fit, create_target, insert_staged
 from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import Transaction
 from spark_logbus.load.jdbc.staging import Part
 from spark_logbus.load.jdbc.tables import Tables
 from spark_logbus.load.jdbc.window import delete_rows
-from spark_logbus.load.window_rows import Replaced
+from spark_logbus.load.plan.window_rows import Replaced
 from spark_logbus.model import OffsetRange
 
 

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_logbus.load.hadoop import translated
-from spark_logbus.load.incoming import Arriving
+from spark_logbus.load.files.hadoop import translated
 from spark_logbus.load.jdbc import frames
 from spark_logbus.load.jdbc.columns import (
     TableColumn,
@@ -29,6 +28,7 @@ from spark_logbus.load.jdbc.columns import (
 )
 from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import Database, Transaction
+from spark_logbus.load.read.input import Arriving
 from spark_logbus.load.steps import Steps
 from spark_logbus.load.tally import NONE, TALLIED, Tally, tally_of
 

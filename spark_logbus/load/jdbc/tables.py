@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.load.hadoop import WarehouseError
+from spark_logbus.load.files.hadoop import WarehouseError
 from spark_logbus.load.jdbc.columns import Existing, TableColumn, check_fit
 from spark_logbus.load.jdbc.connection import Database, Transaction
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_logbus.log import checkpoint as checkpoints
-from spark_logbus.log import names
 from spark_logbus.log.compaction import swap as swaps
 from spark_logbus.log.compaction.plan import (
     CleanedUpTo,
@@ -25,7 +24,8 @@ from spark_logbus.log.compaction.plan import (
     select,
 )
 from spark_logbus.log.config import LogConfig
-from spark_logbus.log.filesystem import FileSystem, storage_error, storage_errors
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import FileSystem, storage_error, storage_errors
 from spark_logbus.log.segment.index_file import index_path
 from spark_logbus.log.segment.lookup import Lookup
 from spark_logbus.log.segment.segment import OpenSegments, SealedSegment

@@ -19,8 +19,8 @@ import errno
 import os
 from pathlib import Path
 
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import MAX_ENTRIES, Index, Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, write_index
 from spark_logbus.log.segment.metadata import scan_contents

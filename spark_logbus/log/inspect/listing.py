@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import names
 from spark_logbus.log.checkpoint import parse_lost_offsets
-from spark_logbus.log.checksummed_file import parse_checksummed_file
-from spark_logbus.log.filesystem import FileSystem, read_whole
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import parse_checksummed_file
+from spark_logbus.log.disk.filesystem import FileSystem, read_whole
 from spark_logbus.model import LostOffsets, TopicPartition
 
 _TEXT_LIMIT_BYTES: Final = 256 << 20

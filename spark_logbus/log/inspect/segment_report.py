@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import LogbusError
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Index, Summary
 from spark_logbus.log.segment.index_file import IndexFile, index_path, read_index
 from spark_logbus.log.segment.metadata import SegmentMetadata

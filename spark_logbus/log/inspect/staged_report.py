@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import FileSystem
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import FileSystem
 from spark_logbus.log.staging.staged_file import whole_batches
 from spark_logbus.record.stage_id import write_of
 

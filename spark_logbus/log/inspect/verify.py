@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log import names
 from spark_logbus.log.checkpoint import CHECKPOINT_TITLE, LogCheckpoint, parse_checkpoint
-from spark_logbus.log.filesystem import FileSystem
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import FileSystem
 from spark_logbus.log.inspect.listing import (
     DirectoryListing,
     LogListing,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from spark_logbus.errors import StorageError
-from spark_logbus.log import names
-from spark_logbus.log.checksummed_file import checksummed_file, read_checksummed_file
-from spark_logbus.log.filesystem import FileSystem, remove_if_possible, storage_error
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import checksummed_file, read_checksummed_file
+from spark_logbus.log.disk.filesystem import FileSystem, remove_if_possible, storage_error
 from spark_logbus.log.producers.states import ProducerState, ProducerStateManager, SequenceRun
 from spark_logbus.log.segment.lookup import BatchPosition, DamageFoundError, Lookup, walk
 from spark_logbus.log.view import LogView

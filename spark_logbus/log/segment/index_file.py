@@ -6,7 +6,12 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from spark_logbus.log.filesystem import FileSystem, read_whole, remove_if_possible, storage_error
+from spark_logbus.log.disk.filesystem import (
+    FileSystem,
+    read_whole,
+    remove_if_possible,
+    storage_error,
+)
 from spark_logbus.log.segment.index import (
     ENTRY_SIZE,
     HEADER_SIZE,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spark_logbus.log.filesystem import File
+from spark_logbus.log.disk.filesystem import File
 from spark_logbus.log.segment.index import Index
 from spark_logbus.log.segment.scan import DamagedRange
 from spark_logbus.record import HEADER_SIZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_logbus.clock import Clock
-from spark_logbus.log.filesystem import File
+from spark_logbus.log.disk.filesystem import File
 from spark_logbus.log.segment.index import NO_TIMESTAMP, Index, Summary
 from spark_logbus.log.segment.scan import OnProgress, SegmentScan, ignore_progress
 from spark_logbus.record import RecordBatchHeader

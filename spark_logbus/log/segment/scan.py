@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
-from spark_logbus.log.filesystem import File
+from spark_logbus.log.disk.filesystem import File
 from spark_logbus.record import HEADER_SIZE, RecordBatchHeader, parse_header, verify_against
 from spark_logbus.record import format as fmt
 

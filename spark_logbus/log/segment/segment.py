@@ -15,8 +15,8 @@ import logging
 import threading
 from pathlib import Path
 
-from spark_logbus.log import names
-from spark_logbus.log.filesystem import File, FileSystem
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import File, FileSystem
 from spark_logbus.log.segment.index import Index, Summary
 from spark_logbus.log.segment.index_file import index_path, read_index, save_index
 from spark_logbus.log.segment.lookup import Lookup

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
-from spark_logbus.log.filesystem import File
+from spark_logbus.log.disk.filesystem import File
 from spark_logbus.record import RecordBatchHeader, stamp, stamps_of
 
 # Of a mean record batch: below this, reading it into memory and writing it stamped takes fewer

@@ -32,8 +32,8 @@ from spark_logbus.errors import (
     StorageError,
     UnsupportedVersionError,
 )
+from spark_logbus.log.disk.filesystem import File, remove_if_possible, storage_error
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import File, remove_if_possible, storage_error
 from spark_logbus.log.flusher import FlushSchedule
 from spark_logbus.log.validate import ValidatedBatch
 from spark_logbus.model import TopicPartition

@@ -26,9 +26,9 @@ from spark_logbus.errors import (
     StagedDataLostError,
     WriteFencedError,
 )
-from spark_logbus.log import names
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.filesystem import storage_error
 from spark_logbus.log.environment import LogEnvironment
-from spark_logbus.log.filesystem import storage_error
 from spark_logbus.log.segment.lookup import DamageFoundError
 from spark_logbus.log.staging.staged_file import OnFlushed, StagedFile, create_staged_file
 from spark_logbus.log.staging.writer_runs import StagedBy, writer_mark

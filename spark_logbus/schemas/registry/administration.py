@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from avro_columns.compatibility import Compatibility
 from spark_logbus.coordination import paths
 from spark_logbus.retry import Deadline
-from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     NotConfiguredError,
     NotPermittedError,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.schemas.model import Schema
+from avro_columns.model import Schema
 from spark_logbus.schemas.registry.subjects import Content
 
 # Of texts; their models take some ten times as much.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from avro_columns.model import Enum, Fixed, Record, Schema, named_types
+from avro_columns.parse import parse
+from avro_columns.text import canonical_text
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     UnknownSubjectError,
     UnknownVersionError,
 )
-from spark_logbus.schemas.model import Enum, Fixed, Record, Schema, named_types
-from spark_logbus.schemas.parse import parse
 from spark_logbus.schemas.registry.subjects import Content, Reference
-from spark_logbus.schemas.text import canonical_text
 
 # Of one schema, those of references too: as many as a person can follow, with room.
 _MAX_SCHEMAS: Final = 100

@@ -11,10 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final
 
+from avro_columns.compatibility import Compatibility, OldSchema, VersionFault, check
+from avro_columns.json_text import check_characters
+from avro_columns.model import Schema
+from avro_columns.text import (
+    canonical_text,
+    check_readable,
+    normalized_text,
+    self_contained,
+)
 from spark_logbus.coordination import paths
 from spark_logbus.errors import CoordinationError
 from spark_logbus.retry import Deadline
-from spark_logbus.schemas.compatibility import Compatibility, OldSchema, VersionFault, check
 from spark_logbus.schemas.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,
@@ -25,8 +33,6 @@ from spark_logbus.schemas.errors import (
     UnknownSubjectError,
     UnknownVersionError,
 )
-from spark_logbus.schemas.json_text import check_characters
-from spark_logbus.schemas.model import Schema
 from spark_logbus.schemas.registry.cache import SchemaCache
 from spark_logbus.schemas.registry.references import Resolver
 from spark_logbus.schemas.registry.store import Read, SchemaStore, Settings
@@ -41,12 +47,6 @@ from spark_logbus.schemas.registry.subjects import (
     added,
     mode_in_force,
     next_version,
-)
-from spark_logbus.schemas.text import (
-    canonical_text,
-    check_readable,
-    normalized_text,
-    self_contained,
 )
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.states import SessionState

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from avro_columns.compatibility import Compatibility
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.payloads import (
     ContentPayload,
@@ -30,7 +31,6 @@ from spark_logbus.coordination.payloads import (
     encode,
 )
 from spark_logbus.retry import Deadline
-from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     IdMismatchError,
     NotPermittedError,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_logbus.schemas.compatibility import Compatibility
+from avro_columns.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     InvalidModeError,
     InvalidSchemaError,

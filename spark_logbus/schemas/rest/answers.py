@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from avro_columns.compatibility import VersionFault
 from spark_logbus.errors import CoordinationError, InvalidNameError, LogbusError
 from spark_logbus.http import HttpError, Request, Response
 from spark_logbus.schemas import errors
-from spark_logbus.schemas.compatibility import VersionFault
 from spark_logbus.schemas.registry.registry import RegisteredSchema
 from spark_logbus.schemas.registry.subjects import Content, Reference
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from avro_columns.compatibility import Compatibility
 from spark_logbus.http import Handler, HttpError, Request, Response, Routes
-from spark_logbus.schemas.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     InvalidSchemaError,
     NotConfiguredError,

@@ -11,7 +11,8 @@ from spark_logbus.errors import (
     OffsetOutOfRangeError,
     UnsupportedVersionError,
 )
-from spark_logbus.log import LogConfig, names
+from spark_logbus.log import LogConfig
+from spark_logbus.log.disk import names
 from spark_logbus.model import OffsetRange
 from spark_logbus.record import stamp, verify
 from tests.builders.record_batches import record_batch

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.log import CompactionPlan, LogConfig, names
-from spark_logbus.log.checksummed_file import checksummed_file
+from spark_logbus.log import CompactionPlan, LogConfig
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import checksummed_file
 from tests.builders.producers import append, batch
 from tests.builders.record_batches import record_batch
 from tests.fakes.compaction import keyed, write_cleaned

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.log import LogConfig, names
-from spark_logbus.log.checksummed_file import checksummed_file
+from spark_logbus.log import LogConfig
+from spark_logbus.log.disk import names
+from spark_logbus.log.disk.checksummed_file import checksummed_file
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk
 from tests.fakes.log_directory import TOPIC_ID, TP, Broker, batches_from

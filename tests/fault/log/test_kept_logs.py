@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import LogMissingError, OffsetOutOfRangeError, UnknownProducerError
-from spark_logbus.log import LogConfig, PartitionLog, names
+from spark_logbus.log import LogConfig, PartitionLog
+from spark_logbus.log.disk import names
 from spark_logbus.log.inspect import list_directory, verify_directory
 from tests.builders.producers import batch
 from tests.builders.record_batches import record_batch

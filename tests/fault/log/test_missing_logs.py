@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import LogMissingError, PartitionOfflineError, StorageError
-from spark_logbus.log import PartitionLog, names
+from spark_logbus.log import PartitionLog
+from spark_logbus.log.disk import names
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import NOTHING, AllSurvives, PowerCutError, SimulatedDisk

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import StorageError
-from spark_logbus.log import names
+from spark_logbus.log.disk import names
 from tests.builders.record_batches import record_batch
 from tests.builders.staged import stage
 from tests.fakes.disk import SimulatedDisk

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.errors import LogbusError, PartitionOfflineError, StorageError
-from spark_logbus.log import LogConfig, names
+from spark_logbus.log import LogConfig
+from spark_logbus.log.disk import names
 from spark_logbus.model import TopicPartition
 from tests.builders.record_batches import record_batch
 from tests.fakes.disk import NOTHING, AllSurvives, SimulatedDisk

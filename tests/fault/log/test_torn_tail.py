@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.log import names
+from spark_logbus.log.disk import names
 from spark_logbus.record import HEADER_SIZE
 from tests.builders.record_batches import joined, record_batch
 from tests.fakes.disk import AllSurvives, SimulatedDisk

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_logbus.log import LogConfig, names
+from spark_logbus.log import LogConfig
 from spark_logbus.log.clock_file import read_clock, write_accepted, write_clock
+from spark_logbus.log.disk import names
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.disk import AllSurvives, SimulatedDisk

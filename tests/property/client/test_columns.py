@@ -15,7 +15,7 @@ from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression, TimestampType, TopicPartition
 from spark_logbus.record import split, stamp
-from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS, encode, payload_schema
+from spark_logbus.record.rows.arrow import MIN_RECORDS_TO_COMPRESS, encode, payload_schema
 from tests.builders.forged import reseal
 from tests.property.examples import examples
 from tests.property.record.strategies import build, record_lists

@@ -14,28 +14,28 @@ import pyarrow as pa
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from avro_columns.confluent import with_confluent_id
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values.inlined import parse
+from avro_columns.values.json_values import json_of_value, value_of_json
+from avro_columns.values.rows import rows_of
 from spark_logbus.client.fetch.batches import EncodedBatch, FetchedBatch, decoded, received_run
 from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.client.fetch.records import records_of
 from spark_logbus.client.fetch.values import ValueReader
 from spark_logbus.client.producer.values import ValueWriter, spread
-from spark_logbus.client.value_schemas import ValueSchemas, WriterSchema
+from spark_logbus.client.schemas.topic import ValueSchemas, WriterSchema
 from spark_logbus.errors import SchemaResolutionError
 from spark_logbus.model import Compression, OnUndecodable, TopicPartition
 from spark_logbus.record import parse_header, stamp
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP, canonical, encode
-from spark_logbus.record.column_layout import Selection
-from spark_logbus.schemas.columns.confluent import with_confluent_id
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.inlined import parse
-from spark_logbus.schemas.columns.json_values import json_of_value, value_of_json
-from spark_logbus.schemas.columns.rows import rows_of
+from spark_logbus.record.columns.layout import Selection
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, canonical, encode
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.avro import without_logical
 from tests.builders.typed import T0, cut
+from tests.property.avro_columns.columns.evolved import evolved_record, read, reads_as_fastavro
+from tests.property.avro_columns.columns.strategies import DATA, TEXT, Case, cases, roots
 from tests.property.examples import examples
-from tests.property.schemas.columns.evolved import evolved_record, read, reads_as_fastavro
-from tests.property.schemas.columns.strategies import DATA, TEXT, Case, cases, roots
 
 DEFAULT = settings(max_examples=examples(150))
 TP = TopicPartition("t", 3)

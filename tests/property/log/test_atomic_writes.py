@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from spark_logbus.coordination import decisions
-from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRecords
+from spark_logbus.coordination.writes import decisions
+from spark_logbus.coordination.writes.decisions import DecidedWrite, Proposal, TopicRecords
 from spark_logbus.errors import LogbusError, StagedDataLostError, WriteFencedError
 from spark_logbus.log import DecidedShare, LogConfig, PartitionLog
 from spark_logbus.model import TopicPartition

@@ -36,10 +36,11 @@ from spark_logbus.errors import (
     UnknownProducerError,
     UnsupportedVersionError,
 )
-from spark_logbus.log import LogConfig, names
+from spark_logbus.log import LogConfig
+from spark_logbus.log.disk import names
 from spark_logbus.record import HEADER_SIZE, split
-from spark_logbus.record.arrow import ProducerStamp, canonical, encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import ProducerStamp, canonical, encode
+from spark_logbus.record.rows.builder import ArrowBatchBuilder
 from tests.builders.record_batches import joined
 from tests.fakes.clock import NOW_US, SECOND
 from tests.fakes.disk import NOTHING, AllSurvives, RandomSurvival, SimulatedDisk

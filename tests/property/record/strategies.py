@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spark_logbus.model import Compression
 from spark_logbus.record import stamp
-from spark_logbus.record.arrow import ProducerStamp, encode
-from spark_logbus.record.builder import ArrowBatchBuilder
+from spark_logbus.record.rows.arrow import ProducerStamp, encode
+from spark_logbus.record.rows.builder import ArrowBatchBuilder
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 OFFSETS = st.integers(0, (1 << 62))

@@ -14,11 +14,11 @@ from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression
 from spark_logbus.record import format as fmt
 from spark_logbus.record import parse_header, split, verify
-from spark_logbus.record.arrow import MIN_RECORDS_TO_COMPRESS
-from spark_logbus.record.column_decoder import decode_columns, selected_size, verify_selected
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_join import column_run, verified_columns
-from spark_logbus.record.column_layout import ALL, Selection
+from spark_logbus.record.columns.decoder import decode_columns, selected_size, verify_selected
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.join import column_run, verified_columns
+from spark_logbus.record.columns.layout import ALL, Selection
+from spark_logbus.record.rows.arrow import MIN_RECORDS_TO_COMPRESS
 from spark_logbus.record.run import sound_run
 from tests.builders.typed import cut, joined_from, rows_of, run_of
 from tests.property.record.typed_strategies import Typed, selections, typed

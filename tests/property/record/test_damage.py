@@ -17,7 +17,7 @@ from spark_logbus.errors import CorruptRecordBatchError, UnsupportedVersionError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, checksum, parse_header, split, verify
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from tests.builders.forged import encoded
 from tests.property.examples import examples
 from tests.property.record.strategies import record_batches

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import parse_header, peek_size, split, stamp, verify
-from spark_logbus.record.arrow import (
+from spark_logbus.record.rows.arrow import (
     MIN_RECORDS_TO_COMPRESS,
     NO_STAMP,
     ProducerStamp,

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from avro_columns.values.arrow_types import arrow_type
+from avro_columns.values.inlined import Node, parse
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP
-from spark_logbus.record.column_encoder import encode_columns
-from spark_logbus.record.column_layout import Selection, fields_of
-from spark_logbus.schemas.columns.arrow_types import arrow_type
-from spark_logbus.schemas.columns.inlined import Node, parse
+from spark_logbus.record.columns.encoder import encode_columns
+from spark_logbus.record.columns.layout import Selection, fields_of
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP
+from tests.property.avro_columns.columns.strategies import for_arrow, types, values
+from tests.property.avro_columns.columns.strategies import schemas as record_schemas
 from tests.property.record.strategies import DATA, INT64, TEXT
-from tests.property.schemas.columns.strategies import for_arrow, types, values
-from tests.property.schemas.columns.strategies import schemas as record_schemas
 
 MAX_GAP = 1 << 20
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from spark_logbus.client import WriteInputs
 from spark_logbus.client.writes.content import UNKNOWN_INPUTS, write_content
-from spark_logbus.coordination.decisions import (
+from spark_logbus.coordination.writes.content import WriteContent
+from spark_logbus.coordination.writes.decisions import (
     NOTHING,
     DecidedWrite,
     Proposal,
     WriterState,
     decide,
 )
-from spark_logbus.coordination.write_content import WriteContent
 from spark_logbus.errors import WriteMismatchError
 from spark_logbus.model import TopicPartition
 from tests.property.examples import examples

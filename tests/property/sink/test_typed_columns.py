@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from avro_columns.values.conform import conform
 from spark_logbus.datasource.value_types import retyped, spark_type
-from spark_logbus.schemas.columns.conform import conform
 from spark_logbus.sink.typed_columns import check_typed_columns
+from tests.property.avro_columns.columns.strategies import Case, cases
 from tests.property.examples import examples
-from tests.property.schemas.columns.strategies import Case, cases
 
 DEFAULT = settings(max_examples=examples(100))
 

@@ -13,7 +13,7 @@ from spark_logbus.broker.data_directory import (
     remembered_port,
 )
 from spark_logbus.errors import ConfigError, StorageError
-from spark_logbus.log.filesystem import OSFile
+from spark_logbus.log.disk.filesystem import OSFile
 
 
 def test_a_directory_belongs_to_the_first_who_claims_it(tmp_path: Path) -> None:

@@ -16,10 +16,15 @@ import pytest
 
 from spark_logbus.broker.decided_shares import DecidedWrites, PartitionShare, decided_shares
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.coordination.decisions import DecidedWrite, Proposal, TopicRecords, WriterState
-from spark_logbus.coordination.promises import Promise, Promises
-from spark_logbus.coordination.topic_records import TopicRecord
-from spark_logbus.coordination.topics import TopicRegistry
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.coordination.writes.decisions import (
+    DecidedWrite,
+    Proposal,
+    TopicRecords,
+    WriterState,
+)
+from spark_logbus.coordination.writes.promises import Promise, Promises
 from spark_logbus.errors import CoordinationError, InvalidNameError, StagedDataLostError
 from spark_logbus.log import DecidedShare, LogConfig, StagedBy
 from spark_logbus.model import TopicPartition

@@ -63,12 +63,14 @@ def test_the_list_of_verbs_says_what_their_own_help_says() -> None:
 
 
 def test_a_verb_that_asks_for_metadata_imports_no_arrow() -> None:
-    program = "import spark_logbus.cli.topics\nfrom spark_logbus.client import Admin, Cluster"
+    program = "import spark_logbus.cli.admin.topics\nfrom spark_logbus.client import Admin, Cluster"
     assert imported(program) <= {"kazoo"}
 
 
 def test_a_broker_does_without_spark_and_arrow() -> None:
-    loaded = imported("import spark_logbus.cli.broker\nfrom spark_logbus.broker import Broker")
+    loaded = imported(
+        "import spark_logbus.cli.server.broker\nfrom spark_logbus.broker import Broker"
+    )
     assert loaded <= {"kazoo"}
 
 

@@ -11,7 +11,7 @@ from spark_logbus.compactor.reading import offsets_of
 from spark_logbus.compactor.rewriter import JOIN_BYTES, Rewriter
 from spark_logbus.model import Compression, TimestampType
 from spark_logbus.record import RecordBatchHeader, split, stamp, verify
-from spark_logbus.record.arrow import decode, encode
+from spark_logbus.record.rows.arrow import decode, encode
 from tests.builders.compaction import Keyed, arrow_batch_of, keyed_batch, stamped_batch
 from tests.fakes.clock import NOW_US
 

@@ -13,7 +13,7 @@ from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.rows import RowAssembler
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import decode, encode, payload_schema
+from spark_logbus.record.rows.arrow import decode, encode, payload_schema
 
 TP = TopicPartition("t", 3)
 Row = dict[str, Any]

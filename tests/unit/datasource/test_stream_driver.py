@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spark_logbus.coordination.group_offsets import CommittedOffset
+from spark_logbus.coordination.groups.offsets import CommittedOffset
 from spark_logbus.datasource.stream_offset import UNRESOLVED
 from spark_logbus.errors import (
     BrokerUnavailableError,

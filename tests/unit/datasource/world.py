@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from spark_logbus.client import Admin, Bootstrap, PartitionDescription, TopicDescription
-from spark_logbus.coordination.group_offsets import CommittedOffset
+from spark_logbus.coordination.groups.offsets import CommittedOffset
 from spark_logbus.datasource.columns import ColumnChoice, full_schema
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.options import parse_options

@@ -12,7 +12,7 @@ from rich.console import Console
 from jobs.reprocess import main, parse_arguments, report
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import Commit, JdbcTable, ReprocessConfig, Reprocessed
-from spark_logbus.load.window_rows import Replaced
+from spark_logbus.load.plan.window_rows import Replaced
 from spark_logbus.model import OffsetRange, TopicPartition
 
 REQUIRED = ["--topic", "clicks", "--warehouse", "/data", "--from", "-10 minutes"]

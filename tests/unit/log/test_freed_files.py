@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_logbus.broker.replica_manager import sole_replica
+from spark_logbus.broker.replica.manager import sole_replica
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError, PartitionOfflineError, UnknownTopicError
 from spark_logbus.log import LogConfig, LogDirectory, LogSlice, PartitionLog
-from spark_logbus.log.filesystem import File, OSFile, OSFileSystem
+from spark_logbus.log.disk.filesystem import File, OSFile, OSFileSystem
 from tests.builders.record_batches import record_batch
 from tests.fakes.clock import NOW_US
 from tests.fakes.compaction import keyed, planned, write_cleaned

@@ -7,12 +7,12 @@ import pytest
 
 from spark_logbus.client.fetch.batches import EncodedBatch
 from spark_logbus.errors import InvalidRequestError, UnknownSchemaIdError
-from spark_logbus.mirror.logbus_source import copied
-from spark_logbus.mirror.source import NO_SCHEMAS, SchemaIds
+from spark_logbus.mirror.source.logbus import copied
+from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.record import for_another_log, stamp, stamp_producer, verify
-from spark_logbus.record.arrow import canonical, decode, encode
 from spark_logbus.record.format import HEADER_SIZE
+from spark_logbus.record.rows.arrow import canonical, decode, encode
 from tests.builders.typed import flights, typed_record_batch
 
 AT = TopicPartition("t", 0)

@@ -8,10 +8,10 @@ import pytest
 
 from spark_logbus.coordination.mirrors import Audited, MirroredTopic, MirrorState, Point
 from spark_logbus.errors import ConfigError, DataLossError, TopicRecreatedError
-from spark_logbus.mirror.audited import progress_of
+from spark_logbus.mirror.audit import progress_of
 from spark_logbus.mirror.plan import audited, in_turn, new_records, planned, shares, unreadable
 from spark_logbus.mirror.renaming import Renaming
-from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.mirror.targets import config_differences
 from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
 from spark_logbus.model import OffsetRange, TopicPartition

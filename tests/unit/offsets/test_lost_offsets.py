@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.client.admin.groups import GroupPosition
-from spark_logbus.coordination.group_offsets import CommittedOffset
+from spark_logbus.coordination.cluster.topic_records import PartitionState
+from spark_logbus.coordination.groups.offsets import CommittedOffset
 from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound, Point
-from spark_logbus.coordination.topic_records import PartitionState
 from spark_logbus.datasource.lag import behind
 from spark_logbus.datasource.micro_batch import plan_micro_batch, replay
 from spark_logbus.datasource.stream_offset import StreamOffset
 from spark_logbus.errors import DataLossError, InvalidRequestError
 from spark_logbus.load import Commit, NotInLogError
-from spark_logbus.load.loaded_window import Asked, plan_window
-from spark_logbus.load.planning import plan as plan_load
+from spark_logbus.load.plan.ranges import plan as plan_load
+from spark_logbus.load.plan.window import Asked, plan_window
 from spark_logbus.mirror import PartitionLag
 from spark_logbus.mirror.plan import new_records, unreadable
-from spark_logbus.mirror.source import SourceTopic
+from spark_logbus.mirror.source.source import SourceTopic
 from spark_logbus.model import AtOffset, LastRecords, LostOffsets, OffsetRange, TopicPartition
 from spark_logbus.offsets.data_loss import AboveEnd, DataLoss, GivenUp
 from spark_logbus.offsets.give_up import STEP

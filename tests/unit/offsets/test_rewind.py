@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
+from spark_logbus.coordination.groups.rewinds import GroupRewinds, Rewind
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.model import (
     AtOffset,

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import encode
 from spark_logbus.record.claims import claimed_bytes
+from spark_logbus.record.rows.arrow import encode
 from spark_logbus.record.run import find_run
 from tests.builders.arrow_batches import arrow_batch
 from tests.builders.typed import FLIGHT, flights, typed_record_batch

@@ -21,7 +21,7 @@ from spark_logbus.record import (
     verify,
 )
 from spark_logbus.record import format as fmt
-from spark_logbus.record.arrow import ProducerStamp, encode
+from spark_logbus.record.rows.arrow import ProducerStamp, encode
 from tests.builders.forged import encoded, forge, mixed_records, reseal
 
 # name -> (byte, struct code, value); written down by hand from docs/formats/record-batch.md.

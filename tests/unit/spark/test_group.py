@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from spark_logbus.coordination.group_offsets import CommittedOffset, GroupOffsets
-from spark_logbus.coordination.group_owners import GroupOwnership
-from spark_logbus.coordination.rewinds import GroupRewinds, Rewind
+from spark_logbus.coordination.groups.offsets import CommittedOffset, GroupOffsets
+from spark_logbus.coordination.groups.rewinds import GroupRewinds, Rewind
+from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 from spark_logbus.errors import ClaimLostError, GroupRewoundError
 from spark_logbus.model import RewindMark, TopicPartition
 from spark_logbus.offsets.data_loss import TopicRecreated, of_current_topics

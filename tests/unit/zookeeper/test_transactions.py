@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Transaction
 
-from spark_logbus.coordination.topic_records import TopicRecord, spread
+from spark_logbus.coordination.cluster.topic_records import TopicRecord, spread
 from spark_logbus.zookeeper.transactions import (
     Check,
     Create,

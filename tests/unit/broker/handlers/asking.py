@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.broker.network import Answer, DelayedResponse, Response
+from spark_logbus.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     Api,

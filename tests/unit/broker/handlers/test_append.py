@@ -8,9 +8,8 @@ import pytest
 
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
-from spark_logbus.coordination.lease import Lease
+from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
     CorruptRecordBatchError,
@@ -24,9 +23,10 @@ from spark_logbus.errors import (
 )
 from spark_logbus.log import OS_FILES, LogConfig
 from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, NoResponse, NotYet
 from spark_logbus.protocol import Api, AppendPartition, AppendRequest, AppendResponse, AppendResult
 from spark_logbus.record import parse_header
-from spark_logbus.record.arrow import encode
+from spark_logbus.record.rows.arrow import encode
 from spark_logbus.topic_schemas import PLAIN, Encoding, TopicSchemas
 from tests.builders.arrow_batches import arrow_batch
 from tests.builders.record_batches import joined

@@ -5,7 +5,6 @@ from typing import get_type_hints
 import pytest
 
 from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES
-from spark_logbus.broker.network import NoResponse, Response
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     BrokerUnavailableError,
@@ -14,6 +13,7 @@ from spark_logbus.errors import (
     LogbusError,
     UnsupportedVersionError,
 )
+from spark_logbus.network import NoResponse, Response
 from spark_logbus.protocol import (
     APIS,
     PROTOCOL_VERSION,

@@ -9,10 +9,10 @@ import pytest
 
 from spark_logbus.broker.handlers.fetch import LEAST_PASSED_BYTES, DelayedFetches, FetchHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.network import Answer, DelayedResponse, Response
 from spark_logbus.errors import InvalidRequestError, NotLeaderError, OffsetOutOfRangeError
 from spark_logbus.log import LogConfig, LogEnds, LogSlice, PartitionLog
 from spark_logbus.model import TopicPartition
+from spark_logbus.network import Answer, DelayedResponse, Response
 from spark_logbus.protocol import (
     Api,
     FetchPartition,

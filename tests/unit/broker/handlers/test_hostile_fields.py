@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.broker.network import DelayedResponse, NoResponse, NotYet, Response
-from spark_logbus.coordination.decisions import check_decided
-from spark_logbus.coordination.topic_records import TopicRecord, check_topic
+from spark_logbus.coordination.cluster.topic_records import TopicRecord, check_topic
+from spark_logbus.coordination.writes.decisions import check_decided
 from spark_logbus.errors import InvalidRequestError, LogbusError, UnknownTopicError
 from spark_logbus.log import LogConfig
 from spark_logbus.model import TopicPartition, check_name
+from spark_logbus.network import DelayedResponse, NoResponse, NotYet, Response
 from spark_logbus.protocol import (
     PROTOCOL_VERSION,
     AlterTopicRequest,

@@ -9,10 +9,10 @@ import pytest
 from spark_logbus.broker.handlers.metadata import MetadataHandler
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.metadata_cache import UNKNOWN_EPOCH, MetadataCache
-from spark_logbus.broker.network import DelayedResponse, Response
-from spark_logbus.coordination.topic_records import TopicRecord
+from spark_logbus.coordination.cluster.topic_records import TopicRecord
 from spark_logbus.errors import CoordinationError, InvalidNameError
 from spark_logbus.model import BrokerAddress
+from spark_logbus.network import DelayedResponse, Response
 from spark_logbus.protocol import (
     Api,
     MetadataRequest,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_logbus.broker.handlers.work_executor import WorkExecutor
-from spark_logbus.broker.network import DelayedResponse, Response
 from spark_logbus.errors import CoordinationError, LimitExceededError, RequestTimeoutError
+from spark_logbus.network import DelayedResponse, Response
 from spark_logbus.protocol import Api, DeleteTopicResponse, decode_response, encode_response
 from tests.fakes.clock import ManualClock
 from tests.helpers import wait_until

@@ -11,7 +11,7 @@ import pytest
 
 from spark_logbus.broker.handlers.dispatch import RequestDispatcher
 from spark_logbus.broker.monitoring.health import Health, Phase, SessionWatch
-from spark_logbus.broker.replica_manager import ReplicaManager
+from spark_logbus.broker.replica.manager import ReplicaManager
 from spark_logbus.errors import (
     BrokerShuttingDownError,
     LogMissingError,

@@ -13,7 +13,7 @@ from spark_logbus.client.fetch import records, tables
 from spark_logbus.client.fetch.records import records_of
 from spark_logbus.errors import CorruptRecordBatchError, RecordBatchTooLargeError
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import encode
+from spark_logbus.record.rows.arrow import encode
 from tests.builders.arrow_batches import T0, arrow_batch, numbered, record_batch
 from tests.fakes.broker import FakeCluster
 

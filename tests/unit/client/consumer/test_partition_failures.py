@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from spark_logbus.client import Bootstrap, ClientConfig, Cluster
-from spark_logbus.client.consumer.partition_failures import PartitionFailures
+from spark_logbus.client.consumer.failures import PartitionFailures
 from spark_logbus.errors import BrokerUnavailableError, RequestTimeoutError
 from spark_logbus.model import TopicPartition
 from tests.fakes.clock import ManualClock

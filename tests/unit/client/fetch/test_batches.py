@@ -6,7 +6,7 @@ import pytest
 from spark_logbus.client.fetch.batches import EncodedBatch, decoded, walk
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.record import parse_header, stamp, verify
-from spark_logbus.record.arrow import TIMESTAMP, encode, payload_schema
+from spark_logbus.record.rows.arrow import TIMESTAMP, encode, payload_schema
 from tests.builders.arrow_batches import T0, numbered, record_batch
 
 

@@ -13,8 +13,8 @@ from spark_logbus.client.fetch.columns import FetchedColumns, take_columns
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE, parse_header, stamp
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP, encode
 from spark_logbus.record.format import NO_END
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, encode
 from tests.builders.arrow_batches import T0
 from tests.builders.forged import body_start, reseal
 

@@ -8,7 +8,7 @@ from spark_logbus.client import Cluster, RangeReader
 from spark_logbus.client.fetch import first_fetches
 from spark_logbus.client.fetch.first_fetches import FirstFetch, FirstFetches
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import LogbusError, NotLeaderError
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, FetchRequest

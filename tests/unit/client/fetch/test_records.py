@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.cli.record_format import as_json, by_format
+from spark_logbus.cli.data.record_format import as_json, by_format
 from spark_logbus.client import Cluster, Consumer, ConsumerConfig
 from spark_logbus.model import Compression
-from spark_logbus.record.arrow import HEADERS, TIMESTAMP, encode
+from spark_logbus.record.rows.arrow import HEADERS, TIMESTAMP, encode
 from tests.builders.arrow_batches import T0
 from tests.fakes.broker import FakeCluster
 

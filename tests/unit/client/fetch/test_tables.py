@@ -8,8 +8,8 @@ from spark_logbus.client.fetch.records import records_of
 from spark_logbus.client.fetch.tables import SCHEMA, table_of
 from spark_logbus.model import TimestampType, TopicPartition
 from spark_logbus.record import verify
-from spark_logbus.record.arrow import decode, encode
-from spark_logbus.record.columns import payload_schema
+from spark_logbus.record.rows.arrow import decode, encode
+from spark_logbus.record.rows.columns import payload_schema
 
 AT = TopicPartition("t", 3)
 

@@ -11,7 +11,7 @@ import pytest
 from spark_logbus.client.fetch.batches import decoded, received_run, walk
 from spark_logbus.client.fetch.columns import take_batch, take_columns
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import CorruptRecordBatchError
 from spark_logbus.model import Compression
 from spark_logbus.record import HEADER_SIZE

@@ -9,19 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from avro_columns.confluent import with_confluent_id
+from avro_columns.encode.encoder import Encoder
+from avro_columns.values.rows import columns_of
 from spark_logbus.client.fetch import values as values_module
 from spark_logbus.client.fetch.batches import received_run
 from spark_logbus.client.fetch.columns import take_columns
 from spark_logbus.client.fetch.values import ValueReader
-from spark_logbus.client.value_schemas import ValueSchemas
+from spark_logbus.client.schemas.topic import ValueSchemas
 from spark_logbus.errors import UndecodableRecordError
 from spark_logbus.model import OffsetRange, OnUndecodable
 from spark_logbus.record import parse_header, stamp
-from spark_logbus.record.arrow import TIMESTAMP, encode
 from spark_logbus.record.format import NO_END
-from spark_logbus.schemas.columns.confluent import with_confluent_id
-from spark_logbus.schemas.columns.encoder import Encoder
-from spark_logbus.schemas.columns.rows import columns_of
+from spark_logbus.record.rows.arrow import TIMESTAMP, encode
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.arrow_batches import T0
 from tests.builders.typed import typed_record_batch

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.client.producer.arrow_split import lone_values
-from spark_logbus.record.arrow import encode_column
+from spark_logbus.record.rows.arrow import encode_column
 
 VALUES = pa.array([b"one", b"two", b"three"], pa.binary())
 

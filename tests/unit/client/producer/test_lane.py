@@ -19,7 +19,7 @@ from spark_logbus.errors import (
 )
 from spark_logbus.model import TopicPartition
 from spark_logbus.protocol import Api
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from tests.builders.arrow_batches import QUICK, T0, T1
 from tests.fakes.broker import FakeCluster
 

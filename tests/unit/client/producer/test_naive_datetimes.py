@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_logbus.cli.record_input import parse_time
+from avro_columns.values.inlined import parse
+from avro_columns.values.json_values import value_of_json
+from avro_columns.values.row_check import RowCheck
+from avro_columns.values.rows import columns_of
+from spark_logbus.cli.data.record_input import parse_time
 from spark_logbus.client import Cluster, Producer, ProducerConfig
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.errors import ConfigError, InvalidRequestError, SchemaMismatchError
-from spark_logbus.schemas.columns.inlined import parse
-from spark_logbus.schemas.columns.json_values import value_of_json
-from spark_logbus.schemas.columns.row_check import RowCheck
-from spark_logbus.schemas.columns.rows import columns_of
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.arrow_batches import T0
 from tests.fakes.broker import FakeCluster

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from spark_logbus.client import Cluster, Producer, ProducerConfig, ProducerInterceptor
-from spark_logbus.client.value_schemas import WriterSchema
+from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from spark_logbus.topic_schemas import Encoding
 from tests.builders.arrow_batches import T0
 from tests.fakes.broker import FakeCluster

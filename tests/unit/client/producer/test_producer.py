@@ -33,7 +33,7 @@ from spark_logbus.errors import (
 from spark_logbus.model import Acks, Compression, OffsetRange, TopicPartition
 from spark_logbus.protocol import Api, AppendRequest
 from spark_logbus.record import split
-from spark_logbus.record.arrow import decode
+from spark_logbus.record.rows.arrow import decode
 from tests.builders.arrow_batches import QUICK, T0, T1, arrow_batch, numbered
 from tests.fakes.broker import MAX_RECORD_BATCH_BYTES, FakeCluster, FaultKind
 from tests.helpers import wait_until

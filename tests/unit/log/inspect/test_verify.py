@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_logbus.log import OS_FILES, LogConfig
-from spark_logbus.log.filesystem import File, OSFileSystem
+from spark_logbus.log.disk.filesystem import File, OSFileSystem
 from spark_logbus.log.inspect.listing import list_directory, list_log
 from spark_logbus.log.inspect.verify import (
     Finding,

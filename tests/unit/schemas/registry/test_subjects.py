@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.schemas.compatibility import Compatibility
+from avro_columns.compatibility import Compatibility
 from spark_logbus.schemas.errors import (
     InvalidModeError,
     InvalidSchemaError,

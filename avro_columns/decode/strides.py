@@ -1,0 +1,99 @@
+"""Fields that nobody wants, passed over several at a time.
+
+Going behind a field takes a look at its first byte or two, in nearly all datums: a number of few
+bytes, the index of a union, the length of a short text. So the lanes go on by what tables say of
+these bytes, and there is one look for all of the fields if a lane has come too far. Whatever is not
+so simple, as a long text, and whatever may be wrong, counts as too far: such lanes go back and on
+field by field, which tells what is wrong and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from avro_columns.decode.cursors import Chunk, Lanes, Longs, ends_of_numbers
+
+Stride = Callable[[Chunk, Longs], Longs]
+"""The bytes that values at those places take; ``TOO_FAR`` if that takes a closer look."""
+
+#: More than any datum has.
+TOO_FAR: Final = np.int64(1 << 40)
+
+#: Numbers of 32 bits that are mostly found in one word of eight bytes.
+INTS_AT_ONCE: Final = 4
+
+# By the first byte: the length and the text; odd ones are negative, and those from 128 on go on.
+_TEXT: Final = np.array(
+    [1 + n // 2 if n < 128 and n % 2 == 0 else TOO_FAR for n in range(256)], np.int64
+)
+
+
+class Skipped(Protocol):
+    """A reader of a field, of which only this is needed."""
+
+    def skip(self, lanes: Lanes) -> None:
+        """Goes on behind the next value of each lane."""
+
+
+class Strides:
+    """Goes behind one field or several. Thread-safe."""
+
+    def __init__(self, readers: Sequence[Skipped], strides: Sequence[Stride]) -> None:
+        """``strides`` go together as far as ``readers`` do."""
+        self._readers = readers
+        self._strides = strides
+
+    def skip(self, lanes: Lanes) -> None:
+        chunk, start = lanes.chunk, lanes.at
+        # A byte behind the data, which is too far for all lanes but those that are parked.
+        edge = chunk.park + 1
+        at = start
+        for stride in self._strides:
+            at = np.minimum(at + stride(chunk, at), edge)
+        lanes.at = at
+        odd = np.flatnonzero(at > lanes.end)
+        if odd.size:
+            at[odd] = start[odd]
+            part = lanes.select(odd)
+            for reader in self._readers:
+                reader.skip(part)
+                part.park_again()
+            lanes.merge(odd, part)
+
+
+def over_text(chunk: Chunk, at: Longs) -> Longs:
+    """Of a text or bytes."""
+    return _TEXT.take(chunk.data[at])
+
+
+def over_ints(count: int) -> Stride:
+    """Of so many numbers in a row."""
+
+    def stride(chunk: Chunk, at: Longs) -> Longs:
+        sizes = ends_of_numbers(chunk, at, count)
+        sizes[sizes == 0] = TOO_FAR
+        return sizes
+
+    return stride
+
+
+def over_sizes(sizes: Sequence[int]) -> Stride:
+    """Of a union whose members take so many bytes each."""
+    table = np.full(256, TOO_FAR)
+    for index, size in enumerate(sizes[:64]):
+        table[2 * index] = 1 + size
+    return lambda chunk, at: table.take(chunk.data[at])
+
+
+def over_optional(index: int, members: int, inner: Stride) -> Stride:
+    """Of a union of so few members that all but the one with that index are null."""
+    heads = over_sizes([0] * members)
+
+    def stride(chunk: Chunk, at: Longs) -> Longs:
+        is_there = chunk.data[at] == 2 * index
+        return heads(chunk, at) + np.where(is_there, inner(chunk, at + 1), 0)
+
+    return stride

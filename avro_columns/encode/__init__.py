@@ -1,0 +1,1 @@
+"""Encoding of Arrow columns into Avro datums."""

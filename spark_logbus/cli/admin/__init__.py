@@ -1,0 +1,1 @@
+"""Verbs that administer a cluster: topics, groups, schemas, audit, mirrors."""

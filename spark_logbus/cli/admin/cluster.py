@@ -1,0 +1,174 @@
+"""``logbus cluster``: brokers, what they lead, what nobody serves, and who is gone for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, ZooKeeper, connected
+from spark_logbus.cli.output import (
+    MOMENT,
+    NUMBER,
+    SIZE,
+    Column,
+    Table,
+    console,
+    human_bytes,
+    plural,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from spark_logbus.client import BrokerDescription, ClusterDescription
+
+_SHOWN = 10  # partitions named in the line on health
+
+
+class _Group(TyperGroup):
+    """``logbus cluster`` alone shows it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Show the brokers, and if all is well; forget one that is gone for good.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("forget")
+def forget(
+    broker: Annotated[int, typer.Argument(help="The id of the broker.", min=0)],
+    execute: Execute = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Forget a broker that is gone for good and leads nothing. A dry run unless --execute is given.
+
+    It is refused, with names, while the broker lives or leads partitions: give those a broker of
+    the same id, or delete their topics.
+
+    \b
+    Example:
+      logbus cluster forget 3 --execute
+    """
+    from spark_logbus.coordination.cluster.gone_brokers import forget_broker
+    from spark_logbus.zookeeper import Session
+
+    with Session(zookeeper, client_name="logbus-cluster", expects_cluster=True) as session:
+        found = forget_broker(session, broker, execute=execute)
+    out = console()
+    if not found.leftover:
+        out.print(
+            f"Broker {broker} leads nothing, and nothing of it is left in ZooKeeper: there is "
+            "nothing to forget."
+        )
+    elif execute:
+        out.print(f"Broker {broker} is forgotten: what was left of its registration is removed.")
+    else:
+        out.print(
+            f"Dry run: what is left of the registration of broker {broker} would be removed; it "
+            "leads nothing. Nothing was changed; add --execute to do it."
+        )
+
+
+@app.command("show")
+def show(zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER, as_json: AsJson = False) -> None:
+    """Show the brokers, their versions, what they lead and hold, and if all is well.
+
+    Exit code 1 when a broker is away, or a partition is served by nobody or takes no appends, as
+    on a full disk.
+
+    \b
+    Example:
+      logbus cluster show
+    """
+    from spark_logbus.client import Admin
+
+    with connected(zookeeper) as found:
+        described = Admin(found).describe_cluster()
+    if as_json:
+        print_json(_fields(described))
+    else:
+        _print(described)
+    if not described.healthy:
+        raise typer.Exit(1)
+
+
+def _print(described: ClusterDescription) -> None:
+    rows = Table(
+        Column("broker", NUMBER),
+        Column("address"),
+        Column("version"),
+        Column("started_us", MOMENT, "started (UTC)"),
+        Column("partitions", NUMBER, "leads"),
+        Column("offline", NUMBER),
+        Column("size_bytes", SIZE, "size"),
+        Column("state"),
+    )
+    for broker in described.brokers:
+        row = _broker_fields(broker)
+        state = {"state": "red"} if broker.problem else {"state": "green"}
+        row["state"] = broker.problem or "ok"
+        rows.add(row, styles=state)
+    out = console()
+    out.print(f"ZooKeeper {described.zookeeper}")
+    out.print(rows)
+    out.print(_verdict(described), style="green" if described.healthy else "bold red")
+
+
+def _verdict(described: ClusterDescription) -> str:
+    holds = (
+        f"{plural(len(described.brokers), 'broker')}, {plural(described.topics, 'topic')}, "
+        f"{plural(described.partitions, 'partition')}, {human_bytes(described.size_bytes)}"
+    )
+    if described.healthy:
+        return f"Healthy: {holds}."
+    troubles = [
+        f"broker {broker.broker_id} is not running"
+        if broker.registration is None
+        else f"broker {broker.broker_id} has a problem"
+        for broker in described.brokers
+        if broker.problem is not None
+    ]
+    if offline := list(map(str, described.offline)):
+        more = f" and {len(offline) - _SHOWN} more" if len(offline) > _SHOWN else ""
+        named = f"{', '.join(offline[:_SHOWN])}{more}"
+        troubles.append(f"{len(offline):,} of {plural(described.partitions, 'partition')} "
+                        f"offline: {named}")  # fmt: skip
+    return f"Not healthy: {'; '.join(troubles)}. There are {holds}."
+
+
+def _fields(described: ClusterDescription) -> dict[str, Any]:
+    return {
+        "healthy": described.healthy,
+        "zookeeper": described.zookeeper,
+        "topics": described.topics,
+        "partitions": described.partitions,
+        "size_bytes": described.size_bytes,
+        "brokers": [_broker_fields(broker) for broker in described.brokers],
+        "offline": [
+            {"topic": each.topic, "partition": each.partition, "leader": leader}
+            for each, leader in described.offline.items()
+        ],
+    }
+
+
+def _broker_fields(broker: BrokerDescription) -> dict[str, Any]:
+    at = broker.registration
+    return {
+        "broker": broker.broker_id,
+        "address": None if at is None else f"{at.address.host}:{at.address.port}",
+        "version": None if at is None else at.version,
+        "started_us": None if at is None else at.started_us,
+        "partitions": broker.partitions,
+        "offline": broker.offline,
+        "size_bytes": broker.size_bytes,
+        "refusing": broker.refusing,
+        "problem": broker.problem,
+    }

@@ -1,0 +1,142 @@
+"""``logbus topics give-up``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, AsJson, Execute, Topic, ZooKeeper
+from spark_logbus.cli.output import NUMBER, Column, Console, Table, console
+
+if TYPE_CHECKING:
+    from spark_logbus.coordination.cluster.topics import TopicRegistry
+    from spark_logbus.offsets.give_up import GiveUpPlan, GiveUpRow
+
+_FOLLOWED_WITHIN_S = 30.0
+_LOOK_EVERY_S = 0.2
+
+
+def give_up(
+    name: Topic,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            help="Only these partitions; default: all that their brokers refuse.",
+            min=0,
+        ),
+    ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--set-aside",
+            help="Keep what is there of their logs readable, or move it aside; default: keep it "
+            "where a log is there.",
+            show_default=False,
+        ),
+    ] = None,
+    execute: Execute = False,
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+    as_json: AsJson = False,
+) -> None:
+    """Give up what is lost of partitions that are not served: their disk, or the end of an older
+    copy.
+
+    They go on behind every offset that was ever given, and keep the records that are there. A dry
+    run unless --execute is given.
+
+    \b
+    Example:
+      logbus topics give-up orders -p 3
+      logbus topics give-up orders --execute
+    """
+    from spark_logbus.coordination.cluster.topics import TopicRegistry
+    from spark_logbus.coordination.groups.offsets import GroupOffsets
+    from spark_logbus.offsets.give_up import apply, prepare
+    from spark_logbus.zookeeper import Session
+
+    out = console(stderr=as_json)
+    with Session(zookeeper, client_name="logbus-topics") as session:
+        topics = TopicRegistry(session)
+        groups = GroupOffsets(session)
+        plan = prepare(name, topics=topics, groups=groups, only=partition or (), keep=keep)
+        _plan_table(name, plan).print(as_json=as_json)
+        if not execute:
+            out.print(_dry_run(plan))
+            return
+        apply(plan, topics)
+        for row in _unfollowed(name, plan, topics, out):
+            out.print(
+                f"{row.topic_partition} is given up, and broker {row.broker_id} has not followed "
+                "yet; it will when it runs and ZooKeeper can be reached."
+            )
+
+
+def _dry_run(plan: GiveUpPlan) -> str:
+    kept = [row for row in plan.rows if row.kept_end is not None]
+    told = []
+    if kept:
+        of = "these partitions" if len(kept) == len(plan.rows) else "those with a number there"
+        told.append(f"the records of {of} before what is kept stay readable, and all after it")
+    if len(kept) < len(plan.rows):
+        of = "the others" if kept else "these partitions"
+        told.append(f"all records of {of}")
+    return (
+        f"Dry run: {'; '.join(told)} would be lost to readers; those that have not read to the end "
+        "are told of data loss. If the disk or a newer copy of the directory can be had back, put "
+        "it there and restart the broker instead. Nothing was changed; add --execute to do it."
+    )
+
+
+def _unfollowed(
+    name: str, plan: GiveUpPlan, topics: TopicRegistry, out: Console
+) -> list[GiveUpRow]:
+    """Wait for the brokers, and say what is served again; what is not in time."""
+    from spark_logbus.clock import SystemClock
+    from spark_logbus.offsets.give_up import is_followed
+
+    clock, pause = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + _FOLLOWED_WITHIN_S
+    left = list(plan.rows)
+    while left and clock.monotonic() < deadline:
+        states = topics.states(name)
+        for row in [row for row in left if is_followed(row, states)]:
+            left.remove(row)
+            start = states[row.topic_partition.partition].end or 0
+            kept = row.kept_end
+            out.print(
+                f"{row.topic_partition} is served again, from offset {start:,} on"
+                f"{'' if kept is None else f', with what it has up to offset {kept:,}'}."
+            )
+        if left:
+            pause.wait(_LOOK_EVERY_S)
+    return left
+
+
+def _plan_table(name: str, plan: GiveUpPlan) -> Table:
+    rows = Table(
+        Column("topic"),
+        Column("partition", NUMBER),
+        Column("broker", NUMBER),
+        Column("reached", NUMBER, "reached at least"),
+        Column("committed", NUMBER, "groups are at"),
+        Column("kept_end", NUMBER, "kept up to"),
+        Column("goes_on_at", NUMBER),
+        title=f"Give up partitions of {name}",
+    )
+    for row in plan.rows:
+        rows.add(
+            {
+                "topic": name,
+                "partition": row.topic_partition.partition,
+                "broker": row.broker_id,
+                "reached": row.known_end,
+                "committed": row.committed,
+                "kept_end": row.kept_end,
+                "goes_on_at": row.go_on_at,
+            }
+        )
+    return rows

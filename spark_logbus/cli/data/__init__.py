@@ -1,0 +1,1 @@
+"""Verbs on records: produce, consume, bench."""

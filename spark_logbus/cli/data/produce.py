@@ -1,0 +1,249 @@
+"""``logbus produce``: lines of a file or of standard input become records."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from spark_logbus.cli.data.chunks import Input
+from spark_logbus.cli.data.publishing import OwnPartitions, Publisher
+from spark_logbus.cli.data.record_input import (
+    InputRecord,
+    KeySplitter,
+    TakeJson,
+    parse_header,
+    parse_time,
+    unescaped,
+)
+from spark_logbus.cli.options import DEFAULT_ZOOKEEPER, Topic, ZooKeeper, connected
+from spark_logbus.cli.output import console, plural
+from spark_logbus.errors import ConfigError, InvalidRequestError, LogbusError
+
+if TYPE_CHECKING:
+    from spark_logbus.client import Cluster
+
+_INTERRUPTED = 130  # as shells have it for Ctrl-C
+_LAST_ANSWERS_S = 5.0
+
+
+def produce(
+    topic: Topic,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files of lines; default: standard input.")
+    ] = None,
+    whole_files: Annotated[
+        bool, typer.Option("--whole-files", help="Each file is one value.")
+    ] = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            "--delimiter",
+            "-D",
+            help="What stands between records, and all else is theirs; default: ends of lines, "
+            "\\n or \\r\\n.",
+        ),
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator",
+            "-K",
+            help="What stands before the first one is the key; \\t, \\0, \\xNN and \\\\ are taken. "
+            "A line without it has no key.",
+        ),
+    ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            "-J",
+            help="A line is an object with value, and optionally key, headers, partition and "
+            "timestamp_us, as logbus consume --json prints it.",
+        ),
+    ] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="One key for all.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="name=value, for all; may be given more than once."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="All of them go there.", min=0)
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp", help="Of all: milliseconds since 1970, or a moment with its zone."
+        ),
+    ] = None,
+    tombstones: Annotated[
+        bool, typer.Option("--tombstones", "-Z", help="An empty value is null.")
+    ] = False,
+    compression: Annotated[str, typer.Option(help="none, lz4 or zstd.")] = "none",
+    acks: Annotated[str, typer.Option(help="none, written or flushed.")] = "flushed",
+    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
+) -> None:
+    """Publish one record for each line. Ctrl-C ends it, and tells how many were published.
+
+    Values of a topic with a schema are JSON, as logbus consume prints them.
+
+    \b
+    Example:
+      logbus produce orders orders.tsv -K '\\t' -H source=backfill
+    """
+    from spark_logbus.client import Admin, Producer, ProducerConfig
+    from spark_logbus.model import Acks, Compression
+
+    keys = None if key_separator is None else _Keys(key_separator)
+    chunks = Input(
+        files or [],
+        whole_files=whole_files,
+        delimiter=None if delimiter is None else unescaped(delimiter, option="--delimiter"),
+        keys=keys,
+        json_lines=json_lines,
+        for_all=InputRecord(
+            value=None,
+            key=None if key is None else os.fsencode(key),
+            headers=tuple(map(parse_header, header or ())),
+            partition=partition,
+            timestamp_us=None if timestamp is None else parse_time(timestamp),
+        ),
+        tombstones=tombstones,
+    )
+    config = ProducerConfig(
+        acks=one_of("--acks", acks, Acks),
+        compression=one_of("--compression", compression, Compression),
+    )
+    own_partitions = OwnPartitions()
+    interrupted = False
+    started = time.monotonic()
+    with (
+        connected(zookeeper) as cluster,
+        Producer(cluster, config, partitioner=own_partitions if json_lines else None) as producer,
+        _progress() as show_count,
+    ):
+        # There may be no line that would miss it.
+        described = Admin(cluster).describe([topic], ends=False)[topic]
+        chunks.take_json = _json_taker(cluster, described.config)
+        publisher = Publisher(producer, topic, own_partitions)
+        try:
+            for chunk in chunks:
+                publisher.publish(chunk)
+                show_count(publisher.handed_over)
+            publisher.finish()
+        except KeyboardInterrupt:
+            interrupted = True
+            try:
+                publisher.finish(_LAST_ANSWERS_S)
+            except KeyboardInterrupt as twice:
+                console(stderr=True).print(
+                    f"Interrupted twice: {publisher.told}; others may be there, too."
+                )
+                raise typer.Exit(_INTERRUPTED) from twice
+        except InvalidRequestError as error:  # of one record: what came before it is published
+            publisher.finish()
+            publisher.check()
+            before = f"Published before it: {plural(publisher.acknowledged, 'record')}."
+            raise InvalidRequestError(f"{error} {before}") from error
+        except LogbusError as error:
+            publisher.finish(_LAST_ANSWERS_S)
+            raise type(error)(f"{error} {publisher.told}.") from error
+    seconds = time.monotonic() - started
+    publisher.check(interrupted=interrupted)
+    published = (
+        f"ublished {plural(publisher.acknowledged, 'record')} to {topic} in {seconds:.1f} s."
+    )
+    if interrupted:
+        console(stderr=True).print(f"Interrupted: p{published}")
+        raise typer.Exit(_INTERRUPTED)
+    console(stderr=True).print(f"P{published}")
+    if keys is not None:
+        keys.check()
+
+
+def _json_taker(cluster: Cluster, config: Mapping[str, str]) -> TakeJson | None:
+    """Takes values of a topic with a schema, as the producer will; None for plain bytes."""
+    from spark_logbus.topic_schemas import VALUE_ENCODING
+
+    if VALUE_ENCODING not in config:
+        return None
+    from avro_columns.values.inlined import parse
+    from avro_columns.values.json_values import value_of_json
+    from avro_columns.values.row_check import RowCheck
+    from spark_logbus.client.schemas.topic import find_writer_schema, opened_registry
+
+    with opened_registry(cluster, client_name="logbus-produce") as registry:
+        schema = find_writer_schema(registry, config)
+    assert schema is not None
+    node = parse(schema.text)
+    check = RowCheck(node)
+
+    def take(given: Any) -> Any:
+        return None if given is None else check.take(value_of_json(node, given))
+
+    return take
+
+
+Choice = TypeVar("Choice", bound=enum.Enum)
+
+
+def one_of(option: str, given: str, choices: type[Choice]) -> Choice:
+    """The choice of that name; ConfigError for another."""
+    for choice in choices:
+        if choice.name.lower() == given:
+            return choice
+    *most, last = [choice.name.lower() for choice in choices]
+    raise ConfigError(f"{option} is {given!r}; use {', '.join(most)} or {last}.")
+
+
+class _Keys(KeySplitter):
+    """Tells of lines without a key."""
+
+    def __init__(self, given: str) -> None:
+        super().__init__(given)
+        if "\n" in given or b"\n" in unescaped(given, option="--key-separator"):
+            raise ConfigError(
+                f"--key-separator is {given!r}; use a character that stands in a line."
+            )
+
+    def check(self) -> None:
+        """Say how many lines had no key. InvalidRequestError when none had one."""
+        if not self.without:
+            return
+        if self.without == self.lines:
+            raise InvalidRequestError(
+                f"No line has the key separator {self.shown}: the records were published "
+                "without keys."
+            )
+        console(stderr=True).print(
+            f"{self.without:,} of {self.lines:,} lines do not have the key separator "
+            f"{self.shown}, and no key: the first is line {self.first_without:,}."
+        )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Takes the number of records so far, and shows it in a terminal."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("publishing"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} records"),
+        TimeElapsedColumn(),
+        console=out.rich(),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.update(task, completed=count)

@@ -1,0 +1,1 @@
+"""Verbs on the files of a stopped broker: dump, verify, accept-clock."""

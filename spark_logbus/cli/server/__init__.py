@@ -1,0 +1,1 @@
+"""Verbs that run servers: a broker, a registry, all at once."""

@@ -1,0 +1,1 @@
+"""Membership of a consumer in its group: rebalances, claims, committed offsets."""

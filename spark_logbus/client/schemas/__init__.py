@@ -1,0 +1,1 @@
+"""Schemas of topics' values, for clients: lookups for producers and readers, administration."""

@@ -1,0 +1,1 @@
+"""Nodes of the cluster: brokers, topics, partition states, leases."""

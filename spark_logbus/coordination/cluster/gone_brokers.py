@@ -1,0 +1,69 @@
+"""Brokers that are gone for good: what still stands for them in ZooKeeper, and its removal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.cluster.brokers import BrokerRegistry
+from spark_logbus.coordination.cluster.topics import TopicRegistry
+from spark_logbus.errors import InvalidRequestError
+from spark_logbus.model import TopicPartition
+from spark_logbus.zookeeper import Session
+from spark_logbus.zookeeper.nodes import Nodes
+from spark_logbus.zookeeper.transactions import Delete
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GoneBroker:
+    """``leftover`` is true if a registration stands in ZooKeeper that no session holds."""
+
+    broker_id: int
+    leftover: bool
+
+
+def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBroker:
+    """Remove what stands for a broker; only said, not done, unless ``execute``.
+
+    Raises InvalidRequestError for one that lives, or that partitions are assigned to, with what to
+    do; CoordinationError.
+    """
+    live = {each.broker_id: each for each in BrokerRegistry(session).live()}
+    path = f"{paths.BROKERS}/{broker_id}"
+    tree = Nodes(session)
+    node = tree.get(path)
+    if node is not None and node.owner:
+        where = live.get(broker_id)
+        raise InvalidRequestError(
+            f"Broker {broker_id} lives{f', at {where.host}:{where.port}' if where else ''}: its "
+            "ZooKeeper session is there. Stop it first; one that was killed counts until its "
+            "session has expired, after zookeeper_session_ms."
+        )
+    led = sorted(
+        TopicPartition(record.name, partition)
+        for record in TopicRegistry(session).all().values()
+        for partition, brokers in record.partitions.items()
+        if broker_id in brokers
+    )
+    if led:
+        more = f" and {len(led) - _SHOWN} more" if len(led) > _SHOWN else ""
+        raise InvalidRequestError(
+            f"Broker {broker_id} leads {', '.join(map(str, led[:_SHOWN]))}{more}, which nobody "
+            "serves without it. Start a broker with its id, with its data, a backup of it or an "
+            "empty directory, and give up what is lost (logbus topics give-up); or delete these "
+            "topics (logbus topics delete)."
+        )
+    if node is not None and execute:
+
+        def remove(deadline: object) -> None:
+            del deadline
+            tree.transact(
+                f"forget broker {broker_id}",
+                [Delete(path, node.version)],
+                deadline=session.deadline(),
+            )
+
+        tree.repeat(f"forget broker {broker_id}", remove)
+    return GoneBroker(broker_id, node is not None)

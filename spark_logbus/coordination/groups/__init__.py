@@ -1,0 +1,1 @@
+"""Nodes of consumer groups: members, owners, offsets, rewinds."""

@@ -1,0 +1,244 @@
+"""Ownership of single partitions by the members of a consumer group.
+
+An owned partition is an ephemeral node, which goes with its owner's session, below the topic's
+fence (see ``group_owners``), whose content and version change with every claim. So a commit that
+checks the fence and has read the owners after it is of a partition that is owned still; a stale
+owner's is refused. A query or load that owns the whole topic, and members that own partitions of
+it, exclude each other by the same fence.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from spark_logbus.coordination import paths
+from spark_logbus.coordination.groups.topic_owners import GroupOwner, group_owner, owner_payload
+from spark_logbus.coordination.payloads import OwnerPayload, encode
+from spark_logbus.coordination.process_identity import is_gone, this_process
+from spark_logbus.errors import ClaimLostError, GroupHeldError
+from spark_logbus.model import TopicPartition
+from spark_logbus.retry import Deadline
+from spark_logbus.zookeeper.ephemeral import acquiring
+from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch, own_names
+from spark_logbus.zookeeper.session import Session
+from spark_logbus.zookeeper.transactions import Check, Delete, Operation, SetData, in_parts
+
+
+class Claimed(NamedTuple):
+    """What an attempt to claim partitions brought: those that are owned now, and who stands in
+    the way of the others, each node of which is watched."""
+
+    owned: frozenset[TopicPartition]
+    taken: Mapping[TopicPartition, GroupOwner]
+
+
+class PartitionOwnership:
+    """The partitions that one ``member`` of ``group`` owns. Thread-safe.
+
+    They are owned until they are released or the session ends. A session that was renewed owns
+    nothing: ``owned`` is what was claimed in the present one.
+    """
+
+    def __init__(self, session: Session, group: str, *, member: str) -> None:
+        self._session = session
+        self._tree = Nodes(session)
+        self._group = group
+        self._payload = OwnerPayload(
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            application=None,
+            since_us=session.clock.now_us(),
+            session_timeout_ms=session.session_timeout_ms,
+            token=uuid.uuid4().hex,
+            process=this_process(),
+            consumer=member,
+        )
+        self._lock = threading.Lock()
+        self._owned: frozenset[TopicPartition] = frozenset()
+        self._session_id = 0  # in which they were claimed
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        with self._lock:
+            return self._owned if self._session_id == self._session.session_id else frozenset()
+
+    def claim(
+        self, partitions: Collection[TopicPartition], *, on_condition: Check, watch: Watch
+    ) -> Claimed:
+        """Claim those of ``partitions`` that nobody owns, while ``on_condition`` holds: that the
+        assignment is still the one by which they are claimed. ConflictError when it is not.
+
+        GroupHeldError when a query or a load owns one of the topics.
+        """
+        what = f"claim partitions for the group {self._group}"
+        topics = sorted({each.topic for each in partitions})
+
+        def step(deadline: Deadline) -> Claimed:
+            session_id = self._session.session_id
+            fences, nodes = self._read(topics, partitions, watch, deadline)
+            changes: list[Operation] = []
+            owned, taken = set(), {}
+            for each in sorted(partitions):
+                path = paths.owner(self._group, each)
+                operations = self._acquiring(path, nodes[path], session_id)
+                if operations is None:
+                    taken[each] = self._owner(path, nodes[path])
+                    continue
+                owned.add(each)
+                changes += operations
+            if changes:
+                data = encode(self._payload)
+                each_with = [on_condition] + [
+                    SetData(path, data, node.version) for path, node in fences.items()
+                ]
+                for part in in_parts(changes, each_with=each_with):
+                    self._tree.transact(what, part, deadline=deadline)
+            self._add(owned, session_id)
+            return Claimed(frozenset(owned), taken)
+
+        return self._repeat(what, step, on_condition)
+
+    def _repeat(self, what: str, step: Callable[[Deadline], Claimed], condition: Check) -> Claimed:
+        """Until it is done, or the condition is what it failed on."""
+
+        def guarded(deadline: Deadline) -> Claimed | None:
+            try:
+                return step(deadline)
+            except ConflictError:
+                node = self._tree.get(condition.path, deadline=deadline)
+                if node is None or node.version != condition.version:
+                    return None
+                raise
+
+        claimed = self._tree.repeat(what, guarded)
+        if claimed is None:
+            raise ConflictError(f"The group {self._group!r} has another assignment by now.")
+        return claimed
+
+    def _read(
+        self,
+        topics: list[str],
+        partitions: Collection[TopicPartition],
+        watch: Watch,
+        deadline: Deadline,
+    ) -> tuple[dict[str, Node], dict[str, Node | None]]:
+        """The fences of the topics, and the owners' nodes of the partitions, read after them."""
+        fence_paths = [paths.owner_fence(self._group, topic) for topic in topics]
+        self._tree.sync(deadline=deadline)
+        for path, fence in self._tree.get_many(fence_paths, deadline=deadline).items():
+            if fence is None:
+                self._tree.ensure(path, deadline=deadline)
+        wholes = {paths.topic_owner(self._group, topic): topic for topic in topics}
+        owners = [paths.owner(self._group, each) for each in partitions]
+        nodes = self._tree.get_many([*fence_paths, *wholes], deadline=deadline)
+        for path, topic in wholes.items():
+            query = owner_payload(path, nodes.pop(path))
+            if query is not None:
+                raise GroupHeldError(
+                    f"Group {self._group!r} is held for topic {topic} by a query or load "
+                    f"({group_owner(query)}), so no consumer can share its partitions. Stop that "
+                    "one, or give this consumer another group."
+                )
+        fences: dict[str, Node] = {}
+        for path in fence_paths:
+            fence = nodes[path]
+            if fence is None:
+                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
+            fences[path] = fence
+        return fences, self._tree.get_many(owners, watch=watch, deadline=deadline)
+
+    def _acquiring(self, path: str, node: Node | None, session_id: int) -> list[Operation] | None:
+        owner = owner_payload(path, node)
+        # Of an earlier session of this member, or of a process that was killed on this machine.
+        abandoned = owner is not None and (
+            owner.token == self._payload.token or is_gone(owner.process)
+        )
+        data = encode(self._payload)
+        return acquiring(path, node, data, session_id=session_id, abandoned=abandoned)
+
+    def _owner(self, path: str, node: Node | None) -> GroupOwner:
+        owner = owner_payload(path, node)
+        assert owner is not None, "a node that is not to be had has content"
+        return group_owner(owner)
+
+    def _add(self, owned: Iterable[TopicPartition], session_id: int) -> None:
+        with self._lock:
+            if self._session_id != session_id:
+                self._owned, self._session_id = frozenset(), session_id
+            self._owned |= frozenset(owned)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let them go; does nothing about those that are not owned any more."""
+        released = frozenset(partitions)
+        with self._lock:
+            self._owned -= released
+        by_path = {paths.owner(self._group, each): each for each in sorted(released)}
+        what = f"release partitions of the group {self._group}"
+
+        def step(deadline: Deadline) -> None:
+            session_id = self._session.session_id
+            nodes = self._tree.get_many(by_path, deadline=deadline)
+            deletes: list[Operation] = [
+                Delete(path, node.version)
+                for path, node in nodes.items()
+                if node is not None and node.owner == session_id
+            ]
+            for part in in_parts(deletes):
+                self._tree.transact(what, part, deadline=deadline)
+
+        if by_path:
+            self._tree.repeat(what, step)
+
+    def checks(
+        self, partitions: Collection[TopicPartition], *, deadline: Deadline
+    ) -> list[Operation]:
+        """Operations that fail a transaction if anybody claims a partition of these topics before
+        it is done; ClaimLostError if one of ``partitions`` is not owned."""
+        fences = sorted({paths.owner_fence(self._group, each.topic) for each in partitions})
+        by_path = {paths.owner(self._group, each): each for each in sorted(partitions)}
+        nodes = self._tree.get_many(fences, deadline=deadline)
+        # After the fences: an owner that came in between has changed its fence.
+        owners = self._tree.get_many(by_path, deadline=deadline)
+        session_id = self._session.session_id
+        for path, each in by_path.items():
+            node = owners[path]
+            if node is None or node.owner != session_id:
+                owner = owner_payload(path, node)
+                now = "nobody owns it now" if owner is None else f"{group_owner(owner)} owns it now"
+                raise ClaimLostError(
+                    f"This consumer does not own {each} for the group {self._group!r} any more; "
+                    f"{now}. Nothing was committed. The next poll brings the partitions that it "
+                    "owns."
+                )
+        checks: list[Operation] = []
+        for path in fences:
+            fence = nodes[path]
+            if fence is None:
+                raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
+            checks.append(Check(path, fence.version))
+        return checks
+
+
+def read_partition_owners(
+    tree: Nodes, group: str, *, deadline: Deadline | None = None
+) -> dict[TopicPartition, GroupOwner]:
+    """The consumers that own partitions of the group's topics."""
+    deadline = deadline or tree.session.deadline()
+    topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)
+    fences = {paths.owner_fence(group, topic): topic for topic in topics}
+    by_path = {
+        f"{fence}/{name}": TopicPartition(fences[fence], number)
+        for fence, names in tree.children_many(fences, deadline=deadline).items()
+        for name in names or ()
+        if (number := paths.number_of(name)) is not None
+    }
+    found = {}
+    for path, node in tree.get_many(by_path, deadline=deadline).items():
+        payload = owner_payload(path, node)
+        if payload is not None:
+            found[by_path[path]] = group_owner(payload)
+    return found

@@ -1,0 +1,1 @@
+"""Nodes of atomic writes: writers, decisions, promises, contents."""

@@ -1,0 +1,98 @@
+"""Small files of a warehouse, rewritten as few larger ones.
+
+Loads that come often leave a small file in each directory that they bring records for, and readers
+spend their time on opening them. A rewrite reads the small files of a directory and stages their
+records as one file, or a few; it is a commit of its own, that names the files that it replaces, and
+goes through the same steps as a load: staged, counted, committed by one rename, then published. To
+publish it, the replaced files are deleted first and the new ones moved into place then. Killed at
+any point, the next load finishes or discards it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_logbus.errors import DataLossError
+from spark_logbus.load.commit import Commit
+from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.files.staged_files import look, write
+from spark_logbus.load.files.warehouse import Warehouse
+from spark_logbus.load.tally import TALLIED, Observed
+
+#: Less than what Spark makes of one partition of a shuffle, so that what was rewritten stays.
+SMALL_BYTES: Final = 8 << 20
+
+#: In one directory. Each rewrite reads and writes what is small there, so not at each load.
+DEFAULT_FILES: Final = 8
+
+
+def worth_rewriting(sizes: Mapping[str, int], *, least: int) -> tuple[str, ...]:
+    """The small files of directories that hold ``least`` of them or more, sorted (pure).
+
+    ``sizes`` are those of all files, by name from the warehouse's directory on.
+    """
+    small: dict[str, list[str]] = defaultdict(list)
+    for name, size in sizes.items():
+        if size < SMALL_BYTES:
+            small[name.rpartition("/")[0]].append(name)
+    return tuple(sorted(name for own in small.values() if len(own) >= least for name in own))
+
+
+def stage_rewrite(
+    spark: SparkSession,
+    warehouse: Warehouse,
+    last: Commit,
+    *,
+    least: int,
+    compression: str | None,
+) -> Commit | None:
+    """The commit that would put few files in the place of many; None if there are not that many."""
+    names = worth_rewriting(warehouse.file_sizes(), least=least)
+    if not names:
+        return None
+    number = last.number + 1
+    staging = Commit.staging_name(number, uuid.uuid4().hex)
+    path = warehouse.staging(staging)
+    with translated(f"rewrite {len(names)} files of {warehouse.path}"):
+        observed = Observed(records_of(spark, warehouse, last, names))
+        write(observed.frame, path, last.layout, compression)
+        staged, files = look(spark, path, last.layout, staging)
+    read = observed.tally()
+    if staged != read:
+        raise DataLossError(
+            f"Expected {read.records:,} records, which {len(names)} files of {warehouse.path} "
+            f"hold, staged {staged.records:,}; nothing was changed. Run the load again."
+        )
+    return replace(
+        last,
+        number=number,
+        staging=staging,
+        ranges=(),
+        records=0,
+        files=files,
+        dead_letters=0,
+        replaces=names,
+    )
+
+
+def records_of(
+    spark: SparkSession, warehouse: Warehouse, last: Commit, names: tuple[str, ...]
+) -> DataFrame:
+    """Those of the files, with the names of their directories as they are: read as numbers or
+    dates, some would be written in another way. What a tally is made of is numbers always."""
+    directories = last.layout.partition_columns
+    kept = warehouse.schema(last) or StructType()
+    schema = StructType([each for each in kept.fields if each.name not in directories])
+    for name in directories:
+        schema = schema.add(name, kept[name].dataType if name in TALLIED else "string")
+    reader = spark.read.format(last.layout.format.value).schema(schema)
+    return reader.option("basePath", warehouse.path).load(
+        [f"{warehouse.path}/{name}" for name in names]
+    )

@@ -1,0 +1,183 @@
+"""The ranges of a load: from where the last one ended to where this one may go.
+
+``plan`` is pure; only ``look_up`` asks the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_logbus.client import Admin, Bootstrap, Cluster
+from spark_logbus.clock import SystemClock
+from spark_logbus.datasource.planning import splitter
+from spark_logbus.errors import ConfigError, DataLossError
+from spark_logbus.load.commit import Commit
+from spark_logbus.load.config import LoadConfig
+from spark_logbus.model import Latest, OffsetRange, TopicPartition
+from spark_logbus.offsets.data_loss import apply_policy
+from spark_logbus.offsets.position import (
+    OffsetBound,
+    Positions,
+    parse_positions,
+    parse_timestamp,
+)
+from spark_logbus.offsets.resolve import NOTHING, locate
+from spark_logbus.offsets.snapshot import Snapshot, take_snapshot
+from spark_logbus.offsets.trigger_limits import TriggerLimits, limited_ends
+from spark_logbus.selection import Topics
+from spark_logbus.topic_schemas import VALUE_ENCODING
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The topic as it is when a load begins, and what is to be loaded of it."""
+
+    ranges: list[OffsetRange]
+    topic_id: str
+    compacted: bool
+    has_schema: bool
+
+
+def look_up(config: LoadConfig, last: Commit | None) -> Source:
+    """Ask the brokers for the topic, and what is new in it since ``last``.
+
+    Raises DataLossError, ConfigError, and what the client does.
+    """
+    topic, now_us = config.topic, SystemClock().now_us()
+    with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
+        admin = Admin(cluster)
+        snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
+        start: Mapping[TopicPartition, int] = NOTHING
+        if last is None and config.start is not None:
+            located = locate(first_start(config.start), snapshot, admin, now_us=now_us)
+            apply_policy(located.findings, fail_on_data_loss=not config.allow_gaps)
+            start = located.offsets
+        until: Mapping[TopicPartition, int] = NOTHING
+        if config.until is not None:
+            until = locate(last_end(config.until), snapshot, admin, now_us=now_us).offsets
+        ranges = plan(
+            snapshot,
+            topic,
+            last,
+            allow_gaps=config.allow_gaps,
+            elsewhere=config.elsewhere,
+            start=start,
+            until=until,
+        )
+        limits = TriggerLimits(max_records=config.max_records, max_bytes=config.max_bytes)
+        if limits.bounded:
+            ends = limited_ends({r.topic_partition: r for r in ranges}, limits, splitter(admin))
+            ranges = [
+                OffsetRange(r.topic_partition, r.start, ends[r.topic_partition]) for r in ranges
+            ]
+    return source_of(snapshot, topic, ranges)
+
+
+def source_of(snapshot: Snapshot, topic: str, ranges: list[OffsetRange]) -> Source:
+    """``ranges`` of a topic that is in the snapshot (pure)."""
+    topic_config = snapshot.configs[topic]
+    return Source(
+        ranges,
+        snapshot.topic_ids[topic],
+        "compact" in topic_config.get("cleanup.policy", ""),
+        VALUE_ENCODING in topic_config,
+    )
+
+
+def first_start(text: str) -> OffsetBound:
+    """What ``--from`` says. Raises InvalidOptionError and ConfigError."""
+    positions = _positions(text, option="--from")
+    if isinstance(positions, Latest):
+        # With no end that is later, no load would ever bring a record.
+        raise ConfigError(
+            "--from latest would load nothing; give a time, and the load begins with the first "
+            "record of that time."
+        )
+    return OffsetBound(positions=positions, option="--from", latest_without_match=True)
+
+
+def last_end(text: str) -> OffsetBound:
+    """What ``--until`` says. Raises InvalidOptionError and ConfigError."""
+    positions = _positions(text, option="--until")
+    return OffsetBound(
+        positions=positions, option="--until", latest_without_match=True, is_end=True
+    )
+
+
+def _positions(text: str, *, option: str) -> Positions:
+    """A moment, or a position as the source's options have it."""
+    word = text.strip().lower()
+    if word[:1] in ("{", "-") or word in ("earliest", "latest"):
+        return parse_positions(text, option=option)
+    if word == "committed":
+        raise ConfigError(
+            f"{option} cannot be committed: the warehouse itself knows where a load starts. Give a "
+            "time or offsets."
+        )
+    return parse_timestamp(text, option=option)
+
+
+def plan(
+    snapshot: Snapshot,
+    topic: str,
+    last: Commit | None,
+    *,
+    allow_gaps: bool,
+    elsewhere: str,
+    start: Mapping[TopicPartition, int] = NOTHING,
+    until: Mapping[TopicPartition, int] = NOTHING,
+) -> list[OffsetRange]:
+    """The new records: from the last commit to the high watermark (pure).
+
+    A first load begins at ``start``, or where the log does; none goes beyond ``until``. Raises
+    DataLossError when that is not what follows the last commit.
+    """
+    if last is not None:
+        require_same_log(snapshot, topic, last, elsewhere=elsewhere)
+    ranges = []
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        if last is None:
+            begin = start.get(topic_partition, span.start)
+        else:
+            # A partition that the last load did not know was added since, and starts at 0.
+            begin = last.ends.get(topic_partition.partition, 0)
+        lost = span.lost_at(begin)
+        if lost is not None and begin >= span.start:
+            if not allow_gaps:
+                raise DataLossError(
+                    f"{topic_partition}: the load is to go on at offset {begin:,}, but the records "
+                    "from there on were lost with a part of the log that was given up, and the log "
+                    f"goes on at {lost.end:,}. Use --allow-gaps to go on there."
+                )
+            begin = lost.end
+        if last is not None and begin < span.start and not allow_gaps:
+            raise DataLossError(
+                f"{topic_partition}: load {last.number} ended at offset {begin:,}, but the log "
+                "now starts at "
+                f"{span.start:,}: the offsets between were not loaded and are gone, deleted by "
+                "retention or given up with their log. Use --allow-gaps to go on after them."
+            )
+        begin = max(begin, span.start)
+        # Up to where records are lost: the next load begins there, and is told.
+        end = span.reach(begin, min(span.end, until.get(topic_partition, span.end)))
+        ranges.append(OffsetRange(topic_partition, begin, max(begin, end)))
+    return ranges
+
+
+def require_same_log(snapshot: Snapshot, topic: str, last: Commit, *, elsewhere: str) -> None:
+    """DataLossError unless the log is that of which ``last`` has loaded (pure). ``elsewhere`` is
+    what to load into then."""
+    if last.topic_id != snapshot.topic_ids[topic]:
+        raise DataLossError(
+            f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
+            f"start over. Load it into {elsewhere}."
+        )
+    for topic_partition, span in sorted(snapshot.spans.items()):
+        end = last.ends.get(topic_partition.partition, 0)
+        if end > span.end:
+            raise DataLossError(
+                f"{topic_partition}: load {last.number} ended at offset {end:,}, but the log now "
+                f"ends at {span.end:,}: records that were loaded are gone from the log, and "
+                f"their offsets will be given to others. Load into {elsewhere}."
+            )

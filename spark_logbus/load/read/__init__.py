@@ -1,0 +1,1 @@
+"""Reading of a load's records with Spark: values, columns, number of partitions."""

@@ -1,0 +1,168 @@
+"""The records of a load as a data frame: read where their ranges say, and divided by a layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_logbus.datasource.batch_reader import LogbusBatchReader
+from spark_logbus.datasource.input_partition import RangesPartition
+from spark_logbus.datasource.source import reader_of_batch, source_schema
+from spark_logbus.errors import ConfigError
+from spark_logbus.load.files.hadoop import reason
+from spark_logbus.load.layout import EVENT_TIME, Layout
+from spark_logbus.load.read.shuffle import sampled
+from spark_logbus.load.read.values import (
+    RECORD,
+    UNDECODABLE,
+    VALUE,
+    AvroFields,
+    fields_of_schema,
+    parse_json,
+)
+from spark_logbus.model import OffsetRange
+from spark_logbus.spark.hang_ups import end_quietly_when_dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How values become columns; none of the three: they stay bytes."""
+
+    has_schema: bool = False
+    json: StructType | None = None
+    avro: AvroFields | None = None
+    drop_value: bool = False
+    dead_letters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRead:
+    """What ``spark.read.format("logbus")`` reads, planned in this process, with the fields of Avro
+    values decoded where they are read. Nothing is read before an action on a frame.
+
+    Spark asks a Python source for its columns and for its input partitions in a process of its own
+    each, which takes longer to start than a small load does to read. This one has all that they
+    would import.
+    """
+
+    spark: SparkSession
+    reader: LogbusBatchReader
+    schema: StructType
+    partitions: tuple[RangesPartition, ...]
+    avro: AvroFields | None
+
+    @property
+    def frame(self) -> DataFrame:
+        """All records."""
+        return self._of(self.partitions)
+
+    def sample(self) -> DataFrame:
+        """Some records, from places that are spread over all of them."""
+        if not self.partitions:
+            return self.frame
+        ranges = [each for partition in self.partitions for each in partition.ranges]
+        return self._of([replace(self.partitions[0], ranges=sampled(ranges))])
+
+    def _of(self, partitions: Sequence[RangesPartition]) -> DataFrame:
+        made = self.schema if self.avro is None else self.avro.added_to(self.schema)
+        if not partitions:
+            return self.spark.createDataFrame([], made)
+        tasks = self.spark.range(0, len(partitions), numPartitions=len(partitions))
+        return tasks.mapInArrow(partial(_read, self.reader, partitions, self.avro, made), made)
+
+
+def read(
+    spark: SparkSession,
+    ranges: Sequence[OffsetRange],
+    zookeeper: str,
+    topic: str,
+    decoding: Decoding,
+) -> PlannedRead:
+    """Exactly the records of ``ranges``, whose values are not decoded yet but for those with a
+    schema."""
+
+    options = {**options_of(ranges, zookeeper, topic), "includeHeaders": "true"}
+    names = ["key", VALUE, *RECORD[1:]]
+    if decoding.has_schema and decoding.dead_letters:
+        options["onUndecodable"] = "keep"
+        names.append(UNDECODABLE)
+    offered = source_schema(options)
+    schema = StructType([offered[name] for name in names])
+    reader = reader_of_batch(options, schema)
+    return PlannedRead(spark, reader, schema, tuple(reader.partitions()), decoding.avro)
+
+
+def options_of(ranges: Sequence[OffsetRange], zookeeper: str, topic: str) -> dict[str, str]:
+    """The source's options for exactly the records of ``ranges``."""
+
+    def positions(pick: str) -> str:
+        return json.dumps(
+            {topic: {str(r.topic_partition.partition): getattr(r, pick) for r in ranges}}
+        )
+
+    return {
+        "zookeeper": zookeeper,
+        "assign": json.dumps({topic: [r.topic_partition.partition for r in ranges]}),
+        "startingOffsets": positions("start"),
+        "endingOffsets": positions("end"),
+    }
+
+
+def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
+    """The fields of values as columns, and what does not decode as ``UNDECODABLE`` if it is to be
+    kept apart.
+
+    Raises ConfigError where a field has the name of a column that a load adds.
+    """
+    if decoding.json is not None:
+        return parse_json(
+            frame,
+            decoding.json,
+            drop_value=decoding.drop_value,
+            dead_letters=decoding.dead_letters,
+        )
+    return fields_of_schema(frame) if decoding.has_schema else frame
+
+
+def partitioned(frame: DataFrame, layout: Layout) -> DataFrame:
+    """``frame`` with the columns of the period of each record's event time.
+
+    Raises ConfigError where the records cannot be divided as the layout wants it.
+    """
+    layout.check_columns(frame.schema)
+    if not layout.period_columns:
+        return frame
+    try:
+        timed = frame.withColumn(EVENT_TIME, F.expr(layout.event_time))
+    except PySparkException as error:
+        raise ConfigError(
+            f"--event-time is {layout.event_time!r}: {reason(error)} Name a column, or give an "
+            "expression of Spark SQL that makes a timestamp of columns."
+        ) from error
+    made = layout.expressions(timed.schema[EVENT_TIME].dataType)
+    return timed.withColumns(
+        {name: F.expr(sql) for name, sql in zip(layout.period_columns, made, strict=True)}
+    ).drop(EVENT_TIME)
+
+
+def _read(
+    reader: LogbusBatchReader,
+    partitions: Sequence[RangesPartition],
+    avro: AvroFields | None,
+    schema: StructType,
+    tasks: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The records of the input partitions whose numbers come in."""
+    end_quietly_when_dropped()
+    for numbers in tasks:
+        for number in numbers.column(0).to_pylist():
+            batches = reader.read(partitions[number])
+            yield from batches if avro is None else avro.decode(batches, schema)

@@ -1,0 +1,1 @@
+"""Clusters that a mirror copies from: logbus and Kafka."""

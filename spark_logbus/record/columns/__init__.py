@@ -1,0 +1,1 @@
+"""Payload layout 1: typed values, a column for each field of their schema."""

@@ -1,0 +1,1 @@
+"""Payload layout 0: records as rows of key, value, timestamp and headers in Arrow IPC."""

@@ -1,1 +1,0 @@
-"""Avro datums as Arrow columns, and back. See docs/avro.md."""
