@@ -92,6 +92,11 @@ KAFKA_METRICS = {
     "zookeeper_disconnects": "ZooKeeperDisconnectsPerSec",
     "zookeeper_expirations": "ZooKeeperExpiresPerSec",
 }
+# Options of many verbs, by names and help, which docs/cli.md describes before the verbs.
+DESCRIBED_ONCE = {
+    ("--zookeeper`, `-z", "ZooKeeper's address and chroot."),
+    ("--json`, `-J", "One JSON object a line."),
+}
 GENERATED = parts_called(r"[\w-]+")
 # A test that a page names: [test_x], without an address of its own.
 NAMED = re.compile(r"\[(test_\w+)\](?![(:])")
@@ -271,42 +276,63 @@ def client_metric_table() -> str:
     return "\n".join(rows)
 
 
-def command_reference() -> str:
-    """Each verb of the command line: its help, arguments, options with defaults, and example."""
-    sections: list[str] = []
-    for name in VERBS:
-        command = loaded(name)
-        inner = getattr(command, "commands", None)
-        verbs = {f"{name} {each}": found for each, found in (inner or {}).items()}
-        if inner is None or command.invoke_without_command:
-            verbs = {name: command, **verbs}
-        for words, verb in verbs.items():
-            sections += _verb(words, verb)
-    return "\n".join(sections)
+def command_tables(name: str) -> str:
+    """A verb of the command line, or all of a group: what each takes and does, and the options."""
+    command = loaded(name)
+    inner = getattr(command, "commands", None)
+    verbs = {f"{name} {each}": found for each, found in (inner or {}).items()}
+    if inner is None or command.invoke_without_command:
+        verbs = {name: command, **verbs}
+    synopses = ["| command | |", "|---|---|"]
+    users: dict[str, list[str]] = defaultdict(list)
+    for words, verb in verbs.items():
+        summary = " ".join(verb.help.split("\n\n")[0].split())
+        synopses.append(f"| `{_synopsis(words, verb)}` | {_cell(summary)} |")
+        for option in filter(None, map(_option, verb.params)):
+            users[option].append(f"`{words.removeprefix(name).strip() or name}`")
+    if len(verbs) == 1:
+        options = ["| option | default | |", "|---|---|---|", *users]
+    else:
+        rows = [f"| {', '.join(named)} {option}" for option, named in users.items()]
+        options = ["| command | option | default | |", "|---|---|---|---|", *rows]
+    return "\n".join([*synopses, "", *options])
 
 
-def _verb(words: str, verb: Any) -> Iterator[str]:
-    text, _, example = verb.help.partition("\b\nExample:\n")
-    yield f"### `logbus {words}`\n"
-    for paragraph in text.strip().split("\n\n"):
-        escaped = paragraph.replace("<", "\\<").replace("*", "\\*")
-        yield textwrap.fill(" ".join(escaped.split()), WIDTH) + "\n"
-    yield f"```\n{textwrap.dedent(example).strip()}\n```\n"
-    yield "| option | default | |\n|---|---|---|"
-    for param in verb.params:
-        if param.param_type_name == "argument":
-            names = (param.metavar or param.name).strip("{}.").upper() + "..." * (param.nargs != 1)
-        else:
-            names = "`, `".join([*param.opts, *param.secondary_opts])
-        default = "required" if param.required else _default(param.default)
-        environment = f" From `{param.envvar}` if that is set." if param.envvar else ""
-        cell = _cell(" ".join((param.help or "").split()))
-        yield f"| `{names}` | {default} | {cell}{environment} |"
-    yield ""
+def _synopsis(words: str, verb: Any) -> str:
+    needed = [param for param in verb.params if param.required or _is_argument(param)]
+    return " ".join(["logbus", words, *(_usage(param) for param in needed)])
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")
+
+
+def _usage(param: Any) -> str:
+    """An argument, or an option that is required, as the synopsis of a command shows it."""
+    name = (param.metavar or param.name).strip("{}[].").upper()
+    if not _is_argument(param):
+        return f"{param.opts[0]} {name}"
+    name += "..." * (param.nargs != 1)
+    return name if param.required else f"[{name}]"
+
+
+def _option(param: Any) -> str | None:
+    """The row of an argument or option; None for those that are described once, for all verbs."""
+    text = " ".join((param.help or "").split())
+    if _is_argument(param):
+        names = _usage(param).strip("[]")
+    else:
+        names = "`, `".join([*param.opts, *param.secondary_opts])
+    if (names, text) in DESCRIBED_ONCE:
+        return None
+    default = "required" if param.required else _default(param.default)
+    environment = f" From `{param.envvar}` if that is set." if param.envvar else ""
+    return f"| `{names}` | {default} | {_cell(text)}{environment} |"
 
 
 def _default(value: Any) -> str:
-    return "" if value is None or value is False or callable(value) else f"`{value!s}`"
+    is_none = value is None or value is False or value == "" or callable(value)
+    return "" if is_none else f"`{value!s}`"
 
 
 def _cell(comment: str) -> str:
@@ -341,7 +367,7 @@ def parts(page: Path) -> dict[str, Callable[[str], str]]:
         "log-settings": lambda _: log_table(),
         "metrics": lambda _: metric_table(),
         "client-metrics": lambda _: client_metric_table(),
-        "commands": lambda _: command_reference(),
+        **{f"command-{name}": lambda _, name=name: command_tables(name) for name in VERBS},  # type: ignore[misc]
         "tests": links(page),
     }
 

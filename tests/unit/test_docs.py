@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.docs import CLIENTS, GENERATED, NAMED, ROOT, TABLES, files
+from spark_logbus.cli.app import VERBS
 from spark_logbus.datasource import options as source
 from spark_logbus.sink import options as sink
 
@@ -44,14 +45,14 @@ def test_generated_parts_are_as_scripts_docs_writes_them() -> None:
     assert stale == [], "run scripts/docs"
 
 
-def test_every_setting_and_metric_has_a_place_in_a_page() -> None:
+def test_every_setting_metric_and_verb_has_a_place_in_a_page() -> None:
     placed = {name for page in PAGES for _, name, _ in GENERATED.findall(page.read_text())}
     assert placed == {
         "client-metrics",
-        "commands",
         "metrics",
         "tests",
         *(f"{name}-settings" for name in (*TABLES, *CLIENTS)),
+        *(f"command-{verb}" for verb in VERBS),
     }
 
 
