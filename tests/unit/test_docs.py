@@ -211,6 +211,41 @@ def test_the_architecture_names_what_is_there() -> None:
     assert [str(room) for room in rooms if f"{room.name}/" not in tree] == []
 
 
+#: Names with an underscore that Python documents, or that only types name.
+NOT_PRIVATE = {"_ArgumentGroup", "_exit", "_replace"}
+
+
+def test_the_architecture_lists_the_modules_that_use_private_names_of_others() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    listed = page[page.index("## Private names of others") : page.index("## Words")]
+    package = ROOT / "spark_logbus"
+    using = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if private_names_of_others(ast.parse(path.read_text()))
+    }
+    assert len(using) >= 8
+    assert {module for module in using if f"`{module}`" not in listed} == set()
+
+
+def private_names_of_others(tree: ast.Module) -> set[str]:
+    """The private names that a module uses of modules and objects that are not its own."""
+    used, own = set(), set(NOT_PRIVATE)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name("self" | "cls"), attr=name):
+                own.add(name)
+            case ast.Attribute(attr=name):
+                used.add(name)
+            case ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                own.add(name)
+            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str(name)), *_]):
+                used.add(name)
+            case ast.Call(func=ast.Name("import_module"), args=[ast.Constant(str(name))]):
+                used.update(name.split("."))
+    return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
+
+
 def test_the_program_that_starts_pythons_takes_all_of_sparks_zips_from_their_path(
     tmp_path: Path,
 ) -> None:
