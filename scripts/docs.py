@@ -29,7 +29,7 @@ from spark_logbus.broker import (
     MetricsConfig,
     NetworkConfig,
 )
-from spark_logbus.broker.monitoring.metric_table import METRICS, Kind
+from spark_logbus.broker.monitoring.metric_table import METRICS, MetricKind
 from spark_logbus.cli.app import VERBS, loaded
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.client.metrics import METRICS as CLIENT_METRICS
@@ -262,8 +262,8 @@ def metric_table() -> str:
         raise DocsError(f"KAFKA_METRICS names metrics that there are none of: {sorted(unknown)}.")
     rows = ["| metric | labels | | Kafka |", "|---|---|---|---|"]
     for metric in METRICS:
-        name = f"logbus_{metric.name}{'_total' if metric.kind is Kind.COUNTER else ''}"
-        kind = "Histogram. " if metric.kind is Kind.HISTOGRAM else ""
+        name = f"logbus_{metric.name}{'_total' if metric.kind is MetricKind.COUNTER else ''}"
+        kind = "Histogram. " if metric.kind is MetricKind.HISTOGRAM else ""
         cells = (", ".join(metric.labels), kind + metric.help, KAFKA_METRICS.get(metric.name, ""))
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -43,7 +43,7 @@ class _Miss(NamedTuple):
     error: LogbusError | None  # why it could not be looked up; None: the subject lacks the id
 
 
-class SchemaIds:
+class KnownSchemaIds:
     """Thread-safe; whether an id is known is seen without a lock.
 
     ``read`` is called in ``executor``, one call at a time if that has one thread. ``connected``

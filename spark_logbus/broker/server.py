@@ -33,7 +33,7 @@ from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.monitoring import Monitoring, Phase
 from spark_logbus.broker.publisher import Publisher
 from spark_logbus.broker.replica.manager import ReplicaManager, sole_replica
-from spark_logbus.broker.schema_ids import SchemaIds
+from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock, SystemClock
 from spark_logbus.coordination.cluster.brokers import BrokerRegistry
 from spark_logbus.coordination.cluster.lease import Lease
@@ -160,7 +160,7 @@ class Broker:
     ) -> RequestDispatcher:
         config, network = self.config, self.config.network
         subjects = SubjectReader(self._session)
-        schema_ids = SchemaIds(
+        schema_ids = KnownSchemaIds(
             subjects.read,
             connected=lambda: self._session.state is SessionState.CONNECTED,
             executor=self._looking_up,

@@ -96,26 +96,26 @@ class Mirrors:
     writes, and who does not gets LockHeldError when the other has written meanwhile."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._clock = session.clock
 
     def names(self) -> list[str]:
-        return own_names(self._tree, paths.MIRRORS, "mirror")
+        return own_names(self._nodes, paths.MIRRORS, "mirror")
 
     def read(self, name: str) -> MirrorState:
         """The state as of now; that of a new mirror if there is none."""
-        deadline = self._tree.session.deadline()
+        deadline = self._nodes.session.deadline()
         path = paths.mirror(name)
-        self._tree.sync(deadline=deadline)
-        node = self._tree.get(path, deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        node = self._nodes.get(path, deadline=deadline)
         if node is None or not node.data:
             return NEW_MIRROR
         payload = decode(MirrorPayload, node.data, path=path)
         by_path = {
             paths.mirrored_topic(name, topic): topic
-            for topic in own_names(self._tree, path, "topic", deadline=deadline)
+            for topic in own_names(self._nodes, path, "topic", deadline=deadline)
         }
-        nodes = self._tree.get_many(by_path, deadline=deadline)
+        nodes = self._nodes.get_many(by_path, deadline=deadline)
         topics = {
             by_path[each]: _topic(decode(MirroredTopicPayload, found.data, path=each))
             for each, found in nodes.items()
@@ -127,7 +127,7 @@ class Mirrors:
         """Replace the state that was read, or written last: the topics that differ, and then the
         round. LockHeldError if the round is not as it was."""
         path = paths.mirror(name)
-        what = f"write the state of the mirror {name}"
+        description = f"write the state of the mirror {name}"
         changed = {
             paths.mirrored_topic(name, topic): encode(_topic_payload(entry))
             for topic, entry in after.topics.items()
@@ -141,8 +141,8 @@ class Mirrors:
                 "takes more than a node of ZooKeeper holds; mirror fewer topics under one name."
             )
 
-        def step(deadline: Deadline) -> None:
-            nodes = self._tree.get_many([path, *changed, *gone], deadline=deadline)
+        def attempt(deadline: Deadline) -> None:
+            nodes = self._nodes.get_many([path, *changed, *gone], deadline=deadline)
             node = nodes[path]
             if node is not None and node.data == payload:
                 return  # an attempt whose reply was lost has done it
@@ -156,8 +156,8 @@ class Mirrors:
                     "same mirror. Stop one of them."
                 )
             if node is None:
-                self._tree.ensure(path, deadline=deadline)
-                node = self._tree.get(path, deadline=deadline)
+                self._nodes.ensure(path, deadline=deadline)
+                node = self._nodes.get(path, deadline=deadline)
                 assert node is not None, "only its lock's holder removes it"
             writes: list[Operation] = []
             for each, data in changed.items():
@@ -169,9 +169,9 @@ class Mirrors:
             writes += [Delete(each) for each in gone if nodes[each] is not None]
             writes.append(SetData(path, payload, node.version))
             for part in in_parts(writes, each_with=[Check(path, node.version)]):
-                self._tree.transact(what, part, deadline=deadline)
+                self._nodes.transact(description, part, deadline=deadline)
 
-        self._tree.repeat(what, step)
+        self._nodes.repeat(description, attempt)
 
     def _payload(self, state: MirrorState) -> MirrorPayload:
         topics: dict[str, dict[int, tuple[int, int]]] = {}

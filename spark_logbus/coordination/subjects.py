@@ -29,15 +29,15 @@ class SubjectReader:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
 
     def read(self, names: Iterable[str]) -> dict[str, SubjectIds | CorruptNodeError]:
         """The ids of subjects, none of one that there is not, or why a node cannot be read. Sees
         whatever was registered before the call. Raises CoordinationError."""
         deadline = self._session.deadline()
         by_path = {paths.subject(name): name for name in names}
-        self._tree.sync(deadline=deadline)
-        found = self._tree.get_many(by_path, deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        found = self._nodes.get_many(by_path, deadline=deadline)
         return {name: _ids(path, found[path]) for path, name in by_path.items()}
 
 

@@ -181,7 +181,7 @@ class Reservation:
         self._pool.release(self)
 
 
-class Tally:
+class UsedMemory:
     """Memory that is in use already, counted against a bound, even beyond it. Thread-safe."""
 
     def __init__(self, total: int) -> None:
@@ -212,7 +212,7 @@ class Charge:
 
     __slots__ = ("_size", "_tally")
 
-    def __init__(self, tally: Tally, size: int) -> None:
+    def __init__(self, tally: UsedMemory, size: int) -> None:
         self._tally = tally
         self._size = size
 
@@ -239,7 +239,7 @@ class Memory:
             usual = min(total // 4, (total - largest) // 2)
             self._usual = MemoryPool(usual, largest=_USUAL, share=share // 2)
             self._large = MemoryPool(total - usual, largest=largest, share=share // 2)
-        self.waiting = Tally(total)
+        self.waiting = UsedMemory(total)
 
     def incoming(self, size: int) -> MemoryPool:
         """The pool for a request that takes so many bytes in the end."""

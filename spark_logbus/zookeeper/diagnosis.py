@@ -29,7 +29,7 @@ _REST_OF_A_REQUEST = b"\r\n" * 6
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ServerFault:
     """The fault of one server, or of all: part of a sentence."""
 
     reason: str
@@ -50,7 +50,7 @@ class Diagnosis:
         self._servers = servers.split(",")
         self._found = found
         self._closed = threading.Event()
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, ServerFault] = {}
 
     def __enter__(self) -> Self:
         for server in self._servers:
@@ -67,13 +67,13 @@ class Diagnosis:
     ) -> None:
         self._closed.set()  # a thread in the middle of a look ends after it
 
-    def finding(self) -> Finding | None:
+    def finding(self) -> ServerFault | None:
         """The finding for all servers together; None until each has been looked at."""
         findings = [self._findings.get(server) for server in self._servers]
         known = [finding for finding in findings if finding is not None]
         if len(known) < len(findings):
             return None
-        return Finding("; ".join(dict.fromkeys(one.reason for one in known)),
+        return ServerFault("; ".join(dict.fromkeys(one.reason for one in known)),
                        there=any(one.there for one in known),
                        stays=all(one.stays for one in known))  # fmt: skip
 
@@ -84,15 +84,15 @@ class Diagnosis:
             self._closed.wait(_AGAIN_S)
 
 
-def look_at(server: str) -> Finding:
+def look_at(server: str) -> ServerFault:
     """Find the obstacle to a session with ``server``; takes some seconds, and the time that the
     system needs to look up a name."""
     host, port = _split(server)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return Finding(_unknown_host(host, error), there=False)
-    finding = Finding(f"host {host} has no address", there=False)
+        return ServerFault(_unknown_host(host, error), there=False)
+    finding = ServerFault(f"host {host} has no address", there=False)
     for family, kind, protocol, _, address in addresses:
         finding = _ask(server, family, kind, protocol, address)
         if finding.there:
@@ -113,20 +113,20 @@ def _unknown_host(host: str, error: OSError | UnicodeError) -> str:
     return f"there is no host {host}"
 
 
-def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> Finding:
+def _ask(server: str, family: int, kind: int, protocol: int, address: Any) -> ServerFault:
     with socket.socket(family, kind, protocol) as connection:
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
             connection.connect(address)
         except TimeoutError:
-            return Finding(f"{server} does not take the connection, nor refuse it", there=True)
+            return ServerFault(f"{server} does not take the connection, nor refuse it", there=True)
         except ConnectionRefusedError:
-            return Finding(f"nothing listens at {server} (connection refused)", there=False)
+            return ServerFault(f"nothing listens at {server} (connection refused)", there=False)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             # Without a descriptor to spare nothing is known of the server.
             there = error.errno in (errno.EMFILE, errno.ENFILE)
-            return Finding(f"{server} cannot be reached ({reason})", there=there)
+            return ServerFault(f"{server} cannot be reached ({reason})", there=there)
         connection.settimeout(_ANSWER_TIMEOUT_S)
         try:
             connection.sendall(b"srvr")
@@ -150,23 +150,23 @@ def _receive(connection: socket.socket) -> bytes | None:
     return answer
 
 
-def _judge(server: str, answer: bytes | None) -> Finding:
+def _judge(server: str, answer: bytes | None) -> ServerFault:
     """The finding that an answer to ``srvr`` gives. Pure."""
     if answer is None:
-        return Finding(f"{server} takes connections and does not answer", there=True)
+        return ServerFault(f"{server} takes connections and does not answer", there=True)
     if not answer:
         # As a ZooKeeper does that has too many connections from here.
-        return Finding(f"{server} takes connections and closes them unanswered", there=True)
+        return ServerFault(f"{server} takes connections and closes them unanswered", there=True)
     if b"not currently serving" in answer:
-        return Finding(f"the ZooKeeper at {server} does not serve yet, or has no quorum", True)
+        return ServerFault(f"the ZooKeeper at {server} does not serve yet, or has no quorum", True)
     if b"Zookeeper version" in answer or b"whitelist" in answer:
-        return Finding(f"the ZooKeeper at {server} runs, and gives no session", there=True)
+        return ServerFault(f"the ZooKeeper at {server} runs, and gives no session", there=True)
     if b"HTTP/" in answer or b"<html" in answer.lower():
-        return Finding(
+        return ServerFault(
             f"an HTTP server answers at {server}, not ZooKeeper", there=False, stays=True
         )
     if b"A frame announces" in answer:
-        return Finding(
+        return ServerFault(
             f"a logbus broker answers at {server}, not ZooKeeper", there=False, stays=True
         )
-    return Finding(f"what answers at {server} is not ZooKeeper", there=False, stays=True)
+    return ServerFault(f"what answers at {server} is not ZooKeeper", there=False, stays=True)

@@ -40,7 +40,7 @@ from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.nodes import ConflictError, Node, Nodes, Watch, parent_of
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Create, Delete, Operation, SetData
-from spark_logbus.zookeeper.watches import Change, Subscription
+from spark_logbus.zookeeper.watches import Change, WatchedRefresh
 
 logger = logging.getLogger(__name__)
 
@@ -140,14 +140,14 @@ class EphemeralNode:
         self._to_release = to_release
         self._unique = unique
         self._acquired_in = 0  # the session in which ``on_acquired`` was through
-        self._guard = Subscription(nodes, path, self._restore)
+        self._guard = WatchedRefresh(nodes, path, self._restore)
         self._on_acquired: Callable[[bool], None]
         self._on_taken: Callable[[Node], None]
 
     def try_acquire(self, watch: Watch | None = None) -> Node | None:
         """None when the node is ours; else the node of another owner, watched."""
 
-        def step(deadline: Deadline) -> Node | None:
+        def attempt(deadline: Deadline) -> Node | None:
             node = self._nodes.get(self._path, watch=watch, deadline=deadline)
             operations = self._acquiring(node)
             if operations is None:
@@ -158,7 +158,7 @@ class EphemeralNode:
                 self._nodes.transact(self._to_acquire, operations, deadline=deadline)
             return None
 
-        return self._nodes.repeat(self._to_acquire, step)
+        return self._nodes.repeat(self._to_acquire, attempt)
 
     def _acquiring(self, node: Node | None) -> list[Operation] | None:
         if node is None or self._unique or not self.is_ours(node) or node.data == self._data:
@@ -210,10 +210,10 @@ class EphemeralNode:
         """Let the node go, and guard it no more; does nothing when it is not ours."""
         self._guard.cancel()
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             node = self.current(deadline=deadline)
             if node is not None and self.is_ours(node):
                 delete = Delete(self._path, node.version)
                 self._nodes.transact(self._to_release, [delete], deadline=deadline)
 
-        self._nodes.repeat(self._to_release, step)
+        self._nodes.repeat(self._to_release, attempt)

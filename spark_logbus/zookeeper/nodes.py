@@ -173,9 +173,11 @@ class Nodes:
         found: dict[str, Any] = {}
         for start in range(0, len(wanted), _PIPELINE):
             part = wanted[start : start + _PIPELINE]
-            what = f"read {part[0]}" + (f" and {len(part) - 1} more nodes" if part[1:] else "")
+            description = f"read {part[0]}" + (
+                f" and {len(part) - 1} more nodes" if part[1:] else ""
+            )
             absolute = [self._absolute(path) for path in part]
-            replies = self.session.call(what, partial(_submit_all, read, absolute), deadline)
+            replies = self.session.call(description, partial(_submit_all, read, absolute), deadline)
             found.update(zip(part, replies, strict=True))
         return found
 
@@ -195,14 +197,16 @@ class Nodes:
             except NoNodeError:
                 continue  # a parent was removed between its creation and its child's
 
-    def transact(self, what: str, operations: Sequence[Operation], *, deadline: Deadline) -> None:
+    def transact(
+        self, description: str, operations: Sequence[Operation], *, deadline: Deadline
+    ) -> None:
         """All of the operations or none. ConflictError when the tree is not as expected,
         ReplyLostError when nobody knows; ``repeat`` handles both."""
         size = size_of(operations)
         if size > MAX_TRANSACTION_BYTES:
             raise InvalidRequestError(
                 f"One ZooKeeper transaction holds {MAX_TRANSACTION_BYTES} bytes, this one needs "
-                f"{size} ({what}); do it in smaller parts."
+                f"{size} ({description}); do it in smaller parts."
             )
 
         def submit(client: Any) -> Any:
@@ -211,30 +215,30 @@ class Nodes:
                 self._add(transaction, operation)
             return transaction.commit_async()
 
-        results = self.session.call(what, submit, deadline, check=True)
+        results = self.session.call(description, submit, deadline, check=True)
         for result in results:
             if isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 continue  # undone or not tried because of the one that failed
             if isinstance(result, _CONFLICTS):
                 raise ConflictError(
-                    f"ZooKeeper's nodes changed meanwhile ({what}: {type(result).__name__})."
+                    f"ZooKeeper's nodes changed meanwhile ({description}: {type(result).__name__})."
                 ) from result
             if isinstance(result, KazooException):
                 raise CoordinationError(
-                    f"ZooKeeper refused to {what} ({type(result).__name__}); see its log."
+                    f"ZooKeeper refused to {description} ({type(result).__name__}); see its log."
                 ) from result
 
-    def repeat(self, what: str, step: Callable[[Deadline], T]) -> T:
-        """Run ``step`` until it neither conflicts nor loses its reply.
+    def repeat(self, description: str, attempt: Callable[[Deadline], T]) -> T:
+        """Run ``attempt`` until it neither conflicts nor loses its reply.
 
-        ``step`` reads before it writes, so a repetition sees what the attempt before has done. If
+        ``attempt`` reads before it writes, so a repetition sees what the one before has done. If
         the nodes alone do not say whose doing that was, ``LostReplies`` does.
         """
         deadline = self.session.deadline()
         last: CoordinationError | None = None
         while True:
             try:
-                return step(deadline)
+                return attempt(deadline)
             except (ConflictError, ReplyLostError) as error:
                 last = error.again()
             except CoordinationError:
@@ -243,7 +247,7 @@ class Nodes:
                     raise
             if deadline.expired:
                 raise CoordinationError(
-                    f"It was not possible to {what} within {deadline.timeout_ms} ms: "
+                    f"It was not possible to {description} within {deadline.timeout_ms} ms: "
                     f"{last.message} Try again."
                 ) from last
 
@@ -268,17 +272,17 @@ class Nodes:
 
 
 def own_names(
-    tree: Nodes, parent: str, kind: str, *, deadline: Deadline | None = None
+    nodes: Nodes, parent: str, kind: str, *, deadline: Deadline | None = None
 ) -> list[str]:
     """The children that a ``kind`` (topic, group) can be named after; others are reported."""
     own = []
-    for name in tree.children(parent, deadline=deadline) or ():
+    for name in nodes.children(parent, deadline=deadline) or ():
         path = f"{parent}/{name}"
         try:
             own.append(check_name(kind, name))
         except InvalidNameError:
             failure = foreign_node(path, kind)
-            tree.session.unreadable.met(path, failure, instead="It is passed over.")
+            nodes.session.unreadable.met(path, failure, instead="It is passed over.")
     return own
 
 

@@ -36,7 +36,7 @@ from spark_logbus.errors import CoordinationError, WrongAddressError, ZooKeeperA
 from spark_logbus.forks import follow_forks, forked
 from spark_logbus.retry import Deadline
 from spark_logbus.zookeeper.connect_string import ENVIRONMENT_VARIABLE, ConnectString
-from spark_logbus.zookeeper.diagnosis import Diagnosis, Finding
+from spark_logbus.zookeeper.diagnosis import Diagnosis, ServerFault
 from spark_logbus.zookeeper.kazoo_client import new_client
 from spark_logbus.zookeeper.states import SessionState, StateReporter
 from spark_logbus.zookeeper.unreadable import UnreadableNodes
@@ -247,7 +247,7 @@ class Session:
         at = self.clock.monotonic() + timeout_ms / 1000
         if self._connects(min(_USUAL_CONNECT_S, timeout_ms / 1000), lambda: False):
             return
-        finding: Finding | None = None
+        finding: ServerFault | None = None
         with Diagnosis(self.connect.servers, self._wake) as diagnosis:
             while (remaining_s := at - self.clock.monotonic()) > 0:
                 if self._connects(remaining_s, partial(_differs, diagnosis, finding)):
@@ -412,7 +412,9 @@ class Session:
         """The bound for an operation that starts now."""
         return Deadline.after_ms(self.clock, self._operation_timeout_ms)
 
-    def call(self, what: str, submit: Submit, deadline: Deadline, *, check: bool = False) -> Any:
+    def call(
+        self, description: str, submit: Submit, deadline: Deadline, *, check: bool = False
+    ) -> Any:
         """Send one request and return its reply.
 
         After a lost connection it is sent again, unless ``check`` is set: then ReplyLostError
@@ -420,27 +422,27 @@ class Session:
         left for ``nodes`` to translate.
         """
         while True:
-            self._await_connection(what, deadline)
+            self._await_connection(description, deadline)
             try:
                 return _answered(submit(self._client), deadline.remaining_s)
             except _REPLY_LOST as lost:
                 if check and not self._closed:
                     raise ReplyLostError(
-                        f"The connection to ZooKeeper broke before it answered ({what})."
+                        f"The connection to ZooKeeper broke before it answered ({description})."
                     ) from lost
             except ThrottledOpError:
                 self._pause(min(0.1, deadline.remaining_s))
             except KazooTimeoutError as failure:
-                raise self._unreachable(what, deadline) from failure
+                raise self._unreachable(description, deadline) from failure
             except NoNodeError:
                 raise
             except KazooException as failure:
                 raise CoordinationError(
-                    f"ZooKeeper at {self.connect.servers} refused to {what} "
+                    f"ZooKeeper at {self.connect.servers} refused to {description} "
                     f"({type(failure).__name__}); see its log."
                 ) from failure
 
-    def _await_connection(self, what: str, deadline: Deadline) -> None:
+    def _await_connection(self, description: str, deadline: Deadline) -> None:
         """Requests are not handed to kazoo while there is no connection: it would queue them
         without a bound and send them long after we gave up."""
         self.require_own_process()
@@ -448,26 +450,26 @@ class Session:
             while True:
                 if self._closed or not self._started:
                     raise CoordinationError(
-                        f"The connection to ZooKeeper is closed, so nothing can be asked there "
-                        f"({what}). Connect again; where that is said of a broker, query or job, "
-                        "it was being stopped."
+                        "The connection to ZooKeeper is closed, so nothing can be asked there "
+                        f"({description}). Connect again; where that is said of a broker, query or "
+                        "job, it was being stopped."
                     )
                 if self._state is SessionState.CONNECTED and self._client.connected:
                     if deadline.expired:
-                        raise self._unreachable(what, deadline)
+                        raise self._unreachable(description, deadline)
                     return
                 if not self._changed.wait(deadline.remaining_s) and deadline.expired:
-                    raise self._unreachable(what, deadline)
+                    raise self._unreachable(description, deadline)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed, seconds)
 
-    def _unreachable(self, what: str, deadline: Deadline) -> CoordinationError:
+    def _unreachable(self, description: str, deadline: Deadline) -> CoordinationError:
         return CoordinationError(
             f"ZooKeeper at {self.connect.servers} did not answer within {deadline.timeout_ms} ms "
-            f"({what}; the session is {self._state.value}). It may or may not have been done. "
-            "Check that ZooKeeper runs and that this machine reaches it, then try again."
+            f"({description}; the session is {self._state.value}). It may or may not have been "
+            "done. Check that ZooKeeper runs and that this machine reaches it, then try again."
         )
 
 
@@ -486,7 +488,7 @@ def _ignore(_: SessionState, __: int) -> None:
     """In the place of a hook that was not set."""
 
 
-def _differs(diagnosis: Diagnosis, finding: Finding | None) -> bool:
+def _differs(diagnosis: Diagnosis, finding: ServerFault | None) -> bool:
     return diagnosis.finding() != finding
 
 

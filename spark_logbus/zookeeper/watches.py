@@ -48,17 +48,17 @@ class Change:
         )
 
 
-class Subscription:
+class WatchedRefresh:
     """Runs ``refresh`` on the session's worker whenever something it read may have changed.
 
     Thread-safe; refreshes never overlap. One that fails is repeated: a second later, or
     when the connection is back.
     """
 
-    def __init__(self, tree: Nodes, what: str, refresh: Callable[[Change], None]) -> None:
-        self._tree = tree
-        self._session: Session = tree.session
-        self._what = what
+    def __init__(self, nodes: Nodes, description: str, refresh: Callable[[Change], None]) -> None:
+        self._nodes = nodes
+        self._session: Session = nodes.session
+        self._description = description
         self._refresh = refresh
         self._running = threading.RLock()  # held through a refresh
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class Subscription:
         if event.path is None:  # the connection broke, and took all watches with it
             self._invalidate(Change(everything=True))
         else:
-            self._invalidate(Change(paths=frozenset([self._tree.relative(event.path)])))
+            self._invalidate(Change(paths=frozenset([self._nodes.relative(event.path)])))
 
     def invalidate(self) -> None:
         """Refresh soon: something has changed that is not watched by it."""
@@ -141,7 +141,7 @@ class Subscription:
             return
         logger.warning(
             "The view of %s in ZooKeeper could not be refreshed and is tried again: %s",
-            self._what,
+            self._description,
             failure.message,
         )
         with self._lock:
@@ -165,15 +165,15 @@ class ChildrenView(Generic[T]):
 
     def __init__(
         self,
-        tree: Nodes,
+        nodes: Nodes,
         parent: str,
         *,
         decode: Callable[[str, Node], T | None],
         deliver: Callable[[dict[str, T]], None],
         outdated: Callable[[T], T] = lambda last: last,
     ) -> None:
-        self._tree = tree
-        self._session = tree.session
+        self._nodes = nodes
+        self._session = nodes.session
         self._parent = parent
         self._decode = decode
         self._deliver = deliver
@@ -182,13 +182,13 @@ class ChildrenView(Generic[T]):
         self._values: dict[str, T | None] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._delivered: dict[str, T] | None = None
-        self._subscription = Subscription(tree, parent, self._refresh)
+        self._refreshed = WatchedRefresh(nodes, parent, self._refresh)
 
     def start(self) -> None:
-        self._subscription.start()
+        self._refreshed.start()
 
     def cancel(self) -> None:
-        self._subscription.cancel()
+        self._refreshed.cancel()
 
     def _refresh(self, change: Change) -> None:
         names = self._names
@@ -198,8 +198,8 @@ class ChildrenView(Generic[T]):
         wanted = [
             name for name in names if change.everything or name in stale or name not in self._values
         ]
-        nodes = self._tree.get_many(
-            [f"{self._parent}/{name}" for name in wanted], watch=self._subscription.watch
+        nodes = self._nodes.get_many(
+            [f"{self._parent}/{name}" for name in wanted], watch=self._refreshed.watch
         )
         values = {name: self._values[name] for name in names if name in self._values}
         for name in wanted:
@@ -215,17 +215,17 @@ class ChildrenView(Generic[T]):
                 self._session.unreadable.removed(f"{self._parent}/{name}")
         refused = [path for path, node in nodes.items() if node is not None and node.refused]
         if refused:
-            self._subscription.look_again(refused)
+            self._refreshed.look_again(refused)
         self._names, self._values = names, values
         self._seen = {name: seen for name, seen in self._seen.items() if name in values}
         self._report(change)
 
     def _list(self) -> list[str]:
         while True:
-            names = self._tree.children(self._parent, watch=self._subscription.watch)
+            names = self._nodes.children(self._parent, watch=self._refreshed.watch)
             if names is not None:
                 return names
-            self._tree.ensure(self._parent)
+            self._nodes.ensure(self._parent)
 
     def _value(self, name: str, node: Node) -> T | None:
         path = f"{self._parent}/{name}"

@@ -21,7 +21,7 @@ from spark_logbus.broker.handlers.work_executor import WorkExecutor
 from spark_logbus.broker.handlers.writes import WriteHandler
 from spark_logbus.broker.metadata_cache import MetadataCache
 from spark_logbus.broker.publisher import Publisher
-from spark_logbus.broker.schema_ids import SchemaIds
+from spark_logbus.broker.schema_ids import KnownSchemaIds
 from spark_logbus.clock import Clock
 from spark_logbus.coordination.cluster.topics import TopicRegistry
 from spark_logbus.coordination.subjects import SubjectIds, SubjectReader
@@ -52,13 +52,13 @@ def context(payload: memoryview | None = None) -> RequestContext:
     return RequestContext(Peer().as_connection(), payload or memoryview(b""))
 
 
-def schema_ids(subjects: Mapping[str, Collection[int]], clock: Clock) -> SchemaIds:
+def schema_ids(subjects: Mapping[str, Collection[int]], clock: Clock) -> KnownSchemaIds:
     """Over subjects with these ids, which are looked up at once."""
 
     def read(names: Iterable[str]) -> dict[str, SubjectIds | CorruptNodeError]:
         return {name: SubjectIds(frozenset(subjects.get(name, ()))) for name in names}
 
-    return SchemaIds(read, connected=lambda: True, executor=InlineExecutor(), clock=clock)
+    return KnownSchemaIds(read, connected=lambda: True, executor=InlineExecutor(), clock=clock)
 
 
 def dispatcher_over(

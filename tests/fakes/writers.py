@@ -74,7 +74,7 @@ class MemoryWriters:
             writer, decisions.abort(self.state(writer), proposal, now_us=self.stamp_us())
         )
 
-    def look(self, writer: str, proposal: Proposal) -> Outcome:
+    def peek(self, writer: str, proposal: Proposal) -> Outcome:
         return decisions.decide(self.state(writer), proposal, now_us=self.stamp_us())
 
     def find_decided(self, writer: str, write: int) -> DecidedWrite | None:

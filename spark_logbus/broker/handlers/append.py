@@ -16,7 +16,7 @@ from itertools import islice
 from spark_logbus.broker.handlers.handler import Handle, RequestContext
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
 from spark_logbus.broker.replica.manager import LeaderPartition, ReplicaManager
-from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
+from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
 from spark_logbus.clock import Clock
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.lease import Lease
@@ -57,7 +57,7 @@ class AppendHandler:
         self,
         replica_manager: ReplicaManager,
         *,
-        schema_ids: SchemaIds,
+        schema_ids: KnownSchemaIds,
         lease: Lease,
         clock: Clock,
         max_wait_ms: int,

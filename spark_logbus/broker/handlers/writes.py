@@ -132,7 +132,7 @@ class WriteHandler:
         if request.look and request.abort:
             raise InvalidRequestError("A decision is looked at or aborted; got a request for both.")
         if request.look:
-            change = self._writers.look
+            change = self._writers.peek
         elif request.abort:
             change = self._writers.abort
 

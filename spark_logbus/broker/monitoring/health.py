@@ -59,7 +59,7 @@ class SessionWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """``reasons`` say why the broker is not healthy; ``notes`` what else deserves a look."""
 
     status: str
@@ -90,9 +90,9 @@ class Health:
         self._session = session
         self._session_watch = session_watch
 
-    def report(self) -> Report:
+    def report(self) -> HealthReport:
         if self.phase is not Phase.SERVING:
-            return Report(self.phase.value, (self._unfinished(),))
+            return HealthReport(self.phase.value, (self._unfinished(),))
         refusal = self._requests.refusal
         reasons = [
             *([refusal.message] if refusal is not None else []),
@@ -106,7 +106,7 @@ class Health:
             *_some(self._held(), "more logs are kept whole"),
             *([problem] if (problem := self._logs.clock.problem()) is not None else []),
         ]
-        return Report("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
+        return HealthReport("unhealthy" if reasons else "ok", tuple(reasons), tuple(notes))
 
     def offline(self) -> dict[TopicPartition, str]:
         """Partitions that take no appends, or are not even served, with the reason of each."""

@@ -53,7 +53,7 @@ Labels = tuple[str, ...]
 Sample = tuple[Labels, float | Distribution]
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -64,7 +64,7 @@ class Metric:
     """``per_partition`` ones have a series for each partition and can be switched off."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: Labels
     read: Callable[[MetricSources], Iterable[Sample]]
@@ -92,7 +92,7 @@ def _partition(name: str, text: str, read: Callable[[PartitionLog, LogEnds], flo
             where = log.topic_partition
             yield (where.topic, str(where.partition)), read(log, log.ends())
 
-    return Metric(name, Kind.GAUGE, text, ("topic", "partition"), samples, per_partition=True)
+    return Metric(name, MetricKind.GAUGE, text, ("topic", "partition"), samples, per_partition=True)
 
 
 def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metric:
@@ -103,7 +103,7 @@ def _topic_in(name: str, text: str, read: Callable[[PartitionLog], int]) -> Metr
             sums[topic] = sums.get(topic, 0) + read(log)
         return [((topic,), count) for topic, count in sums.items()]
 
-    return Metric(name, Kind.COUNTER, text, ("topic",), samples)
+    return Metric(name, MetricKind.COUNTER, text, ("topic",), samples)
 
 
 def _bytes_out(sources: MetricSources) -> list[Sample]:
@@ -137,7 +137,7 @@ def _clock_refused_s(logs: LogDirectory) -> float:
     return 0.0 if jump is None else (jump.shown_us - jump.expected_us) / 1e6
 
 
-_GAUGE, _COUNTER, _HISTOGRAM = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
+_GAUGE, _COUNTER, _HISTOGRAM = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
 
 METRICS: tuple[Metric, ...] = (
     # -- the broker

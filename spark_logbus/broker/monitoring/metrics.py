@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric, MetricSources
+from spark_logbus.broker.monitoring.metric_table import METRICS, Metric, MetricKind, MetricSources
 from spark_logbus.clock import Clock
 from spark_logbus.http import Request, Response, Routes
 from spark_logbus.metrics import PROMETHEUS_TEXT, Distribution
@@ -49,7 +49,7 @@ class BrokerCollector(Collector):
 
 def _family(metric: Metric, sources: MetricSources) -> Family:
     name = PREFIX + metric.name
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels)
         for labels, value in metric.read(sources):
             assert isinstance(value, Distribution)
@@ -57,7 +57,7 @@ def _family(metric: Metric, sources: MetricSources) -> Family:
             buckets = list(zip(bounds, value.cumulative, strict=True))
             histogram.add_metric(labels, buckets, value.sum)
         return histogram
-    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = kind(name, metric.help, labels=metric.labels)
     for labels, value in metric.read(sources):
         assert not isinstance(value, Distribution)

@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 from spark_logbus.broker.decided_shares import PartitionShare, decided_shares
 from spark_logbus.broker.metadata_cache import TopicsImage
-from spark_logbus.coordination.cluster.topic_records import Claim, PartitionState, TopicRecord
+from spark_logbus.coordination.cluster.topic_records import (
+    LeadershipClaim,
+    PartitionState,
+    TopicRecord,
+)
 from spark_logbus.coordination.cluster.topics import MAX_CLAIMS, TopicRegistry
 from spark_logbus.coordination.writes.writers import WriterRegistry
 from spark_logbus.errors import (
@@ -358,7 +362,7 @@ class ReplicaManager:
         if not logs:
             return done
         states = self._topics.lead_all(
-            [Claim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
+            [LeadershipClaim(where, log.topic_id, log.flushed_end) for where, log in logs.items()],
             broker_id=self._broker_id,
         )
         for each in assigned:

@@ -40,7 +40,7 @@ class BrokerRegistry:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._clock: Clock = session.clock
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._started_us = self._clock.now_us()
         self._lock = threading.Lock()
         self._registration: _Registration | None = None
@@ -72,7 +72,7 @@ class BrokerRegistry:
             session_timeout_ms=self._session.session_timeout_ms,
             local_socket=address.local_socket,
         )
-        registration = _Registration(self._tree, address, payload, on_conflict, on_registered)
+        registration = _Registration(self._nodes, address, payload, on_conflict, on_registered)
         with self._lock:
             if self._registration is not None:
                 raise InvalidRequestError(
@@ -118,8 +118,8 @@ class BrokerRegistry:
         ]
 
     def _registered(self) -> dict[str, tuple[int, BrokerPayload]]:
-        names = self._tree.children(paths.BROKERS) or []
-        nodes = self._tree.get_many(f"{paths.BROKERS}/{name}" for name in names)
+        names = self._nodes.children(paths.BROKERS) or []
+        nodes = self._nodes.get_many(f"{paths.BROKERS}/{name}" for name in names)
         found = {}
         for name in names:
             path = f"{paths.BROKERS}/{name}"
@@ -137,7 +137,7 @@ class BrokerRegistry:
         at every change and whenever the session was renewed. Changes in quick succession may
         come as one. ``f`` may make requests, but holds up other callbacks meanwhile."""
         ChildrenView(
-            self._tree,
+            self._nodes,
             paths.BROKERS,
             decode=_decode_broker,
             deliver=lambda found: f(_addresses(found)),

@@ -32,8 +32,8 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
     """
     live = {each.broker_id: each for each in BrokerRegistry(session).live()}
     path = f"{paths.BROKERS}/{broker_id}"
-    tree = Nodes(session)
-    node = tree.get(path)
+    nodes = Nodes(session)
+    node = nodes.get(path)
     if node is not None and node.owner:
         where = live.get(broker_id)
         raise InvalidRequestError(
@@ -59,11 +59,11 @@ def forget_broker(session: Session, broker_id: int, *, execute: bool) -> GoneBro
 
         def remove(deadline: object) -> None:
             del deadline
-            tree.transact(
+            nodes.transact(
                 f"forget broker {broker_id}",
                 [Delete(path, node.version)],
                 deadline=session.deadline(),
             )
 
-        tree.repeat(f"forget broker {broker_id}", remove)
+        nodes.repeat(f"forget broker {broker_id}", remove)
     return GoneBroker(broker_id, node is not None)

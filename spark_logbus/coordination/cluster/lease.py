@@ -51,11 +51,11 @@ class Lease:
         *,
         timeout_ms: int,
         ask: Ask,
-        what: str = "the broker's id",
+        description: str = "the broker's id",
         waits: str = "appends wait",
         elapsed_s: Callable[[], float] = elapsed,
     ) -> None:
-        self._what = what
+        self._description = description
         self._waits = waits
         self._last_for(timeout_ms)
         self._ask = ask
@@ -132,7 +132,7 @@ class Lease:
                 "ZooKeeper was last heard of longer ago than the session lasts; %s until it says "
                 "whether %s is still ours.",
                 self._waits,
-                self._what,
+                self._description,
             )
 
     # -- for whoever learns of the registration ---------------------------------------------
@@ -195,7 +195,7 @@ class Lease:
         except CoordinationError as failure:
             logger.debug("ZooKeeper was not heard of: %s", failure)
         except Exception:
-            logger.exception("Asking ZooKeeper for %s failed.", self._what)
+            logger.exception("Asking ZooKeeper for %s failed.", self._description)
         now = self._elapsed()
         too_long_s = _INTERRUPTED * self._look_s
         if began - self._looked > too_long_s or now - began > too_long_s:

@@ -49,7 +49,7 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LeadershipClaim:
     """A partition that a broker is to lead. ``topic_id`` is of the topic that is meant, None: of
     any; ``end`` is how far the broker's log has come on disk."""
 

@@ -20,7 +20,7 @@ import msgspec
 
 from spark_logbus.coordination import paths
 from spark_logbus.coordination.cluster.topic_records import (
-    Claim,
+    LeadershipClaim,
     PartitionState,
     Reached,
     TopicRecord,
@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 MAX_CLAIMS: Final = 250
 _LISTED_FROM: Final = 8  # partitions of a topic, to list what nodes it has before they are read
 
-Led = PartitionState | UnknownTopicError | CorruptNodeError
+LeadResult = PartitionState | UnknownTopicError | CorruptNodeError
 
 
 class TopicRegistry:
     """Reads and changes topics. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._unreadable = session.unreadable
 
     # -- topics --------------------------------------------------------------------------
@@ -78,10 +78,10 @@ class TopicRegistry:
             partitions=spread(partitions=partitions, brokers=brokers, existing=self.all().values()),
             config=dict(config),
         )
-        self._tree.ensure(paths.TOPICS)
+        self._nodes.ensure(paths.TOPICS)
 
-        def step(deadline: Deadline) -> None:
-            node = self._tree.get(path, deadline=deadline)
+        def attempt(deadline: Deadline) -> None:
+            node = self._nodes.get(path, deadline=deadline)
             if node is not None:
                 there = payload_of(name, node)
                 if there.id == payload.id:
@@ -93,13 +93,13 @@ class TopicRegistry:
                         f"partition{'s' * (count != 1)}. Choose another name, or delete it first."
                     )
                 self._remove_nodes(name, deadline)
-            self._tree.transact(
+            self._nodes.transact(
                 f"create the topic {name}",
                 [Create(path, encode(payload)), Create(paths.partitions(name))],
                 deadline=deadline,
             )
 
-        self._tree.repeat(f"create the topic {name}", step)
+        self._nodes.repeat(f"create the topic {name}", attempt)
         return record_of(name, payload)
 
     def configure(self, name: str, config: Mapping[str, str]) -> TopicRecord:
@@ -115,7 +115,7 @@ class TopicRegistry:
         when others altered the topic meanwhile. Partitions can be added, never taken away."""
         lost = LostReplies[tuple[TopicRecord, TopicPayload]]()
 
-        def step(deadline: Deadline) -> tuple[TopicRecord, TopicRecord]:
+        def attempt(deadline: Deadline) -> tuple[TopicRecord, TopicRecord]:
             node, payload = self._alive(name, deadline)
             for before, made in lost:
                 if payload == made:
@@ -129,17 +129,17 @@ class TopicRegistry:
             if changed != payload:
                 write = SetData(paths.topic(name), encode(changed), node.version)
                 with lost.noting((before, changed)):
-                    self._tree.transact(f"alter the topic {name}", [write], deadline=deadline)
+                    self._nodes.transact(f"alter the topic {name}", [write], deadline=deadline)
             return before, after
 
-        return self._tree.repeat(f"alter the topic {name}", step)
+        return self._nodes.repeat(f"alter the topic {name}", attempt)
 
     def delete(self, name: str) -> None:
         """UnknownTopicError. When it returns, nobody sees the topic any more."""
         marked: set[str] = set()
 
-        def step(deadline: Deadline) -> None:
-            node = self._tree.get(paths.topic(name), deadline=deadline)
+        def attempt(deadline: Deadline) -> None:
+            node = self._nodes.get(paths.topic(name), deadline=deadline)
             payload = None if node is None else payload_of(name, node)
             gone = payload is None or payload.deleted or payload.id not in (marked or {payload.id})
             if gone and marked:
@@ -148,7 +148,7 @@ class TopicRegistry:
                 self._clean_up(name)
                 raise unknown_topic(name)
             marked.add(payload.id)
-            self._tree.transact(
+            self._nodes.transact(
                 f"delete the topic {name}",
                 [
                     SetData(
@@ -160,17 +160,17 @@ class TopicRegistry:
                 deadline=deadline,
             )
 
-        self._tree.repeat(f"delete the topic {name}", step)
+        self._nodes.repeat(f"delete the topic {name}", attempt)
         self._clean_up(name)
 
     def get(self, name: str) -> TopicRecord | None:
-        node = self._tree.get(paths.topic(name))
+        node = self._nodes.get(paths.topic(name))
         return None if node is None else decode_topic(name, node)
 
     def all(self) -> dict[str, TopicRecord]:
         """All topics whose nodes are in order; the others are reported and left out."""
-        names = self._tree.children(paths.TOPICS) or []
-        nodes = self._tree.get_many(f"{paths.TOPICS}/{name}" for name in names)
+        names = self._nodes.children(paths.TOPICS) or []
+        nodes = self._nodes.get_many(f"{paths.TOPICS}/{name}" for name in names)
         found = {}
         for name in names:
             path = f"{paths.TOPICS}/{name}"
@@ -200,7 +200,7 @@ class TopicRegistry:
         not in order."""
         by_path = {paths.topic(name): name for name in names}
         found: dict[str, TopicRecord | CorruptNodeError | None] = {}
-        for path, node in self._tree.get_many(by_path).items():
+        for path, node in self._nodes.get_many(by_path).items():
             name = by_path[path]
             try:
                 found[name] = None if node is None else decode_topic(name, node)
@@ -215,7 +215,7 @@ class TopicRegistry:
         whose node cannot be read any more stays as it was, but for ``readable``. What is returned
         can be cancelled."""
         view = ChildrenView(
-            self._tree,
+            self._nodes,
             paths.TOPICS,
             decode=decode_topic,
             deliver=f,
@@ -234,7 +234,7 @@ class TopicRegistry:
             return {}
         parent = paths.partitions(name)
         try:
-            numbers = map(paths.number_of, self._tree.children(parent) or [])
+            numbers = map(paths.number_of, self._nodes.children(parent) or [])
         except CorruptNodeError as failure:
             self._unreadable.met(parent, failure, instead="The topic's leaders are unknown.")
             raise
@@ -244,7 +244,7 @@ class TopicRegistry:
             for number in numbers
             if number is not None and number not in besides
         }
-        nodes = self._tree.get_many(by_path)
+        nodes = self._nodes.get_many(by_path)
         found = {}
         for path, node in nodes.items():
             if node is None:
@@ -268,7 +268,7 @@ class TopicRegistry:
         }
         found: dict[TopicPartition, PartitionState | CorruptNodeError | None] = {}
         for path, node in self._state_nodes(
-            by_path.values(), self._tree.session.deadline()
+            by_path.values(), self._nodes.session.deadline()
         ).items():
             try:
                 state = None if node is None else self._decode_state(node, path)
@@ -287,13 +287,15 @@ class TopicRegistry:
     ) -> PartitionState:
         """Make ``broker_id`` the leader of one partition: see ``lead_all``. Raises what that has in
         the place of a state."""
-        claim = Claim(topic_partition, topic_id, end)
+        claim = LeadershipClaim(topic_partition, topic_id, end)
         state = self.lead_all([claim], broker_id=broker_id)[topic_partition]
         if isinstance(state, LogbusError):
             raise state.again()
         return state
 
-    def lead_all(self, claims: Sequence[Claim], *, broker_id: int) -> dict[TopicPartition, Led]:
+    def lead_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int
+    ) -> dict[TopicPartition, LeadResult]:
         """Make ``broker_id`` the leader of partitions, each in a new leader epoch, in one
         transaction; of up to ``MAX_CLAIMS``.
 
@@ -303,15 +305,15 @@ class TopicRegistry:
         nodes, so two brokers never get the same epoch and a deleted topic gets no leader.
         """
         assert 0 < len(claims) <= MAX_CLAIMS, "more would be too large for a transaction"
-        what = f"make broker {broker_id} the leader of {claims[0].topic_partition}"
+        description = f"make broker {broker_id} the leader of {claims[0].topic_partition}"
         if more := len(claims) - 1:
-            what += f" and {more} more partitions"
+            description += f" and {more} more partitions"
         lost = LostReplies[dict[TopicPartition, StatePayload]]()
 
-        def step(deadline: Deadline) -> dict[TopicPartition, Led]:
+        def attempt(deadline: Deadline) -> dict[TopicPartition, LeadResult]:
             topics = self._topic_nodes(claims, deadline)
             nodes = self._state_nodes([each.topic_partition for each in claims], deadline)
-            found: dict[TopicPartition, Led] = {}
+            found: dict[TopicPartition, LeadResult] = {}
             new: dict[TopicPartition, StatePayload] = {}
             for claim in claims:
                 topic_partition = claim.topic_partition
@@ -334,10 +336,10 @@ class TopicRegistry:
                 )
             if new:
                 with lost.noting(new):
-                    self._write_states(what, new, topics, nodes, deadline)
+                    self._write_states(description, new, topics, nodes, deadline)
             return found | {each: state_of(payload) for each, payload in new.items()}
 
-        return self._tree.repeat(what, step)
+        return self._nodes.repeat(description, attempt)
 
     def refuse(
         self,
@@ -351,14 +353,14 @@ class TopicRegistry:
     ) -> None:
         """Note that the broker does not serve the partition, up to where its log is known to have
         been on disk, and where that ends now if it is there. UnknownTopicError."""
-        claim = Claim(topic_partition, topic_id)
+        claim = LeadershipClaim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
-        what = f"note that {topic_partition} is not served"
+        description = f"note that {topic_partition} is not served"
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             topics = self._topic_nodes([claim], deadline)
             topics[topic_partition.topic].require(claim)
-            node = self._tree.get(path, deadline=deadline)
+            node = self._nodes.get(path, deadline=deadline)
             now = StatePayload(leader=broker_id, leader_epoch=0, in_sync=[broker_id])
             if node is not None:
                 now = self._decode_state(node, path)
@@ -366,9 +368,11 @@ class TopicRegistry:
                 now, refused=why, end=_later(end, now.end), kept_end=kept_end
             )
             if node is None or new != now:
-                self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
+                self._write_states(
+                    description, {topic_partition: new}, topics, {path: node}, deadline
+                )
 
-        self._tree.repeat(what, step)
+        self._nodes.repeat(description, attempt)
 
     def give_up(
         self,
@@ -381,15 +385,15 @@ class TopicRegistry:
         """Have the leader go on at ``go_on_at`` with a log that it refuses: behind what is there of
         it if ``keep`` is true, else in an empty one. UnknownTopicError, InvalidRequestError when
         the partition is not refused."""
-        claim = Claim(topic_partition, topic_id)
+        claim = LeadershipClaim(topic_partition, topic_id)
         path = paths.partition_state(topic_partition)
-        what = f"give up the log of {topic_partition}"
+        description = f"give up the log of {topic_partition}"
         lost = LostReplies[StatePayload]()
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             topics = self._topic_nodes([claim], deadline)
             topics[topic_partition.topic].require(claim)
-            node = self._tree.get(path, deadline=deadline)
+            node = self._nodes.get(path, deadline=deadline)
             now = None if node is None else decode(StatePayload, node.data, path=path)
             if now is not None and now in lost:
                 return
@@ -406,9 +410,11 @@ class TopicRegistry:
                 )
             new = msgspec.structs.replace(now, go_on_at=go_on_at, keep=keep)
             with lost.noting(new):
-                self._write_states(what, {topic_partition: new}, topics, {path: node}, deadline)
+                self._write_states(
+                    description, {topic_partition: new}, topics, {path: node}, deadline
+                )
 
-        self._tree.repeat(what, step)
+        self._nodes.repeat(description, attempt)
 
     def note_ends(self, reached: Mapping[TopicPartition, Reached]) -> None:
         """Note how far logs have come on disk, all in one transaction.
@@ -424,12 +430,12 @@ class TopicRegistry:
             paths.topic(topic_partition.topic): at.topic_id
             for topic_partition, at in reached.items()
         }
-        what = f"note the ends of {len(reached)} logs"
+        description = f"note the ends of {len(reached)} logs"
 
-        def step(deadline: Deadline) -> None:
-            states = self._tree.get_many(by_path, deadline=deadline)
+        def attempt(deadline: Deadline) -> None:
+            states = self._nodes.get_many(by_path, deadline=deadline)
             # Read after the states: those that were there before are of this topic, or an older.
-            topics = self._tree.get_many(by_topic, deadline=deadline)
+            topics = self._nodes.get_many(by_topic, deadline=deadline)
             alive = {path for path, id_ in by_topic.items() if _has_id(path, topics[path], id_)}
             writes: list[Operation] = []
             for path, (topic, at) in by_path.items():
@@ -444,18 +450,20 @@ class TopicRegistry:
                     new = msgspec.structs.replace(now, end=at.end)
                     writes.append(SetData(path, encode(new), node.version))
             if writes:
-                self._tree.transact(what, writes, deadline=deadline)
+                self._nodes.transact(description, writes, deadline=deadline)
 
-        self._tree.repeat(what, step)
+        self._nodes.repeat(description, attempt)
 
-    def _topic_nodes(self, claims: Iterable[Claim], deadline: Deadline) -> dict[str, _TopicNode]:
+    def _topic_nodes(
+        self, claims: Iterable[LeadershipClaim], deadline: Deadline
+    ) -> dict[str, _TopicNode]:
         names = dict.fromkeys(each.topic_partition.topic for each in claims)
-        nodes = self._tree.get_many(map(paths.topic, names), deadline=deadline)
+        nodes = self._nodes.get_many(map(paths.topic, names), deadline=deadline)
         return {name: _TopicNode.read(name, nodes[paths.topic(name)]) for name in names}
 
     def _write_states(
         self,
-        what: str,
+        description: str,
         states: Mapping[TopicPartition, StatePayload],
         topics: Mapping[str, _TopicNode],
         nodes: Mapping[str, Node | None],
@@ -477,12 +485,12 @@ class TopicRegistry:
         above = dict.fromkeys(paths.partitions(each.topic) for each in made)
         unlisted = self._unlisted(made, deadline)
         asked = [*above, *(paths.partition(each) for each in made if each not in unlisted)]
-        there = self._tree.get_many(asked, deadline=deadline) if asked else {}
+        there = self._nodes.get_many(asked, deadline=deadline) if asked else {}
         absent = [path for path, node in there.items() if node is None]
         missing = [Create(path) for path in (*absent, *map(paths.partition, unlisted))]
         names = dict.fromkeys(each.topic for each in states)
         checks = [Check(paths.topic(name), topics[name].alive()[0].version) for name in names]
-        self._tree.transact(what, [*checks, *missing, *writes], deadline=deadline)
+        self._nodes.transact(description, [*checks, *missing, *writes], deadline=deadline)
 
     def _state_nodes(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
@@ -490,7 +498,7 @@ class TopicRegistry:
         """The nodes of their states, by path; those of a new topic are not asked for one by one."""
         wanted = list(topic_partitions)
         unlisted = self._unlisted(wanted, deadline)
-        read = self._tree.get_many(
+        read = self._nodes.get_many(
             [paths.partition_state(each) for each in wanted if each not in unlisted],
             deadline=deadline,
         )
@@ -509,7 +517,7 @@ class TopicRegistry:
             if len(wanted) < _LISTED_FROM:
                 continue
             try:
-                names = self._tree.children(paths.partitions(topic), deadline=deadline) or ()
+                names = self._nodes.children(paths.partitions(topic), deadline=deadline) or ()
             except CorruptNodeError:
                 continue  # what is below a node that may not be listed can be read all the same
             listed = set(names)
@@ -530,11 +538,11 @@ class TopicRegistry:
     # -- help ----------------------------------------------------------------------------
 
     def _alive(self, name: str, deadline: Deadline) -> tuple[Node, TopicPayload]:
-        return _TopicNode.read(name, self._tree.get(paths.topic(name), deadline=deadline)).alive()
+        return _TopicNode.read(name, self._nodes.get(paths.topic(name), deadline=deadline)).alive()
 
     def _clean_up(self, name: str) -> None:
         try:
-            self._tree.repeat(
+            self._nodes.repeat(
                 f"remove the nodes of {name}", lambda deadline: self._remove_nodes(name, deadline)
             )
         except CoordinationError as failure:
@@ -548,14 +556,14 @@ class TopicRegistry:
     def _remove_nodes(self, name: str, deadline: Deadline) -> None:
         """Take away what a deleted topic left, bottom up; the marked node goes last."""
         path = paths.topic(name)
-        node = self._tree.get(path, deadline=deadline)
+        node = self._nodes.get(path, deadline=deadline)
         if node is None or not payload_of(name, node).deleted:
             return
-        below = self._tree.descendants(path, deadline=deadline)
+        below = self._nodes.descendants(path, deadline=deadline)
         operations: list[Operation] = [Delete(each) for each in reversed(below)]
         operations.append(Delete(path, node.version))
         for part in in_parts(operations):
-            self._tree.transact(f"remove the nodes of {name}", part, deadline=deadline)
+            self._nodes.transact(f"remove the nodes of {name}", part, deadline=deadline)
 
 
 class _TopicNode(NamedTuple):
@@ -580,7 +588,7 @@ class _TopicNode(NamedTuple):
             raise unknown_topic(self.name)
         return self.node, self.payload
 
-    def require(self, claim: Claim) -> None:
+    def require(self, claim: LeadershipClaim) -> None:
         """UnknownTopicError unless it has the claimed partition; CorruptNodeError."""
         _, payload = self.alive()
         if claim.topic_id not in (None, payload.id):

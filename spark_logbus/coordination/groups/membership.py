@@ -38,7 +38,7 @@ from spark_logbus.zookeeper.nodes import Node, Nodes
 from spark_logbus.zookeeper.session import Session
 from spark_logbus.zookeeper.transactions import Check, Create, Operation, SetData
 from spark_logbus.zookeeper.unreadable import CorruptNodeError
-from spark_logbus.zookeeper.watches import Change, ChildrenView, Subscription
+from spark_logbus.zookeeper.watches import Change, ChildrenView, WatchedRefresh
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class GroupMembership:
         on_change: Callable[[], None],
     ) -> None:
         self._session = session
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._group = group
         self._member = member
         self._on_change = on_change
@@ -114,7 +114,7 @@ class GroupMembership:
             session_timeout_ms=session.session_timeout_ms,
         )
         self._node = EphemeralNode(
-            self._tree,
+            self._nodes,
             paths.member(group, member),
             encode(payload),
             to_acquire=f"join the group {group}",
@@ -126,13 +126,13 @@ class GroupMembership:
         self._generation = _NONE
         self._registered_in = 0  # the session of which ``on_change`` has told
         self._member_view = ChildrenView(
-            self._tree,
+            self._nodes,
             paths.members(group),
             decode=_decode_member,
             deliver=self._changed,
         )
-        self._assignment_view = Subscription(
-            self._tree, f"the assignment of the group {group}", self._refresh
+        self._assignment_view = WatchedRefresh(
+            self._nodes, f"the assignment of the group {group}", self._refresh
         )
 
     @property
@@ -179,7 +179,7 @@ class GroupMembership:
         CoordinationError without an answer within ``limit_s`` seconds."""
         deadline = Deadline.after_ms(self._session.clock, int(limit_s * 1000))
         session_id = self._session.session_id
-        self._tree.sync(deadline=deadline)
+        self._nodes.sync(deadline=deadline)
         node = self._node.current(deadline=deadline)
         ours = node is not None and self._node.is_ours(node)
         return ours and session_id == self._session.session_id == self._registered_in
@@ -208,7 +208,7 @@ class GroupMembership:
 
     def _refresh(self, _: Change) -> None:
         # Sets the watch on a node that is not there yet, too.
-        self._tree.exists(self._path, watch=self._assignment_view.watch)
+        self._nodes.exists(self._path, watch=self._assignment_view.watch)
         self._assignment_changed(self._plan())
 
     def _assignment_changed(self, generation: Generation) -> None:
@@ -223,15 +223,15 @@ class GroupMembership:
 
     def _plan(self) -> Generation:
         """The assignment as it is, after it was brought up to date."""
-        what = f"assign the partitions of the group {self._group}"
+        description = f"assign the partitions of the group {self._group}"
 
-        def step(deadline: Deadline) -> Generation:
-            self._tree.sync(deadline=deadline)
+        def attempt(deadline: Deadline) -> Generation:
+            self._nodes.sync(deadline=deadline)
             # First, so that an assignment by members that came later is not undone.
             current = self._read(deadline)
             # Not by a view, which may be behind: two members that plan by different ones would
             # undo each other's assignments.
-            members = read_members(self._tree, self._group, deadline=deadline)
+            members = read_members(self._nodes, self._group, deadline=deadline)
             if self._member not in members:
                 return current  # its registration is being renewed, after which it plans again
             records = self._read_topics(members.values())
@@ -252,10 +252,10 @@ class GroupMembership:
                 if current.version < 0
                 else SetData(self._path, payload, current.version)
             )
-            self._tree.transact(what, [operation], deadline=deadline)
+            self._nodes.transact(description, [operation], deadline=deadline)
             return self._read(deadline)
 
-        return self._tree.repeat(what, step)
+        return self._nodes.repeat(description, attempt)
 
     def _read_topics(self, members: Iterable[MemberPayload]) -> dict[str, TopicRecord]:
         """Those that any member may mean."""
@@ -264,7 +264,7 @@ class GroupMembership:
         return self._topics.some({name for each in members for name in each.topics})
 
     def _read(self, deadline: Deadline) -> Generation:
-        node = self._tree.get(self._path, deadline=deadline)
+        node = self._nodes.get(self._path, deadline=deadline)
         if node is None:
             return _NONE
         payload = decode(AssignmentPayload, node.data, path=self._path)
@@ -295,29 +295,29 @@ class GroupMembers:
     """Who shares a group, for who only looks. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
 
     def members(self, group: str) -> list[Member]:
         """By name."""
         return [
             Member(name, one.host, one.pid, one.since_us)
-            for name, one in read_members(self._tree, group).items()
+            for name, one in read_members(self._nodes, group).items()
         ]
 
     def readers(self, group: str) -> dict[TopicPartition, GroupOwner]:
         """The consumer that reads each partition, of those that are read."""
-        return read_partition_owners(self._tree, group)
+        return read_partition_owners(self._nodes, group)
 
 
 def read_members(
-    tree: Nodes, group: str, *, deadline: Deadline | None = None
+    nodes: Nodes, group: str, *, deadline: Deadline | None = None
 ) -> dict[str, MemberPayload]:
     """Those whose nodes are in order, by name."""
     parent = paths.members(group)
-    names = tree.children(parent, deadline=deadline) or ()
+    names = nodes.children(parent, deadline=deadline) or ()
     by_path = {f"{parent}/{name}": name for name in names}
     found = {}
-    for path, node in tree.get_many(by_path, deadline=deadline).items():
+    for path, node in nodes.get_many(by_path, deadline=deadline).items():
         if node is not None:
             with contextlib.suppress(CorruptNodeError):  # a member's view of them reports it
                 found[by_path[path]] = decode(MemberPayload, node.data, path=path)

@@ -61,7 +61,7 @@ class GroupOffsets:
     """Reads and commits the offsets of consumer groups. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._clock = session.clock
 
     def committed(
@@ -76,14 +76,14 @@ class GroupOffsets:
         only = None if topic_partitions is None else list(topic_partitions)
         fence = paths.rewinds(group)
 
-        def step(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
-            self._tree.sync(deadline=deadline)
+        def attempt(deadline: Deadline) -> dict[TopicPartition, CommittedOffset]:
+            self._nodes.sync(deadline=deadline)
             wanted = self._known(group, deadline) if only is None else only
             by_path = {
                 paths.offset(group, topic_partition): topic_partition for topic_partition in wanted
             }
-            nodes = self._tree.get_many([fence, *by_path], deadline=deadline)
-            if nodes.pop(fence) != self._tree.get(fence, deadline=deadline):
+            nodes = self._nodes.get_many([fence, *by_path], deadline=deadline)
+            if nodes.pop(fence) != self._nodes.get(fence, deadline=deadline):
                 raise ConflictError(f"The group {group!r} was rewound meanwhile.")
             return {
                 by_path[path]: _committed(decode(OffsetPayload, node.data, path=path))
@@ -91,7 +91,7 @@ class GroupOffsets:
                 if node is not None and node.data
             }
 
-        return self._tree.repeat(f"read the offsets of the group {group}", step)
+        return self._nodes.repeat(f"read the offsets of the group {group}", attempt)
 
     def commit(
         self,
@@ -128,13 +128,13 @@ class GroupOffsets:
         topics = {topic_partition.topic for topic_partition in offsets}
         done: set[str] = set()
         lost = LostReplies[dict[str, bytes]]()
-        what = f"commit offsets of the group {group}"
+        description = f"commit offsets of the group {group}"
         fence = paths.rewinds(group)
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             missing = [path for path in wanted if path not in done]
             checks = [] if ownership is None else ownership.checks(offsets, deadline=deadline)
-            nodes = read_group(self._tree, group, topics, missing, deadline=deadline)
+            nodes = read_group(self._nodes, group, topics, missing, deadline=deadline)
             check, epoch = _fence(group, nodes[fence], expected_mark)
             for tried in lost:
                 if any(nodes[path].data == data for path, data in tried.items() if path in nodes):
@@ -149,31 +149,31 @@ class GroupOffsets:
             for part in in_parts(writes, each_with=[check, *checks]):
                 data = _data_of(part)
                 with lost.noting(data):
-                    self._tree.transact(what, part, deadline=deadline)
+                    self._nodes.transact(description, part, deadline=deadline)
                 done.update(data)
 
         if wanted:
-            self._tree.repeat(what, step)
+            self._nodes.repeat(description, attempt)
 
     def groups(self) -> list[str]:
         """All groups that ever committed, were rewound or had an owner, by name."""
-        return own_names(self._tree, paths.CONSUMERS, "group")
+        return own_names(self._nodes, paths.CONSUMERS, "group")
 
     def owners(self, group: str) -> dict[str, GroupOwner]:
         """The running queries that read for the group, by topic."""
-        return read_owners(self._tree, group)
+        return read_owners(self._nodes, group)
 
     def delete(self, group: str) -> None:
         """Forget the group: offsets, rewinds and all. Does nothing for an unknown group;
         InvalidRequestError while it has live members, or a query or consumer reads for it."""
-        what = f"delete the group {group}"
+        description = f"delete the group {group}"
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             nodes = self._with_descendants(paths.group(group), deadline)
             self._refuse_in_use(group, None, "deleting the group", deadline)
-            self._remove(what, nodes, deadline)
+            self._remove(description, nodes, deadline)
 
-        self._tree.repeat(what, step)
+        self._nodes.repeat(description, attempt)
 
     def forget(self, group: str, topics: Iterable[str]) -> list[str]:
         """Forget what the group committed for ``topics``, which need not be there any more; those
@@ -182,10 +182,10 @@ class GroupOffsets:
         the topics for it."""
         by_path = {paths.topic_offsets(group, topic): topic for topic in topics}
         names = ", ".join(by_path.values())
-        what = f"forget the offsets of the group {group} for {names}"
+        description = f"forget the offsets of the group {group} for {names}"
         found: set[str] = set()  # also by an attempt whose reply was lost
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             nodes: list[str] = []
             for path, topic in by_path.items():
                 below = self._with_descendants(path, deadline)
@@ -194,10 +194,10 @@ class GroupOffsets:
             self._refuse_in_use(
                 group, set(by_path.values()), f"its offsets for {names} are forgotten", deadline
             )
-            self._remove(what, nodes, deadline)
+            self._remove(description, nodes, deadline)
 
         if by_path:
-            self._tree.repeat(what, step)
+            self._nodes.repeat(description, attempt)
         return [topic for topic in by_path.values() if topic in found]
 
     def _refuse_in_use(
@@ -208,8 +208,8 @@ class GroupOffsets:
         To be called when the nodes that are to go have been listed. Whoever came before that is
         seen here; who comes later makes nodes below them, so that they cannot be removed.
         """
-        self._tree.sync(deadline=deadline)
-        members = self._tree.children(paths.members(group), deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        members = self._nodes.children(paths.members(group), deadline=deadline)
         if members:
             noun = "member" if len(members) == 1 else "members"
             more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
@@ -218,8 +218,8 @@ class GroupOffsets:
                 f"({', '.join(members[:_SHOWN])}{more}); stop them before {before}. One that was "
                 "killed counts until its ZooKeeper session expires."
             )
-        owners = read_owners(self._tree, group, deadline=deadline)
-        for each, owner in read_partition_owners(self._tree, group, deadline=deadline).items():
+        owners = read_owners(self._nodes, group, deadline=deadline)
+        for each, owner in read_partition_owners(self._nodes, group, deadline=deadline).items():
             owners.setdefault(each.topic, owner)
         for topic, owner in sorted(owners.items()):
             if only is None or topic in only:
@@ -231,20 +231,20 @@ class GroupOffsets:
 
     def _with_descendants(self, path: str, deadline: Deadline) -> list[str]:
         """The node and all below it, each after its parent; none when it is not there."""
-        if self._tree.get(path, deadline=deadline) is None:
+        if self._nodes.get(path, deadline=deadline) is None:
             return []
-        return [path, *self._tree.descendants(path, deadline=deadline)]
+        return [path, *self._nodes.descendants(path, deadline=deadline)]
 
-    def _remove(self, what: str, nodes: list[str], deadline: Deadline) -> None:
+    def _remove(self, description: str, nodes: list[str], deadline: Deadline) -> None:
         """Delete the nodes, of which each stands after its parent."""
         deletes: list[Operation] = [Delete(each) for each in reversed(nodes)]
         for part in in_parts(deletes):
-            self._tree.transact(what, part, deadline=deadline)
+            self._nodes.transact(description, part, deadline=deadline)
 
     def _known(self, group: str, deadline: Deadline) -> list[TopicPartition]:
         offsets_path = paths.offsets(group)
-        topics = own_names(self._tree, offsets_path, "topic", deadline=deadline)
-        listed = self._tree.children_many(
+        topics = own_names(self._nodes, offsets_path, "topic", deadline=deadline)
+        listed = self._nodes.children_many(
             [f"{offsets_path}/{topic}" for topic in topics], deadline=deadline
         )
         return [
@@ -265,7 +265,7 @@ def check_offsets(group: str, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def read_group(
-    tree: Nodes,
+    nodes: Nodes,
     group: str,
     topics: Iterable[str],
     offset_paths: Iterable[str],
@@ -275,10 +275,10 @@ def read_group(
     """The nodes that a commit or a rewind builds on, and those of ``offset_paths`` that there
     are. The one of ``paths.rewinds`` and those above the offsets are made when missing."""
     needed = [paths.rewinds(group), *(paths.topic_offsets(group, topic) for topic in topics)]
-    found = tree.get_many([*needed, *offset_paths], deadline=deadline)
+    found = nodes.get_many([*needed, *offset_paths], deadline=deadline)
     missing = [path for path in needed if found[path] is None]
     for path in missing:
-        tree.ensure(path, deadline=deadline)
+        nodes.ensure(path, deadline=deadline)
     if missing:
         raise ConflictError(f"The group {group!r} gets its first offsets.")  # read again
     return {path: node for path, node in found.items() if node is not None}

@@ -45,7 +45,7 @@ class PartitionOwnership:
 
     def __init__(self, session: Session, group: str, *, member: str) -> None:
         self._session = session
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._group = group
         self._payload = OwnerPayload(
             host=os.uname().nodename,
@@ -74,10 +74,10 @@ class PartitionOwnership:
 
         GroupHeldError when a query or a load owns one of the topics.
         """
-        what = f"claim partitions for the group {self._group}"
+        description = f"claim partitions for the group {self._group}"
         topics = sorted({each.topic for each in partitions})
 
-        def step(deadline: Deadline) -> Claimed:
+        def attempt(deadline: Deadline) -> Claimed:
             session_id = self._session.session_id
             fences, nodes = self._read(topics, partitions, watch, deadline)
             changes: list[Operation] = []
@@ -96,25 +96,27 @@ class PartitionOwnership:
                     SetData(path, data, node.version) for path, node in fences.items()
                 ]
                 for part in in_parts(changes, each_with=each_with):
-                    self._tree.transact(what, part, deadline=deadline)
+                    self._nodes.transact(description, part, deadline=deadline)
             self._add(owned, session_id)
             return Claimed(frozenset(owned), taken)
 
-        return self._repeat(what, step, on_condition)
+        return self._repeat(description, attempt, on_condition)
 
-    def _repeat(self, what: str, step: Callable[[Deadline], Claimed], condition: Check) -> Claimed:
+    def _repeat(
+        self, description: str, attempt: Callable[[Deadline], Claimed], condition: Check
+    ) -> Claimed:
         """Until it is done, or the condition is what it failed on."""
 
         def guarded(deadline: Deadline) -> Claimed | None:
             try:
-                return step(deadline)
+                return attempt(deadline)
             except ConflictError:
-                node = self._tree.get(condition.path, deadline=deadline)
+                node = self._nodes.get(condition.path, deadline=deadline)
                 if node is None or node.version != condition.version:
                     return None
                 raise
 
-        claimed = self._tree.repeat(what, guarded)
+        claimed = self._nodes.repeat(description, guarded)
         if claimed is None:
             raise ConflictError(f"The group {self._group!r} has another assignment by now.")
         return claimed
@@ -128,13 +130,13 @@ class PartitionOwnership:
     ) -> tuple[dict[str, Node], dict[str, Node | None]]:
         """The fences of the topics, and the owners' nodes of the partitions, read after them."""
         fence_paths = [paths.owner_fence(self._group, topic) for topic in topics]
-        self._tree.sync(deadline=deadline)
-        for path, fence in self._tree.get_many(fence_paths, deadline=deadline).items():
+        self._nodes.sync(deadline=deadline)
+        for path, fence in self._nodes.get_many(fence_paths, deadline=deadline).items():
             if fence is None:
-                self._tree.ensure(path, deadline=deadline)
+                self._nodes.ensure(path, deadline=deadline)
         wholes = {paths.topic_owner(self._group, topic): topic for topic in topics}
         owners = [paths.owner(self._group, each) for each in partitions]
-        nodes = self._tree.get_many([*fence_paths, *wholes], deadline=deadline)
+        nodes = self._nodes.get_many([*fence_paths, *wholes], deadline=deadline)
         for path, topic in wholes.items():
             query = owner_payload(path, nodes.pop(path))
             if query is not None:
@@ -149,7 +151,7 @@ class PartitionOwnership:
             if fence is None:
                 raise ConflictError(f"The group {self._group!r} was deleted meanwhile.")
             fences[path] = fence
-        return fences, self._tree.get_many(owners, watch=watch, deadline=deadline)
+        return fences, self._nodes.get_many(owners, watch=watch, deadline=deadline)
 
     def _acquiring(self, path: str, node: Node | None, session_id: int) -> list[Operation] | None:
         owner = owner_payload(path, node)
@@ -177,21 +179,21 @@ class PartitionOwnership:
         with self._lock:
             self._owned -= released
         by_path = {paths.owner(self._group, each): each for each in sorted(released)}
-        what = f"release partitions of the group {self._group}"
+        description = f"release partitions of the group {self._group}"
 
-        def step(deadline: Deadline) -> None:
+        def attempt(deadline: Deadline) -> None:
             session_id = self._session.session_id
-            nodes = self._tree.get_many(by_path, deadline=deadline)
+            nodes = self._nodes.get_many(by_path, deadline=deadline)
             deletes: list[Operation] = [
                 Delete(path, node.version)
                 for path, node in nodes.items()
                 if node is not None and node.owner == session_id
             ]
             for part in in_parts(deletes):
-                self._tree.transact(what, part, deadline=deadline)
+                self._nodes.transact(description, part, deadline=deadline)
 
         if by_path:
-            self._tree.repeat(what, step)
+            self._nodes.repeat(description, attempt)
 
     def checks(
         self, partitions: Collection[TopicPartition], *, deadline: Deadline
@@ -200,9 +202,9 @@ class PartitionOwnership:
         it is done; ClaimLostError if one of ``partitions`` is not owned."""
         fences = sorted({paths.owner_fence(self._group, each.topic) for each in partitions})
         by_path = {paths.owner(self._group, each): each for each in sorted(partitions)}
-        nodes = self._tree.get_many(fences, deadline=deadline)
+        nodes = self._nodes.get_many(fences, deadline=deadline)
         # After the fences: an owner that came in between has changed its fence.
-        owners = self._tree.get_many(by_path, deadline=deadline)
+        owners = self._nodes.get_many(by_path, deadline=deadline)
         session_id = self._session.session_id
         for path, each in by_path.items():
             node = owners[path]
@@ -224,20 +226,20 @@ class PartitionOwnership:
 
 
 def read_partition_owners(
-    tree: Nodes, group: str, *, deadline: Deadline | None = None
+    nodes: Nodes, group: str, *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, GroupOwner]:
     """The consumers that own partitions of the group's topics."""
-    deadline = deadline or tree.session.deadline()
-    topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)
+    deadline = deadline or nodes.session.deadline()
+    topics = own_names(nodes, paths.owners(group), "topic", deadline=deadline)
     fences = {paths.owner_fence(group, topic): topic for topic in topics}
     by_path = {
         f"{fence}/{name}": TopicPartition(fences[fence], number)
-        for fence, names in tree.children_many(fences, deadline=deadline).items()
+        for fence, names in nodes.children_many(fences, deadline=deadline).items()
         for name in names or ()
         if (number := paths.number_of(name)) is not None
     }
     found = {}
-    for path, node in tree.get_many(by_path, deadline=deadline).items():
+    for path, node in nodes.get_many(by_path, deadline=deadline).items():
         payload = owner_payload(path, node)
         if payload is not None:
             found[by_path[path]] = group_owner(payload)

@@ -61,7 +61,7 @@ class GroupRewinds:
     """Records rewinds of consumer groups and lists them. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._clock = session.clock
 
     def epoch(self, group: str) -> int:
@@ -70,10 +70,10 @@ class GroupRewinds:
 
     def mark(self, group: str) -> RewindMark:
         """The group's last rewind."""
-        deadline = self._tree.session.deadline()
+        deadline = self._nodes.session.deadline()
         path = paths.rewinds(group)
-        self._tree.sync(deadline=deadline)
-        node = self._tree.get(path, deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        node = self._nodes.get(path, deadline=deadline)
         return NEVER_REWOUND if node is None else mark_of(node, path=path)
 
     def record(
@@ -112,11 +112,11 @@ class GroupRewinds:
             for topic_partition, offset in positions.items()
         }
         lost = LostReplies[int]()
-        what = f"rewind the group {group}"
+        action = f"rewind the group {group}"
 
-        def step(deadline: Deadline) -> int:
+        def attempt(deadline: Deadline) -> int:
             nodes = read_group(
-                self._tree,
+                self._nodes,
                 group,
                 {topic_partition.topic for topic_partition in positions},
                 by_path,
@@ -135,18 +135,18 @@ class GroupRewinds:
                 *self._forgotten(group, new, deadline),
             ]
             with lost.noting(new):
-                self._tree.transact(what, operations, deadline=deadline)
+                self._nodes.transact(action, operations, deadline=deadline)
             return new
 
-        return _rewind(self._tree.repeat(what, step), payload)
+        return _rewind(self._nodes.repeat(action, attempt), payload)
 
     def history(self, group: str) -> list[Rewind]:
         """The last rewinds (at most 1,000), oldest first."""
-        deadline = self._tree.session.deadline()
-        self._tree.sync(deadline=deadline)
-        names = self._tree.children(paths.rewinds(group), deadline=deadline) or []
+        deadline = self._nodes.session.deadline()
+        self._nodes.sync(deadline=deadline)
+        names = self._nodes.children(paths.rewinds(group), deadline=deadline) or []
         numbers = [number for number in map(paths.number_of, names) if number is not None]
-        nodes = self._tree.get_many(
+        nodes = self._nodes.get_many(
             [paths.rewind(group, number) for number in numbers], deadline=deadline
         )
         found = []
@@ -158,14 +158,14 @@ class GroupRewinds:
         return found
 
     def _holds(self, group: str, epoch: int, payload: RewindPayload, deadline: Deadline) -> bool:
-        node = self._tree.get(paths.rewind(group, epoch), deadline=deadline)
+        node = self._nodes.get(paths.rewind(group, epoch), deadline=deadline)
         return node is not None and node.data == encode(payload)
 
     def _forgotten(self, group: str, new: int, deadline: Deadline) -> list[Operation]:
         if new <= MAX_HISTORY:
             return []
         path = paths.rewind(group, new - MAX_HISTORY)
-        return [] if self._tree.get(path, deadline=deadline) is None else [Delete(path)]
+        return [] if self._nodes.get(path, deadline=deadline) is None else [Delete(path)]
 
 
 def _offset_writes(

@@ -74,7 +74,7 @@ class GroupOwnership:
         self, session: Session, group: str, *, pid: int, application: str | None = None
     ) -> None:
         self._session = session
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._group = group
         self._payload = OwnerPayload(
             host=os.uname().nodename,
@@ -113,7 +113,7 @@ class GroupOwnership:
             paths.owner_fence(self._group, topic): topic
             for topic in sorted({each.topic for each in partitions})
         }
-        nodes = self._tree.get_many(fences, deadline=deadline)
+        nodes = self._nodes.get_many(fences, deadline=deadline)
         checks: list[Operation] = []
         for path, topic in fences.items():
             node = nodes[path]
@@ -140,23 +140,23 @@ class GroupOwnership:
 
     def _try_acquire(self, topics: list[str], watch: Watch) -> dict[str, OwnerPayload]:
         """Acquire all of ``topics``, or none; the owners that are in the way, by topic."""
-        what = f"claim topics for the group {self._group}"
+        description = f"claim topics for the group {self._group}"
         session_id = self._session.session_id
 
-        def step(deadline: Deadline) -> dict[str, OwnerPayload]:
+        def attempt(deadline: Deadline) -> dict[str, OwnerPayload]:
             nodes = self._read(topics, watch, deadline)
             operations: list[Operation] = []
-            owners = _sharing(self._tree, self._group, topics, watch=watch, deadline=deadline)
+            owners = _sharing(self._nodes, self._group, topics, watch=watch, deadline=deadline)
             for topic in topics:
                 current_owner = self._plan(topic, nodes, operations)
                 if current_owner is not None:
                     owners[topic] = current_owner
             if not owners:
                 for part in in_parts(operations):
-                    self._tree.transact(what, part, deadline=deadline)
+                    self._nodes.transact(description, part, deadline=deadline)
             return owners
 
-        owners = self._tree.repeat(what, step)
+        owners = self._nodes.repeat(description, attempt)
         if not owners:
             self._held.update(topics)
             self._session_id = session_id
@@ -165,14 +165,14 @@ class GroupOwnership:
     def _read(self, topics: list[str], watch: Watch, deadline: Deadline) -> dict[str, Node | None]:
         fences = [paths.owner_fence(self._group, topic) for topic in topics]
         owners = [paths.topic_owner(self._group, topic) for topic in topics]
-        self._tree.sync(deadline=deadline)
-        nodes = self._tree.get_many(fences, deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        nodes = self._nodes.get_many(fences, deadline=deadline)
         missing = [path for path in fences if nodes[path] is None]
         for path in missing:
-            self._tree.ensure(path, deadline=deadline)
+            self._nodes.ensure(path, deadline=deadline)
         if missing:
-            nodes = self._tree.get_many(fences, deadline=deadline)
-        return nodes | self._tree.get_many(owners, watch=watch, deadline=deadline)
+            nodes = self._nodes.get_many(fences, deadline=deadline)
+        return nodes | self._nodes.get_many(owners, watch=watch, deadline=deadline)
 
     def _plan(
         self, topic: str, nodes: dict[str, Node | None], operations: list[Operation]
@@ -275,19 +275,19 @@ class NoOwnership:
     and commit as long as no query owns the topic. Thread-safe."""
 
     def __init__(self, session: Session, group: str) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._group = group
 
     def require_no_owner(self, topics: Iterable[str]) -> None:
         """GroupHeldError, with the owner, if a query, or consumers that subscribed, read one of
         ``topics`` for the group."""
-        wanted, deadline = set(topics), self._tree.session.deadline()
+        wanted, deadline = set(topics), self._nodes.session.deadline()
         self._refuse_queries(wanted, deadline)
         self._refuse_consumers(wanted, deadline)
 
     def require_no_query(self, topics: Iterable[str]) -> None:
         """GroupHeldError, with the owner, if a query reads one of ``topics`` for the group."""
-        self._refuse_queries(set(topics), self._tree.session.deadline())
+        self._refuse_queries(set(topics), self._nodes.session.deadline())
 
     def checks(
         self, partitions: Collection[TopicPartition], *, deadline: Deadline
@@ -296,12 +296,12 @@ class NoOwnership:
         of the topics before it is done; GroupHeldError if one has."""
         wanted = {each.topic for each in partitions}
         fences = [paths.owner_fence(self._group, topic) for topic in sorted(wanted)]
-        nodes = self._tree.get_many(fences, deadline=deadline)
+        nodes = self._nodes.get_many(fences, deadline=deadline)
         missing = [path for path in fences if nodes[path] is None]
         for path in missing:  # what is not there cannot be checked
-            self._tree.ensure(path, deadline=deadline)
+            self._nodes.ensure(path, deadline=deadline)
         if missing:
-            nodes = self._tree.get_many(fences, deadline=deadline)
+            nodes = self._nodes.get_many(fences, deadline=deadline)
         # After the fences: an owner that came in between has changed its fence.
         self._refuse_queries(wanted, deadline)
         self._refuse_consumers(wanted, deadline)
@@ -315,7 +315,7 @@ class NoOwnership:
 
     def _refuse_queries(self, topics: set[str], deadline: Deadline) -> None:
         topic_of = {paths.topic_owner(self._group, topic): topic for topic in sorted(topics)}
-        for path, node in self._tree.get_many(topic_of, deadline=deadline).items():
+        for path, node in self._nodes.get_many(topic_of, deadline=deadline).items():
             owner = owner_payload(path, node)
             if owner is not None:
                 lasts_s = expiry_ms(owner.session_timeout_ms) / 1000
@@ -327,7 +327,7 @@ class NoOwnership:
                 )
 
     def _refuse_consumers(self, topics: set[str], deadline: Deadline) -> None:
-        for topic, member in _sharing(self._tree, self._group, topics, deadline=deadline).items():
+        for topic, member in _sharing(self._nodes, self._group, topics, deadline=deadline).items():
             raise GroupHeldError(
                 f"Consumers that subscribed share topic {topic} in the group {self._group!r} "
                 f"({group_owner(member)} is one); nothing was committed here. Subscribe too "
@@ -336,14 +336,14 @@ class NoOwnership:
 
 
 def read_owners(
-    tree: Nodes, group: str, *, deadline: Deadline | None = None
+    nodes: Nodes, group: str, *, deadline: Deadline | None = None
 ) -> dict[str, GroupOwner]:
     """The present owners of ``group``'s topics, by topic."""
-    deadline = deadline or tree.session.deadline()
-    topics = own_names(tree, paths.owners(group), "topic", deadline=deadline)
+    deadline = deadline or nodes.session.deadline()
+    topics = own_names(nodes, paths.owners(group), "topic", deadline=deadline)
     topic_of = {paths.topic_owner(group, topic): topic for topic in topics}
     found = {}
-    for path, node in tree.get_many(topic_of, deadline=deadline).items():
+    for path, node in nodes.get_many(topic_of, deadline=deadline).items():
         payload = owner_payload(path, node)
         if payload is not None:
             found[topic_of[path]] = group_owner(payload)
@@ -351,7 +351,7 @@ def read_owners(
 
 
 def _sharing(
-    tree: Nodes,
+    nodes: Nodes,
     group: str,
     topics: Iterable[str],
     *,
@@ -360,7 +360,7 @@ def _sharing(
 ) -> dict[str, OwnerPayload]:
     """Of each topic of which consumers own partitions (see ``partition_owners``) one that does."""
     fences = {paths.owner_fence(group, topic): topic for topic in topics}
-    listed = tree.children_many(fences, watch=watch, deadline=deadline)
+    listed = nodes.children_many(fences, watch=watch, deadline=deadline)
     by_path = {
         f"{fence}/{name}": fences[fence]
         for fence, names in listed.items()
@@ -368,7 +368,7 @@ def _sharing(
         if paths.number_of(name) is not None
     }
     found = {}
-    for path, node in tree.get_many(by_path, deadline=deadline).items():
+    for path, node in nodes.get_many(by_path, deadline=deadline).items():
         payload = owner_payload(path, node)
         if payload is not None and not is_gone(payload.process):
             found[by_path[path]] = payload

@@ -28,15 +28,15 @@ class PromiseRegistry:
     """Reads and writes the node of one broker. Thread-safe."""
 
     def __init__(self, session: Session, broker_id: int) -> None:
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._path = paths.promise(broker_id)
         self.broker_id = broker_id
 
     def read(self) -> str | None:
         """The token that stands, None if there is none. Raises CoordinationError."""
-        deadline = self._tree.session.deadline()
-        self._tree.sync(deadline=deadline)
-        node = self._tree.get(self._path, deadline=deadline)
+        deadline = self._nodes.session.deadline()
+        self._nodes.sync(deadline=deadline)
+        node = self._nodes.get(self._path, deadline=deadline)
         try:
             return None if node is None else token_of(node.data, self._path)
         except CorruptNodeError:
@@ -47,17 +47,17 @@ class PromiseRegistry:
         either of them may stand."""
         payload = encode(PromisePayload(token=token))
 
-        def step(deadline: Deadline) -> None:
-            node = self._tree.get(self._path, deadline=deadline)
+        def attempt(deadline: Deadline) -> None:
+            node = self._nodes.get(self._path, deadline=deadline)
             write: Operation
             if node is None:
-                self._tree.ensure(paths.PROMISES, deadline=deadline)
+                self._nodes.ensure(paths.PROMISES, deadline=deadline)
                 write = Create(self._path, payload)
             else:
                 write = SetData(self._path, payload, node.version)
-            self._tree.transact(f"promise anew in {self._path}", [write], deadline=deadline)
+            self._nodes.transact(f"promise anew in {self._path}", [write], deadline=deadline)
 
-        self._tree.repeat(f"write {self._path}", step)
+        self._nodes.repeat(f"write {self._path}", attempt)
 
 
 def token_of(data: bytes, path: str) -> str:

@@ -68,7 +68,7 @@ class WriterRegistry:
     def __init__(self, session: Session, *, stamp_us: Callable[[], int] | None = None) -> None:
         """``stamp_us`` is the time to write down for what happens now, of a clock that is guarded;
         without it the session's."""
-        self._tree = Nodes(session)
+        self._nodes = Nodes(session)
         self._stamp_us = stamp_us or session.clock.now_us
         self._unreadable = session.unreadable
 
@@ -85,12 +85,12 @@ class WriterRegistry:
     def abort(self, writer: str, proposal: Proposal) -> Outcome:
         return self._change(writer, proposal, aborting=True, admit=lambda: None)
 
-    def look(self, writer: str, proposal: Proposal) -> Outcome:
+    def peek(self, writer: str, proposal: Proposal) -> Outcome:
         """What ``decide`` would say; changes nothing."""
-        deadline = self._tree.session.deadline()
+        deadline = self._nodes.session.deadline()
         path = paths.writer(writer)
-        self._tree.sync(deadline=deadline)
-        node = self._tree.get(path, deadline=deadline)
+        self._nodes.sync(deadline=deadline)
+        node = self._nodes.get(path, deadline=deadline)
         now = decisions.NOTHING if node is None else _state(node, path)
         return decisions.decide(now, proposal, now_us=self._stamp_us())
 
@@ -98,7 +98,7 @@ class WriterRegistry:
         self, writer: str, proposal: Proposal, *, aborting: bool, admit: Callable[[], None]
     ) -> Outcome:
         path, entry = paths.writer(writer), paths.pending_write(writer)
-        what = f"{'abort' if aborting else 'decide'} a write of {writer}"
+        description = f"{'abort' if aborting else 'decide'} a write of {writer}"
         change = decisions.abort if aborting else decisions.decide
         promises = (
             {}
@@ -106,13 +106,13 @@ class WriterRegistry:
             else {paths.promise(broker_id): token for broker_id, token in proposal.promises.items()}
         )
 
-        def step(deadline: Deadline) -> Outcome:
-            nodes = self._tree.get_many(
+        def attempt(deadline: Deadline) -> Outcome:
+            nodes = self._nodes.get_many(
                 [path, entry, paths.PENDING_WRITES, *promises], deadline=deadline
             )
             if nodes[paths.PENDING_WRITES] is None:
-                self._tree.ensure(paths.WRITERS, deadline=deadline)
-                self._tree.ensure(paths.PENDING_WRITES, deadline=deadline)
+                self._nodes.ensure(paths.WRITERS, deadline=deadline)
+                self._nodes.ensure(paths.PENDING_WRITES, deadline=deadline)
             node = nodes[path]
             now = decisions.NOTHING if node is None else _state(node, path)
             outcome = change(now, proposal, now_us=self._stamp_us())
@@ -124,20 +124,20 @@ class WriterRegistry:
                 operations += [_kept(nodes[each], each, token) for each, token in promises.items()]
             if nodes[entry] is None and not aborting:
                 operations.append(Create(entry))
-            self._tree.transact(what, operations, deadline=deadline)
+            self._nodes.transact(description, operations, deadline=deadline)
             return outcome
 
-        return self._tree.repeat(what, step)
+        return self._nodes.repeat(description, attempt)
 
     def find_decided(self, writer: str, write: int) -> DecidedWrite | None:
         """The decision about the write, if it is the last of its writer; at once where it is seen
         without being sure of the newest. Raises CoordinationError."""
         path = paths.writer(writer)
-        deadline = self._tree.session.deadline()
+        deadline = self._nodes.session.deadline()
         for sure in (False, True):
             if sure:
-                self._tree.sync(deadline=deadline)
-            node = self._tree.get(path, deadline=deadline)
+                self._nodes.sync(deadline=deadline)
+            node = self._nodes.get(path, deadline=deadline)
             last = None if node is None else _state(node, path).last
             if last is not None and last.write == write:
                 return last
@@ -146,9 +146,9 @@ class WriterRegistry:
     def pending(self) -> PendingWrites:
         """The writers to look after, and their states. Nodes that nobody can follow up are told
         once, and cost their writers only."""
-        deadline = self._tree.session.deadline()
-        self._tree.sync(deadline=deadline)
-        names = self._tree.children(paths.PENDING_WRITES, deadline=deadline) or []
+        deadline = self._nodes.session.deadline()
+        self._nodes.sync(deadline=deadline)
+        names = self._nodes.children(paths.PENDING_WRITES, deadline=deadline) or []
         writers: dict[str, str] = {}
         for name in names:
             entry = f"{paths.PENDING_WRITES}/{name}"
@@ -159,7 +159,7 @@ class WriterRegistry:
             else:
                 writers[paths.writer(writer)] = writer
         found = PendingWrites({}, {})
-        for path, node in self._tree.get_many(writers, deadline=deadline).items():
+        for path, node in self._nodes.get_many(writers, deadline=deadline).items():
             writer, payload = writers[path], None
             try:
                 payload = None if node is None else decode(WriterPayload, node.data, path=path)
@@ -179,10 +179,10 @@ class WriterRegistry:
         """Note that these partitions of the write are published, by topic; the state then, None
         if the writer is not to be looked after any more."""
         path, entry = paths.writer(writer), paths.pending_write(writer)
-        what = f"note what is published of a write of {writer}"
+        description = f"note what is published of a write of {writer}"
 
-        def step(deadline: Deadline) -> WriterState | None:
-            nodes = self._tree.get_many([path, entry], deadline=deadline)
+        def attempt(deadline: Deadline) -> WriterState | None:
+            nodes = self._nodes.get_many([path, entry], deadline=deadline)
             node = nodes[path]
             now = decisions.NOTHING if node is None else _state(node, path)
             new = decisions.published(now, write, done)
@@ -195,22 +195,22 @@ class WriterRegistry:
             if nodes[entry] is not None and not state.unpublished:
                 operations.append(Delete(entry))
             if new is not None or len(operations) > 1:
-                self._tree.transact(what, operations, deadline=deadline)
+                self._nodes.transact(description, operations, deadline=deadline)
             return state if state.unpublished else None
 
-        return self._tree.repeat(what, step)
+        return self._nodes.repeat(description, attempt)
 
     def forget(self, *, now_us: int, keep_us: int, keep_once_us: int) -> int:
         """Remove the states of writers that have nothing pending and are old by ``decisions.age``,
         of those that write once after the second time; the number of them. ``now_us`` is to be a
         time that is believed."""
-        deadline = self._tree.session.deadline()
-        pending = set(self._tree.children(paths.PENDING_WRITES, deadline=deadline) or [])
-        names = self._tree.children(paths.WRITERS, deadline=deadline) or []
+        deadline = self._nodes.session.deadline()
+        pending = set(self._nodes.children(paths.PENDING_WRITES, deadline=deadline) or [])
+        names = self._nodes.children(paths.WRITERS, deadline=deadline) or []
         writers = [paths.writer_of(name) for name in names if name not in pending]
         by_path = [paths.writer(writer) for writer in writers if writer is not None]
         removed = 0
-        for path, node in self._tree.get_many(by_path, deadline=deadline).items():
+        for path, node in self._nodes.get_many(by_path, deadline=deadline).items():
             try:
                 if node is None:
                     continue
@@ -223,7 +223,7 @@ class WriterRegistry:
                 change: Operation = Delete(path, node.version)
                 if age is Age.OLD:
                     change = _write(path, node, replace(state, old_us=now_us))
-                self._tree.transact(f"forget {path}", [change], deadline=deadline)
+                self._nodes.transact(f"forget {path}", [change], deadline=deadline)
                 removed += age is Age.FORGOTTEN
             except ConflictError:
                 continue  # it has written, or another broker was first

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from spark_logbus.coordination.cluster.topic_records import (
-    Claim,
+    LeadershipClaim,
     PartitionState,
     Reached,
     TopicRecord,
@@ -251,12 +251,12 @@ class TestLeaders:
         put(chroot, "/brokers/topics/orders/partitions/2/state", b"not ours")
         claims = [
             *(
-                Claim(TopicPartition("orders", number), record.topic_id, 0)
+                LeadershipClaim(TopicPartition("orders", number), record.topic_id, 0)
                 for number in range(MAX_CLAIMS - 3)
             ),
-            Claim(TopicPartition("clicks", 0), other.topic_id, 5),
-            Claim(TopicPartition("orders", MAX_CLAIMS), record.topic_id),
-            Claim(TopicPartition("gone", 0)),
+            LeadershipClaim(TopicPartition("clicks", 0), other.topic_id, 5),
+            LeadershipClaim(TopicPartition("orders", MAX_CLAIMS), record.topic_id),
+            LeadershipClaim(TopicPartition("gone", 0)),
         ]
         led = topics.lead_all(claims, broker_id=1)
         states = {each: state for each, state in led.items() if isinstance(state, PartitionState)}
@@ -273,7 +273,7 @@ class TestLeaders:
 
     def test_rivals_for_many_never_get_the_same_epoch(self, topics: TopicRegistry) -> None:
         record = create(topics, "orders", 20)
-        claims = [Claim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
+        claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
         with ThreadPoolExecutor(4) as pool:
             led = list(pool.map(lambda broker: topics.lead_all(claims, broker_id=broker), range(4)))
         for claim in claims:
@@ -286,7 +286,7 @@ class TestLeaders:
     ) -> None:
         record = create(topics, "orders", 20)
         topics.lead(TopicPartition("orders", 3), broker_id=2)
-        claims = [Claim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
+        claims = [LeadershipClaim(TopicPartition("orders", n), record.topic_id) for n in range(20)]
         forbid(chroot, "/brokers/topics/orders/partitions")
         states = topics.states_of(claim.topic_partition for claim in claims)
         assert [each.partition for each, state in states.items() if state is not None] == [3]
@@ -297,7 +297,7 @@ class TestLeaders:
         with Proxy(zookeeper.address) as proxy, session(proxy.connect_string(chroot)) as unlucky:
             topics = TopicRegistry(unlucky)
             create(topics, "orders", 20)
-            claims = [Claim(TopicPartition("orders", number)) for number in range(20)]
+            claims = [LeadershipClaim(TopicPartition("orders", number)) for number in range(20)]
             topics.lead(claims[7].topic_partition, broker_id=2)
             proxy.lose_reply(MULTI)
             topics.lead_all(claims, broker_id=1)
@@ -308,7 +308,9 @@ class TestLeaders:
     def test_the_longest_names_fit_into_one_transaction(self, topics: TopicRegistry) -> None:
         name = "n" * 249
         create(topics, name, 10_000)
-        claims = [Claim(TopicPartition(name, 9_999 - number)) for number in range(MAX_CLAIMS)]
+        claims = [
+            LeadershipClaim(TopicPartition(name, 9_999 - number)) for number in range(MAX_CLAIMS)
+        ]
         assert len(topics.lead_all(claims, broker_id=1)) == MAX_CLAIMS
         assert len(topics.states(name)) == MAX_CLAIMS
 

@@ -34,7 +34,7 @@ def test_a_decision_is_pending_until_all_of_it_is_published(registry: WriterRegi
     assert registry.published("me/ü.", 9, {"t": [1]}) is not None
     assert registry.published("me/ü.", 10, {"t": [1]}) is None
     assert registry.pending().states == {}
-    assert registry.look("me/ü.", proposal(1, 11)).already
+    assert registry.peek("me/ü.", proposal(1, 11)).already
 
 
 def test_what_is_decided_last_is_forgotten_when_it_is_old(registry: WriterRegistry) -> None:
@@ -46,10 +46,10 @@ def test_what_is_decided_last_is_forgotten_when_it_is_old(registry: WriterRegist
     assert registry.forget(now_us=0, **times) == 0
     assert registry.forget(now_us=1 << 59, **times) == 0  # one is found old
     assert registry.forget(now_us=(1 << 59) + 1, **times) == 1
-    assert registry.look("often", proposal(1, 11)).already
-    assert not registry.look("once", proposal(1, 11)).already
+    assert registry.peek("often", proposal(1, 11)).already
+    assert not registry.peek("once", proposal(1, 11)).already
     assert registry.forget(now_us=later, **times) == 0
-    assert registry.look("often", proposal(1, 11)).already
+    assert registry.peek("often", proposal(1, 11)).already
     assert registry.forget(now_us=2 * later, **times) == 1
     assert list(registry.pending().states) == ["pending"]
 

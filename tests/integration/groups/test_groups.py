@@ -172,7 +172,7 @@ class TestCommit:
             assert proxy.lost == 1
         # Repeated blindly, it would have overwritten the commit that came after it.
         assert plain(offsets) == {A0: 2, A1: 99}
-        node = Nodes(offsets._tree.session).get("/consumers/g/offsets/a/0")
+        node = Nodes(offsets._nodes.session).get("/consumers/g/offsets/a/0")
         assert node is not None
         assert node.version == 1
 

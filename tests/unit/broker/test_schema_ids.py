@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from spark_logbus.broker.schema_ids import MAX_LOOK_UPS_PER_S, SchemaIds, SchemaUse
+from spark_logbus.broker.schema_ids import MAX_LOOK_UPS_PER_S, KnownSchemaIds, SchemaUse
 from spark_logbus.coordination.subjects import SubjectIds
 from spark_logbus.errors import (
     CoordinationError,
@@ -28,7 +28,7 @@ class Registry:
         self.connected = True
         self.reads = 0
         self.clock = ManualClock()
-        self.schema_ids = SchemaIds(
+        self.schema_ids = KnownSchemaIds(
             self.read,
             connected=lambda: self.connected,
             executor=InlineExecutor(),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_logbus.network.memory import MemoryPool, Reservation, Tally
+from spark_logbus.network.memory import MemoryPool, Reservation, UsedMemory
 
 
 def opened(pool: MemoryPool, told: list[str], name: str, *, peer: str = "a") -> Reservation:
@@ -139,7 +139,7 @@ def test_whatever_the_frames_all_get_through_within_the_bounds(
 
 
 def test_what_is_in_use_already_counts_beyond_the_total() -> None:
-    tally = Tally(100)
+    tally = UsedMemory(100)
     first, second = tally.charge(99), tally.charge(51)
     assert tally.exhausted
     second.release()

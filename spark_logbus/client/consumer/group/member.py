@@ -57,7 +57,7 @@ class GroupMember:
         self._lease = Lease(
             timeout_ms=session.granted_ms,
             ask=lambda limit_s: self._membership.holds(limit_s),
-            what="this consumer's membership",
+            description="this consumer's membership",
             waits="it hands out nothing",
         )
         #: By ``elapsed``: before that, records may be handed out without a further look. Others

@@ -8,7 +8,7 @@ import pytest
 
 from spark_logbus.broker.handlers.append import AppendHandler
 from spark_logbus.broker.handlers.request_metrics import RequestMetrics
-from spark_logbus.broker.schema_ids import SchemaIds, SchemaUse
+from spark_logbus.broker.schema_ids import KnownSchemaIds, SchemaUse
 from spark_logbus.coordination.cluster.lease import Lease
 from spark_logbus.errors import (
     BrokerUnavailableError,
@@ -58,7 +58,7 @@ def append(
     timeout_ms: int = 5_000,
     lengths: list[int] | None = None,
     lease: Lease | None = None,
-    ids: SchemaIds | None = None,
+    ids: KnownSchemaIds | None = None,
 ) -> Answer:
     handler = AppendHandler(
         logs.here.as_replica_manager(),

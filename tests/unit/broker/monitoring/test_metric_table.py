@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spark_logbus.broker.monitoring.metric_table import METRICS, Kind, Metric
+from spark_logbus.broker.monitoring.metric_table import METRICS, Metric, MetricKind
 
 PAGE = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
-SUFFIXES = {Kind.GAUGE: "", Kind.COUNTER: "_total", Kind.HISTOGRAM: ""}
+SUFFIXES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "_total", MetricKind.HISTOGRAM: ""}
 OF_A_HISTOGRAM = ("_bucket", "_sum", "_count")
 
 
@@ -29,7 +29,7 @@ def test_whatever_the_page_names_exists() -> None:
     known |= {
         f"{shown(metric)}{suffix}"
         for metric in METRICS
-        if metric.kind is Kind.HISTOGRAM
+        if metric.kind is MetricKind.HISTOGRAM
         for suffix in OF_A_HISTOGRAM
     }
     named = set(re.findall(r"\blogbus_[a-z_]+\b", PAGE))

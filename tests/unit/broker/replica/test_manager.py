@@ -16,8 +16,12 @@ import pytest
 from spark_logbus.broker.metadata_cache import TopicsImage
 from spark_logbus.broker.replica import manager as module
 from spark_logbus.broker.replica.manager import ReplicaManager
-from spark_logbus.coordination.cluster.topic_records import Claim, PartitionState, TopicRecord
-from spark_logbus.coordination.cluster.topics import Led, TopicRegistry
+from spark_logbus.coordination.cluster.topic_records import (
+    LeadershipClaim,
+    PartitionState,
+    TopicRecord,
+)
+from spark_logbus.coordination.cluster.topics import LeadResult, TopicRegistry
 from spark_logbus.coordination.writes.decisions import WriterState
 from spark_logbus.coordination.writes.writers import PendingWrites, WriterRegistry
 from spark_logbus.errors import (
@@ -79,15 +83,17 @@ class Topics:
     def lead(
         self, topic_partition: TopicPartition, *, broker_id: int, topic_id: str, end: int
     ) -> PartitionState:
-        claim = Claim(topic_partition, topic_id, end)
+        claim = LeadershipClaim(topic_partition, topic_id, end)
         state = self.lead_all([claim], broker_id=broker_id)[topic_partition]
         assert isinstance(state, PartitionState)
         return state
 
-    def lead_all(self, claims: Sequence[Claim], *, broker_id: int) -> dict[TopicPartition, Led]:
+    def lead_all(
+        self, claims: Sequence[LeadershipClaim], *, broker_id: int
+    ) -> dict[TopicPartition, LeadResult]:
         self.asked.set()
         assert self.answering.wait(30)
-        found: dict[TopicPartition, Led] = {}
+        found: dict[TopicPartition, LeadResult] = {}
         for claim in claims:
             if self.failures:
                 failure = self.failures.pop()
