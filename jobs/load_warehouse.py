@@ -23,6 +23,7 @@ from spark_logbus.errors import LogbusError
 from spark_logbus.load import (
     Commit,
     FileFormat,
+    JdbcTable,
     LayoutChoice,
     LoadConfig,
     Loaded,
@@ -40,7 +41,6 @@ from spark_logbus.load.command import (
 )
 from spark_logbus.load.config import COMPRESSIONS
 from spark_logbus.load.files.small_files import DEFAULT_FILES
-from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.load.plan.ranges import first_start, last_end
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program

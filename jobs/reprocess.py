@@ -25,7 +25,7 @@ from rich.table import Table
 
 from spark_logbus.config import build, load_toml
 from spark_logbus.errors import ConfigError, LogbusError
-from spark_logbus.load import ReprocessConfig, Reprocessed, run_reprocess
+from spark_logbus.load import JdbcTable, ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.command import (
     NO_TARGET,
     add_table_options,
@@ -36,7 +36,6 @@ from spark_logbus.load.command import (
     target_of,
 )
 from spark_logbus.load.config import COMPRESSIONS
-from spark_logbus.load.jdbc import JdbcTable
 from spark_logbus.model import check_name
 from spark_logbus.programs import run_program
 from spark_logbus.zookeeper import default_connect

@@ -2,11 +2,12 @@
 
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.completeness import SparkCounts
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.files.hadoop import UnsuitableFilesystemError, WarehouseError
+from spark_logbus.load.config import JdbcTable, LoadConfig
+from spark_logbus.load.errors import SupersededError, WarehouseError
+from spark_logbus.load.files.hadoop import UnsuitableFilesystemError
 from spark_logbus.load.files.hive_table import HiveTableError, MetastoreError
-from spark_logbus.load.files.warehouse import SupersededError, Warehouse
-from spark_logbus.load.jdbc import JdbcTable, UnknownRowsError
+from spark_logbus.load.files.warehouse import Warehouse
+from spark_logbus.load.jdbc.window import UnknownRowsError
 from spark_logbus.load.layout import (
     FileFormat,
     Layout,
@@ -17,13 +18,17 @@ from spark_logbus.load.layout import (
 from spark_logbus.load.plan.window import NotInLogError
 from spark_logbus.load.reprocess import ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.run import Loaded, run_load
-from spark_logbus.load.schema import IncompatibleSchemaError
+from spark_logbus.load.schema import IncompatibleColumnsError
 from spark_logbus.load.steps import Steps
+
+#: Earlier name of ``IncompatibleColumnsError``. The registry has another error of this name.
+IncompatibleSchemaError = IncompatibleColumnsError
 
 __all__ = [
     "Commit",
     "FileFormat",
     "HiveTableError",
+    "IncompatibleColumnsError",
     "IncompatibleSchemaError",
     "JdbcTable",
     "Layout",

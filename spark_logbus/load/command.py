@@ -12,7 +12,7 @@ from rich.console import Console
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load.commit import DEAD_LETTERS
-from spark_logbus.load.jdbc.config import ENVIRONMENT, JdbcTable, properties_of
+from spark_logbus.load.config import ENVIRONMENT, JdbcTable, properties_of
 from spark_logbus.load.layout import Layout
 from spark_logbus.load.steps import Steps
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.layout import DEFAULT_LAYOUT, Layout
 from spark_logbus.model import OffsetRange, TopicPartition
 

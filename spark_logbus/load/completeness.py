@@ -15,7 +15,7 @@ from spark_logbus.audit.topic import TopicCounts, plan_count
 from spark_logbus.audit.warehouse import SHOWN, Loads, OffsetSpan, doubled_note, missing_note
 from spark_logbus.client import Cluster
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.errors import translated
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.read.reading import options_of
 from spark_logbus.load.windows import tallies_of

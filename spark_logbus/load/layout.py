@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 
 from spark_logbus.config import nearest
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 
 #: The event time while the layout is worked out; no column of a record can have the name.
 EVENT_TIME: Final = "_event_time"

@@ -21,9 +21,8 @@ from pyspark.sql import SparkSession
 
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.files.hadoop import WarehouseError, translated
-from spark_logbus.load.jdbc.config import JdbcTable
+from spark_logbus.load.config import JdbcTable, LoadConfig
+from spark_logbus.load.errors import WarehouseError, translated
 from spark_logbus.load.plan.ranges import first_start, last_end
 from spark_logbus.load.plan.window import look_up_window
 from spark_logbus.load.plan.window_rows import Replaced, check_moments

@@ -22,10 +22,9 @@ from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, LogbusError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.config import LoadConfig
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.config import JdbcTable, LoadConfig
+from spark_logbus.load.errors import translated
 from spark_logbus.load.files.target import FileTarget
-from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.target import TableTarget
 from spark_logbus.load.plan.ranges import Source, look_up
 from spark_logbus.load.read.input import Incoming

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 
 
-class IncompatibleSchemaError(WarehouseError):
+class IncompatibleColumnsError(WarehouseError):
     """A load would write a column with another type than earlier loads did."""
 
 
 def merged(kept: StructType, new: StructType, *, where: str) -> StructType:
     """All columns of both (pure): those of ``kept`` first.
 
-    ``where`` names the warehouse for the message of IncompatibleSchemaError, which is raised when
+    ``where`` names the warehouse for the message of IncompatibleColumnsError, which is raised when
     a column, or a field within one, has two types or is written in two ways.
     """
     return _struct(kept, new, (), where)
@@ -36,7 +36,7 @@ def _struct(kept: StructType, new: StructType, path: tuple[str, ...], where: str
             continue
         if other.name != field.name:
             # Spark takes the two for one column, and most other readers for two.
-            raise IncompatibleSchemaError(
+            raise IncompatibleColumnsError(
                 f"Field {'.'.join((*path, field.name))} of {where} is written {other.name} in this "
                 "load. Many readers would take them for two, and Spark for one. Nothing was "
                 f"written. Write it {field.name} as before, or load into another directory."
@@ -59,7 +59,7 @@ def _type(kept: DataType, new: DataType, path: tuple[str, ...], where: str) -> D
                 _type(kept.valueType, new.valueType, (*path, "value"), where),
             )
     if kept != new:
-        raise IncompatibleSchemaError(
+        raise IncompatibleColumnsError(
             f"Field {'.'.join(path)} of {where} has the type {kept.simpleString()}, and "
             f"{new.simpleString()} in this load; with both, the whole could not be read any more. "
             f"Nothing was written. Load it as {kept.simpleString()} and convert it when reading, "

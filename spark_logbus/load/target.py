@@ -134,6 +134,6 @@ class Target(Protocol):
     ) -> Again:
         """Reading the window again, to be put in the place of what is there ``before``.
 
-        Raises ConfigError, and IncompatibleSchemaError where the target does not take its columns.
+        Raises ConfigError, and IncompatibleColumnsError where the target does not take its columns.
         """
         ...

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from bench.peers import PeerUnavailableError
 from bench.peers.artifacts import jars_of
 from bench.peers.debian import unpacked
-from spark_logbus.load.jdbc import JdbcTable
+from spark_logbus.load import JdbcTable
 from spark_logbus.local.processes import spawn, stop
 from tests.helpers import wait_until
 from tests.servers.ports import reserved_port

@@ -7,24 +7,14 @@ up once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from spark_logbus.errors import Fault, LogbusError
-
-
-class WarehouseError(LogbusError):
-    """The warehouse directory is not in a state that a load can build on, or not reachable."""
-
-    fault: ClassVar[Fault] = "data"
-
-
-_SQL_ERROR = "PSQLException: "
+from spark_logbus.load.errors import WarehouseError, translated
 
 
 class UnsuitableFilesystemError(WarehouseError):
@@ -60,37 +50,6 @@ def check_renames(scheme: str, path: str, *, hierarchical: bool = False) -> None
             "a rename that happens at once or not at all. Load into HDFS, a local directory, or "
             "Azure storage with a hierarchical namespace, and copy what is there."
         )
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Errors of Spark and of the JVM under it, as one readable WarehouseError."""
-    try:
-        yield
-    except LogbusError:
-        raise
-    # py4j has several roots for what comes from the JVM, and PySpark replaces some of them.
-    except Exception as error:
-        raise WarehouseError(f"Cannot {what}: {reason(error)}") from error
-
-
-def reason(error: Exception) -> str:
-    """The part of an error through the JVM that a person needs: no stack traces.
-
-    An error of ours that was raised in a Python worker comes back inside Spark's text; it says
-    more than everything around it.
-    """
-    java = getattr(error, "java_exception", None)
-    text = str(error) if java is None else str(java.toString())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    refused = [line for line in lines if _SQL_ERROR in line]
-    if refused:
-        # Around it stands the statement, with all its values.
-        return refused[-1].rpartition(_SQL_ERROR)[2]
-    ours = [line for line in lines if line.startswith("spark_logbus.") and "Error: " in line]
-    if ours:
-        return ours[-1].partition("Error: ")[2]
-    return lines[0] if lines else type(error).__name__
 
 
 def local_path(url: str) -> Path | None:

@@ -8,44 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.errors import ConfigError
+from spark_logbus.load.config import TableName
 from spark_logbus.load.layout import FileFormat
 
 #: Of one statement: Spark parses it whole, and sends them to the metastore by the hundred.
 PARTITIONS_PER_STATEMENT: Final = 500
 
-_NAME: Final = re.compile(r"(\w+)\.(\w+)", re.ASCII)
 _ESCAPED: Final = re.compile("%([0-9A-Fa-f]{2})")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """A table in a database. Immutable."""
-
-    database: str
-    table: str
-
-    @staticmethod
-    def parse(text: str) -> TableName:
-        """ConfigError unless it is ``db.table``."""
-        parts = _NAME.fullmatch(text)
-        if parts is None:
-            raise ConfigError(
-                f"--hive-table is {text!r}, expected database.table of letters, digits and "
-                "underscores, as in default.flights."
-            )
-        return TableName(*parts.groups())
-
-    @property
-    def quoted(self) -> str:
-        return f"{_quoted(self.database)}.{_quoted(self.table)}"
-
-    def __str__(self) -> str:
-        return f"{self.database}.{self.table}"
 
 
 def create(

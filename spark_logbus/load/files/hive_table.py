@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.errors import ConfigError, Fault, LogbusError
 from spark_logbus.load.commit import Commit
+from spark_logbus.load.config import TableName
+from spark_logbus.load.errors import WarehouseError, reason
 from spark_logbus.load.files import hive_sql
-from spark_logbus.load.files.hadoop import WarehouseError, reason
-from spark_logbus.load.files.hive_sql import TableName
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import Layout
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.errors import translated
 from spark_logbus.load.files.small_files import records_of
 from spark_logbus.load.files.staged_files import write
 from spark_logbus.load.files.staging import Planned, Staging
@@ -21,7 +21,7 @@ from spark_logbus.load.files.window import letters_of
 from spark_logbus.load.layout import Layout
 from spark_logbus.load.plan.window import Window
 from spark_logbus.load.plan.window_rows import Replaced, check_all_read, inside
-from spark_logbus.load.schema import IncompatibleSchemaError, merged
+from spark_logbus.load.schema import IncompatibleColumnsError, merged
 from spark_logbus.load.tally import NONE, Observed, Tally
 from spark_logbus.load.target import Restaged
 
@@ -29,16 +29,16 @@ from spark_logbus.load.target import Restaged
 def plan_again(staging: Staging, last: Commit, window: Window, before: Replaced) -> Restaging:
     """What is to be read again where ``before`` is; nothing is read yet.
 
-    Raises ConfigError, and IncompatibleSchemaError where a column has another type than in a file
+    Raises ConfigError, and IncompatibleColumnsError where a column has another type than in a file
     that stays.
     """
     planned, warehouse = staging.plan(), staging.warehouse
     kept = warehouse.schema(last) or StructType()
     try:
         schema = merged(kept, planned.schema, where=warehouse.path)
-    except IncompatibleSchemaError as error:
+    except IncompatibleColumnsError as error:
         if before.kept_records or set(warehouse.file_sizes()) - {*before.files}:
-            raise IncompatibleSchemaError(
+            raise IncompatibleColumnsError(
                 f"{error.message} Or reprocess all that is in the warehouse at once: where no "
                 "file of before is left, a column may change its type."
             ) from error

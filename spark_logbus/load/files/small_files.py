@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.errors import translated
 from spark_logbus.load.files.staged_files import look, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.tally import TALLIED, Observed

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.errors import translated
 from spark_logbus.load.files.staged_files import look, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import Layout

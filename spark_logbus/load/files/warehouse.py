@@ -40,7 +40,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_logbus.load.commit import DEAD_LETTERS, Commit, newest
-from spark_logbus.load.files.hadoop import HadoopDirectory, WarehouseError, translated
+from spark_logbus.load.errors import SupersededError, WarehouseError, translated
+from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.load.layout import DEFAULT_LAYOUT
 
 _LOADS = "_logbus/loads"
@@ -51,10 +52,6 @@ _COMMIT = "_commit.json"
 _LOADED = "_loaded-"
 _IS_LOADED = re.compile(rf"{_LOADED}\d+-.+")
 _DATE = "date="
-
-
-class SupersededError(WarehouseError):
-    """Another load took the warehouse over while this one stood still."""
 
 
 class Warehouse:

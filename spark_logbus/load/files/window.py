@@ -10,7 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
-from spark_logbus.load.files.hadoop import local_path, translated
+from spark_logbus.load.errors import translated
+from spark_logbus.load.files.hadoop import local_path
 from spark_logbus.load.files.small_files import records_of
 from spark_logbus.load.files.staged_files import tallied
 from spark_logbus.load.files.warehouse import Warehouse

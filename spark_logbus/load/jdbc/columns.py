@@ -38,8 +38,8 @@ from pyspark.sql.types import (
 )
 
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.jdbc.config import MAX_NAME_BYTES
-from spark_logbus.load.schema import IncompatibleSchemaError
+from spark_logbus.load.config import MAX_NAME_BYTES
+from spark_logbus.load.schema import IncompatibleColumnsError
 
 _TEXT: Final = "text"
 _ZONED: Final = "timestamp with time zone"
@@ -130,19 +130,19 @@ def _column(name: str, kind: DataType) -> TableColumn:
 def check_fit(
     columns: Sequence[TableColumn], existing: Mapping[str, Existing], *, table: str
 ) -> None:
-    """IncompatibleSchemaError unless a table with the columns ``existing`` takes the load's."""
+    """IncompatibleColumnsError unless a table with the columns ``existing`` takes the load's."""
     nothing = "Nothing was written."
     for column in columns:
         there = existing.get(column.name)
         if there is None:
-            raise IncompatibleSchemaError(
+            raise IncompatibleColumnsError(
                 f"Table {table} has no column {column.name}, which the load brings. {nothing} Add "
                 f"it (ALTER TABLE {table} ADD COLUMN {quoted(column.name)} {column.types[0]}), "
                 "leave the field out, or load into another table."
             )
         if there.type not in column.types:
             wanted = " or ".join(column.types)
-            raise IncompatibleSchemaError(
+            raise IncompatibleColumnsError(
                 f"Column {column.name} of {table} is {there.type}, expected {wanted}, which hold "
                 f"every value of the load as it is. {nothing} Change the column's type, load the "
                 "field with another, or load into another table."
@@ -150,7 +150,7 @@ def check_fit(
     known = {column.name for column in columns}
     for name, other in existing.items():
         if other.needed and name not in known:
-            raise IncompatibleSchemaError(
+            raise IncompatibleColumnsError(
                 f"Column {name} of {table} may not be null and has no default, and the load does "
                 f"not bring it. {nothing} Give it a default, or let it be null."
             )

@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_logbus.errors import ConfigError, Fault
-from spark_logbus.load.files.hadoop import WarehouseError, reason
+from spark_logbus.load.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
+from spark_logbus.load.errors import WarehouseError, reason
 from spark_logbus.load.jdbc.columns import quoted
-from spark_logbus.load.jdbc.config import ENVIRONMENT, MAX_NAME_BYTES, JdbcTable
 
 DRIVER: Final = "org.postgresql.Driver"
 #: More than another load's transaction takes between two statements, and a person would wait.

@@ -27,10 +27,9 @@ from typing import Any, Final
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.errors import LockHeldError
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.files.hadoop import WarehouseError
-from spark_logbus.load.files.warehouse import SupersededError
+from spark_logbus.load.config import JdbcTable
+from spark_logbus.load.errors import SupersededError, WarehouseError
 from spark_logbus.load.jdbc.columns import quoted
-from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import LOCK_S, Database, DatabaseError, Transaction
 from spark_logbus.model import OffsetRange, TopicPartition
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
+from spark_logbus.load.config import JdbcTable
 from spark_logbus.load.jdbc.columns import check_fit, create_target, insert_staged
-from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import Transaction
 from spark_logbus.load.jdbc.staging import Part
 from spark_logbus.load.jdbc.tables import Tables
@@ -45,7 +45,7 @@ class Moves:
     table: JdbcTable
 
     def carry_out(self, transaction: Transaction, commit: StagedCommit) -> None:
-        """Raises DataLossError where not every row goes and comes, and IncompatibleSchemaError."""
+        """Raises DataLossError where not every row goes and comes, and IncompatibleColumnsError."""
         if commit.giving_way is not None:
             self.clear(transaction, commit.giving_way)
         for part in commit.parts:

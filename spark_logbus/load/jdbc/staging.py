@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_logbus.load.files.hadoop import translated
+from spark_logbus.load.config import JdbcTable
+from spark_logbus.load.errors import translated
 from spark_logbus.load.jdbc import frames
 from spark_logbus.load.jdbc.columns import (
     TableColumn,
@@ -26,7 +27,6 @@ from spark_logbus.load.jdbc.columns import (
     numbered,
     staged_frame,
 )
-from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import Database, Transaction
 from spark_logbus.load.read.input import Arriving
 from spark_logbus.load.steps import Steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.jdbc.columns import Existing, TableColumn, check_fit
 from spark_logbus.load.jdbc.connection import Database, Transaction
 
@@ -40,7 +40,7 @@ class Tables:
         return {column: Existing(kind, needed) for column, kind, needed in found}
 
     def check_fit(self, name: str, columns: Sequence[TableColumn]) -> None:
-        """IncompatibleSchemaError unless the table takes these, or is not there yet."""
+        """IncompatibleColumnsError unless the table takes these, or is not there yet."""
         with self.database.transaction() as transaction:
             existing = self.existing(transaction, name)
         if existing is not None:

@@ -23,11 +23,10 @@ from pyspark.sql import functions as F
 
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.files.hadoop import WarehouseError, translated
-from spark_logbus.load.files.warehouse import SupersededError
+from spark_logbus.load.config import JdbcTable
+from spark_logbus.load.errors import SupersededError, WarehouseError, translated
 from spark_logbus.load.jdbc import frames
 from spark_logbus.load.jdbc.columns import TableColumn, columns_of
-from spark_logbus.load.jdbc.config import JdbcTable
 from spark_logbus.load.jdbc.connection import Database, DatabaseError, DatabaseUnavailableError
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.moves import GivingWay, Moves, StagedCommit

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql.types import IntegerType, LongType, StructType, TimestampType
 
 from spark_logbus.errors import DataLossError
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.jdbc.columns import Existing, columns_of
 from spark_logbus.load.jdbc.connection import Transaction
 from spark_logbus.model import OffsetRange

@@ -17,7 +17,7 @@ from spark_logbus.datasource.batch_reader import LogbusBatchReader
 from spark_logbus.datasource.input_partition import RangesPartition
 from spark_logbus.datasource.source import reader_of_batch, source_schema
 from spark_logbus.errors import ConfigError
-from spark_logbus.load.files.hadoop import reason
+from spark_logbus.load.errors import reason
 from spark_logbus.load.layout import EVENT_TIME, Layout
 from spark_logbus.load.read.shuffle import sampled
 from spark_logbus.load.read.values import (

@@ -38,7 +38,7 @@ from avro_columns.values.arrow_types import arrow_type
 from spark_logbus.datasource.columns import UNDECODABLE_TYPE
 from spark_logbus.datasource.value_types import retyped, spark_type
 from spark_logbus.errors import ConfigError, UndecodableRecordError
-from spark_logbus.load.files.hadoop import reason
+from spark_logbus.load.errors import reason
 from spark_logbus.load.layout import EVENT_TIME
 from spark_logbus.spark.field_names import alike, clash, column_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_logbus.load import JdbcTable, LoadConfig, ReprocessConfig, run_load, run_reprocess
-from spark_logbus.load.jdbc.config import properties_of
+from spark_logbus.load.config import properties_of
 from spark_logbus.load.jdbc.ledger import Ledger
 from spark_logbus.load.jdbc.moves import Moves
 from spark_logbus.load.jdbc.target import TableTarget

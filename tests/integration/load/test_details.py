@@ -16,7 +16,7 @@ from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import ConfigError, DataLossError, LockHeldError
 from spark_logbus.load import (
     Commit,
-    IncompatibleSchemaError,
+    IncompatibleColumnsError,
     LoadConfig,
     SupersededError,
     Warehouse,
@@ -166,12 +166,12 @@ def test_a_changed_type_is_refused_before_writing(topic: Topic, keeps_schema: bo
         forget_schema(topic.commits[-1])
     topic.produce('{"delay": 7.5, "carrier": "AA"}', at_us=DAY_US)
     before = topic.everything()
-    with pytest.raises(IncompatibleSchemaError) as refused:
+    with pytest.raises(IncompatibleColumnsError) as refused:
         topic.load(json_schema="carrier string, delay double")
     message = refused.value.message
     for word in ("Field delay", "int", "double", "as int and convert it when reading", "directory"):
         assert word in message
-    with pytest.raises(IncompatibleSchemaError, match=r"Field delay .* is written Delay"):
+    with pytest.raises(IncompatibleColumnsError, match=r"Field delay .* is written Delay"):
         topic.load(json_schema="Delay int")
     assert topic.everything() == before
     topic.load(json_schema="carrier string, delay int")
@@ -185,7 +185,7 @@ def test_a_column_that_one_load_left_out_keeps_its_type(topic: Topic) -> None:
         topic.load(json_schema=schema)
     topic.produce('{"delay": 5, "carrier": "UA"}')
     with pytest.raises(
-        IncompatibleSchemaError, match=r"Field delay .* has the type int, and string"
+        IncompatibleColumnsError, match=r"Field delay .* has the type int, and string"
     ):
         topic.load(json_schema="delay string")
 

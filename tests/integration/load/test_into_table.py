@@ -15,7 +15,7 @@ import pytest
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, LockHeldError
 from spark_logbus.load import (
-    IncompatibleSchemaError,
+    IncompatibleColumnsError,
     JdbcTable,
     SupersededError,
     WarehouseError,
@@ -154,7 +154,7 @@ def test_a_table_that_does_not_fit_is_refused_before_writing(
 ) -> None:
     job.query(f"CREATE TABLE {{}} ({columns})")
     job.produce("a")
-    with pytest.raises(IncompatibleSchemaError, match=named):
+    with pytest.raises(IncompatibleColumnsError, match=named):
         job.load()
     assert job.staged() == []
     assert job.loads() == []

@@ -13,7 +13,7 @@ from spark_logbus.audit.warehouse import local_warehouse
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import (
     FileFormat,
-    IncompatibleSchemaError,
+    IncompatibleColumnsError,
     LayoutChoice,
     LoadConfig,
     NotInLogError,
@@ -170,7 +170,7 @@ def test_a_wrong_type_is_mended_where_all_is_read_again(
     job.load(json_schema="ms bigint, n int")
     job.produce({"ms": "0", "n": 2})
     job.load(json_schema="ms bigint, n int")
-    with pytest.raises(IncompatibleSchemaError, match=r"Field ms .* Or reprocess all that is in"):
+    with pytest.raises(IncompatibleColumnsError, match=r"Field ms .* Or reprocess all that is in"):
         job.reprocess({"0": 0, "1": 0}, until=job.until(p0=2, p1=0), json_schema="ms string")
     assert job.rows("cast(date as string)") == [(None,)] * 3
     done = job.reprocess("earliest", json_schema="ms string, n int")

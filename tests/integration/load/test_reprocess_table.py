@@ -13,7 +13,7 @@ import pytest
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load import (
-    IncompatibleSchemaError,
+    IncompatibleColumnsError,
     NotInLogError,
     SupersededError,
     UnknownRowsError,
@@ -133,7 +133,7 @@ def test_rows_that_are_not_known_or_were_changed_are_refused(
     job: LoadedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_notes(job)
-    with pytest.raises(IncompatibleSchemaError, match=r"has no column more.*ADD COLUMN"):
+    with pytest.raises(IncompatibleColumnsError, match=r"has no column more.*ADD COLUMN"):
         job.reprocess("earliest", json_schema="more string")
     clear = Moves.clear
 

@@ -14,7 +14,7 @@ from spark_logbus.coordination.groups.topic_owners import GroupOwnership
 from spark_logbus.coordination.locks import Lock
 from spark_logbus.errors import DataLossError, GroupHeldError, LockHeldError
 from spark_logbus.load import LoadConfig, Warehouse, run_load
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.model import TopicPartition
 from spark_logbus.zookeeper import Session
 from tests.servers.spark import PROJECT, Logbus

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 
 from jobs.load_warehouse import parse_arguments
 from spark_logbus.errors import ConfigError
-from spark_logbus.load import FileFormat, IncompatibleSchemaError, JdbcTable, LayoutChoice
-from spark_logbus.load.config import LoadConfig
+from spark_logbus.load import FileFormat, IncompatibleColumnsError, JdbcTable, LayoutChoice
+from spark_logbus.load.config import LoadConfig, properties_of
 from spark_logbus.load.jdbc.columns import (
     Existing,
     check_fit,
@@ -31,7 +31,6 @@ from spark_logbus.load.jdbc.columns import (
     insert_staged,
     quoted,
 )
-from spark_logbus.load.jdbc.config import properties_of
 from spark_logbus.load.jdbc.connection import DatabaseError, DatabaseUnavailableError, error_of
 from spark_logbus.load.jdbc.window import UnknownRowsError, check_known
 
@@ -135,7 +134,7 @@ def test_columns_that_keep_each_value_are_taken_and_no_others(
     for there in takes:
         check_fit(columns, {"x": Existing(there, needed=True)}, table="t")
     for there in refuses:
-        with pytest.raises(IncompatibleSchemaError, match=r"Column x of t is .*, expected"):
+        with pytest.raises(IncompatibleColumnsError, match=r"Column x of t is .*, expected"):
             check_fit(columns, {"x": Existing(there, needed=False)}, table="t")
 
 

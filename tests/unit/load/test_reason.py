@@ -6,7 +6,7 @@ import pytest
 
 from spark_logbus.errors import DataLossError
 from spark_logbus.load import WarehouseError
-from spark_logbus.load.files.hadoop import reason, translated
+from spark_logbus.load.errors import reason, translated
 
 
 class FakeJavaError:

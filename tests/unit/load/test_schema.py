@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_logbus.load import Commit, IncompatibleSchemaError
+from spark_logbus.load import Commit, IncompatibleColumnsError
 from spark_logbus.load.schema import merged
 
 INT, LONG, DOUBLE, TEXT = IntegerType(), LongType(), DoubleType(), StringType()
@@ -68,7 +68,7 @@ def test_columns_may_be_added_and_left_out(
     ],
 )
 def test_types_may_not_change(kept: StructType, new: StructType, words: str) -> None:
-    with pytest.raises(IncompatibleSchemaError) as refused:
+    with pytest.raises(IncompatibleColumnsError) as refused:
         merged(kept, new, where="/data")
     assert words in refused.value.message
     assert "or load into another directory." in refused.value.message

@@ -9,8 +9,8 @@ from pyspark.sql.types import ArrayType, DateType, IntegerType, StringType, Stru
 
 from spark_logbus.errors import ConfigError
 from spark_logbus.load import FileFormat, Layout, LoadConfig, Period
+from spark_logbus.load.config import TableName
 from spark_logbus.load.files import hive_sql
-from spark_logbus.load.files.hive_sql import TableName
 from spark_logbus.load.files.hive_table import Described, lacking, misfit
 
 FLIGHTS = TableName("air", "flights")

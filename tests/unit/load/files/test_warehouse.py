@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_logbus.load.commit import Commit
-from spark_logbus.load.files.hadoop import WarehouseError
+from spark_logbus.load.errors import WarehouseError
 from spark_logbus.load.files.warehouse import require_newest
 
 
