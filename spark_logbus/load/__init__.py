@@ -19,10 +19,12 @@ from spark_logbus.load.plan.window import NotInLogError
 from spark_logbus.load.reprocess import ReprocessConfig, Reprocessed, run_reprocess
 from spark_logbus.load.run import Loaded, run_load
 from spark_logbus.load.schema import IncompatibleColumnsError
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.steps import StepTimer
 
 #: Earlier name of ``IncompatibleColumnsError``. The registry has another error of this name.
 IncompatibleSchemaError = IncompatibleColumnsError
+#: Earlier name of ``StepTimer``.
+Steps = StepTimer
 
 __all__ = [
     "Commit",
@@ -42,6 +44,7 @@ __all__ = [
     "ReprocessConfig",
     "Reprocessed",
     "SparkCounts",
+    "StepTimer",
     "Steps",
     "SupersededError",
     "UnknownRowsError",

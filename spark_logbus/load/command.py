@@ -14,7 +14,7 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load.commit import DEAD_LETTERS
 from spark_logbus.load.config import ENVIRONMENT, JdbcTable, properties_of
 from spark_logbus.load.layout import Layout
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.steps import StepTimer
 
 T = TypeVar("T")
 
@@ -90,11 +90,11 @@ def warehouse_session(name: str, *, hive: bool = False) -> SparkSession:
 
 
 def in_session(
-    console: Console, name: str, work: Callable[[SparkSession, Steps], T], *, hive: bool
+    console: Console, name: str, work: Callable[[SparkSession, StepTimer], T], *, hive: bool
 ) -> T:
     """The outcome of ``work``, in a session of its own, with each step shown as it passes."""
     with console.status("start Spark") as status:
-        steps = Steps(lambda step: status.update(f"{name}: {step}"))
+        steps = StepTimer(lambda step: status.update(f"{name}: {step}"))
         with steps.step("start Spark"):
             spark = warehouse_session(name, hive=hive)
         try:

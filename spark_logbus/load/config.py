@@ -184,7 +184,7 @@ class LoadConfig:
             )
 
     @property
-    def elsewhere(self) -> str:
+    def another_target(self) -> str:
         """What to load into where the target cannot be gone on with."""
         into_table = isinstance(self.warehouse, JdbcTable)
         return "another table" if into_table else "another warehouse directory"

@@ -25,17 +25,17 @@ from spark_logbus.load.config import JdbcTable, LoadConfig
 from spark_logbus.load.errors import WarehouseError, translated
 from spark_logbus.load.plan.ranges import first_start, last_end
 from spark_logbus.load.plan.window import look_up_window
-from spark_logbus.load.plan.window_rows import Replaced, check_moments
-from spark_logbus.load.read.input import Incoming
+from spark_logbus.load.plan.window_rows import ExistingRows, check_moments
+from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.run import (
     announce,
+    commit_and_publish,
     decoding_of,
     fields_of,
     holder_of,
     open_target,
-    put_in_place,
 )
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.steps import StepTimer
 from spark_logbus.model import OffsetRange
 from spark_logbus.zookeeper import Session
 
@@ -97,7 +97,7 @@ class Reprocessed:
     dry_run: bool
     commit: Commit | None
     ranges: tuple[OffsetRange, ...]
-    before: Replaced
+    before: ExistingRows
     seconds: float
     steps: Mapping[str, float]
     #: Columns that the warehouse gets, and those that are null in the window from now on.
@@ -144,13 +144,13 @@ class Reprocessed:
 
 
 def run_reprocess(
-    spark: SparkSession, config: ReprocessConfig, steps: Steps | None = None
+    spark: SparkSession, config: ReprocessConfig, steps: StepTimer | None = None
 ) -> Reprocessed:
     """Finish what an earlier load left, then put the window in place anew.
 
     Raises NotInLogError, and what ``run_load`` does. Whatever it raises, running it again is right.
     """
-    steps, load = steps or Steps(), config.as_load()
+    steps, load = steps or StepTimer(), config.as_load()
     json, avro = fields_of(load)
     target = open_target(spark, load)
     with (
@@ -171,14 +171,14 @@ def run_reprocess(
                 with translated(f"look for what is gone from the log in {target.path}"):
                     check_moments(config.topic, target.rows(), window)
         decoding = decoding_of(load, window.source, json=json, avro=avro)
-        incoming = Incoming(spark, load, decoding, window.source)
+        incoming = LoadInput(spark, load, decoding, window.source)
         done = Reprocessed(
             config.topic,
             target.path,
             config.dry_run,
             None,
             window.ranges,
-            Replaced(),
+            ExistingRows(),
             0.0,
             {},
             hive_table=config.hive_table,
@@ -187,7 +187,7 @@ def run_reprocess(
         if window.ranges:
             with steps.step("look for the window"):
                 before = target.find(last, window.ranges)
-            again = target.plan_again(incoming, last, window, before, steps)
+            again = target.plan_replacement(incoming, last, window, before, steps)
             done = replace(
                 done,
                 before=before,
@@ -196,7 +196,7 @@ def run_reprocess(
             )
             if not config.dry_run:
                 restaged = again.stage()
-                put_in_place(target, restaged.commit, lock, steps)
+                commit_and_publish(target, restaged.commit, lock, steps)
                 last = restaged.commit
                 done = replace(
                     done,

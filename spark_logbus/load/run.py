@@ -27,10 +27,10 @@ from spark_logbus.load.errors import translated
 from spark_logbus.load.files.target import FileTarget
 from spark_logbus.load.jdbc.target import TableTarget
 from spark_logbus.load.plan.ranges import Source, look_up
-from spark_logbus.load.read.input import Incoming
+from spark_logbus.load.read.input import LoadInput
 from spark_logbus.load.read.reading import Decoding
 from spark_logbus.load.read.values import AvroFields, json_fields
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.steps import StepTimer
 from spark_logbus.load.target import Target
 from spark_logbus.load.windows import tallies_of
 from spark_logbus.model import TopicPartition
@@ -93,14 +93,14 @@ class Loaded:
         }
 
 
-def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None) -> Loaded:
+def run_load(spark: SparkSession, config: LoadConfig, steps: StepTimer | None = None) -> Loaded:
     """Finish what an earlier load left, then load what is new.
 
     Raises DataLossError, LockHeldError, GroupHeldError, ConfigError, WarehouseError, and what the
     client raises. Whatever it raises, running it again is right: what was committed stays and is
     made visible, everything else is discarded and read again.
     """
-    steps = steps or Steps()
+    steps = steps or StepTimer()
     json, avro = fields_of(config)
     target = open_target(spark, config)
     with (
@@ -119,25 +119,27 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
         staged = None
         # A first load keeps where it was told to begin, also when nothing has come since.
         if any(r.count for r in source.ranges) or (last is None and config.start is not None):
-            staged = target.stage(Incoming(spark, config, decoding, source), last, steps)
+            staged = target.stage(LoadInput(spark, config, decoding, source), last, steps)
             tallies: Tallies = {}
             if config.audit:
                 with steps.step("audit"):
                     tallies = _staged_windows(target, staged.commit)
-            put_in_place(target, staged.commit, lock, steps)
+            commit_and_publish(target, staged.commit, lock, steps)
             if config.audit:
                 with steps.step("audit"):
                     _report(config, target, staged.commit, tallies, complete_through_us=began_us)
         newest = last if staged is None else staged.commit
         if config.group is not None and newest is not None:
-            _tell_group(session, config, newest, group=config.group, ownership=ownership)
+            _copy_progress_to_group(
+                session, config, newest, group=config.group, ownership=ownership
+            )
         announce(target, newest, steps)
         rewritten = None
         if config.compact is not None and newest is not None:
             with steps.step("compact"):
                 rewritten = target.rewrite(newest)
             if rewritten is not None:
-                put_in_place(target, rewritten, lock, steps)
+                commit_and_publish(target, rewritten, lock, steps)
             announce(target, rewritten, steps)
     return Loaded(
         config.topic,
@@ -154,7 +156,7 @@ def run_load(spark: SparkSession, config: LoadConfig, steps: Steps | None = None
     )
 
 
-def announce(target: Target, commit: Commit | None, steps: Steps) -> None:
+def announce(target: Target, commit: Commit | None, steps: StepTimer) -> None:
     """Tell others of all loads up to ``commit``, if there is one."""
     if commit is not None:
         with steps.step("publish"):
@@ -170,7 +172,7 @@ def open_target(spark: SparkSession, config: LoadConfig) -> Target:
             return FileTarget(spark, root, config)
 
 
-def put_in_place(target: Target, commit: Commit, lock: Lock, steps: Steps) -> None:
+def commit_and_publish(target: Target, commit: Commit, lock: Lock, steps: StepTimer) -> None:
     """Commit what is staged, and make it visible."""
     with steps.step("commit"):
         target.prepare(commit)
@@ -256,7 +258,7 @@ def _acquire_topic(session: Session, config: LoadConfig) -> GroupOwnership | Non
     return ownership
 
 
-def _tell_group(
+def _copy_progress_to_group(
     session: Session,
     config: LoadConfig,
     commit: Commit,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Steps:
+class StepTimer:
     """Times of steps, in their order. Not thread-safe."""
 
     def __init__(self, watch: Callable[[str], None] = lambda step: None) -> None:

@@ -35,7 +35,7 @@ NONE: Final = Tally(0, 0)
 """Of no records."""
 
 
-class Observed:
+class ObservedTally:
     """The tally of what passes through a data frame while an action on it runs."""
 
     def __init__(self, frame: DataFrame) -> None:
@@ -54,7 +54,7 @@ class Observed:
         return tally_from(_seen(self._observation))
 
 
-class Counted:
+class ConditionCount:
     """The number of rows of a data frame that meet a condition, while an action on it runs."""
 
     def __init__(self, frame: DataFrame, condition: str | None) -> None:

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import Replaced
-from spark_logbus.load.read.input import Incoming
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.plan.window_rows import ExistingRows
+from spark_logbus.load.read.input import LoadInput
+from spark_logbus.load.steps import StepTimer
 from spark_logbus.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedLoad:
     """A load that is ready to be committed, and what the report says of it."""
 
     commit: Commit
@@ -33,7 +33,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Restaged:
+class StagedReplacement:
     """A window that is ready to be put in the place of what is there of it, and its records."""
 
     commit: Commit
@@ -43,7 +43,7 @@ class Restaged:
     size_bytes: int = 0
 
 
-class Again(Protocol):
+class PlannedReplacement(Protocol):
     """A window that is planned to be read again; nothing is read yet."""
 
     @property
@@ -56,7 +56,7 @@ class Again(Protocol):
         """Those of the target that are not read again."""
         ...
 
-    def stage(self) -> Restaged:
+    def stage(self) -> StagedReplacement:
         """Read it, and make sure of it; nobody sees it yet.
 
         Raises NotInLogError and DataLossError.
@@ -89,7 +89,7 @@ class Target(Protocol):
         """ConfigError where a field of values has a name that the target itself gives."""
         ...
 
-    def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
+    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
         """Bring in what is new after ``last``, and make sure of it; nobody sees it yet."""
         ...
 
@@ -125,13 +125,18 @@ class Target(Protocol):
         """The offsets that are in."""
         ...
 
-    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         """What is there of ``ranges``."""
         ...
 
-    def plan_again(
-        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
-    ) -> Again:
+    def plan_replacement(
+        self,
+        incoming: LoadInput,
+        last: Commit,
+        window: Window,
+        before: ExistingRows,
+        steps: StepTimer,
+    ) -> PlannedReplacement:
         """Reading the window again, to be put in the place of what is there ``before``.
 
         Raises ConfigError, and IncompatibleColumnsError where the target does not take its columns.

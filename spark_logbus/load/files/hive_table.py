@@ -61,7 +61,7 @@ class Described:
     load: str | None = None  # LOAD_PROPERTY
 
 
-def misfit(found: Described, layout: Layout, *, path: str) -> str | None:
+def table_mismatch(found: Described, layout: Layout, *, path: str) -> str | None:
     """What keeps a table from being one over the warehouse at ``path`` (pure)."""
     if found.kind != "EXTERNAL":
         return f"is a {found.kind.lower()}{'' if found.kind == 'VIEW' else ' table'}"
@@ -78,7 +78,7 @@ def misfit(found: Described, layout: Layout, *, path: str) -> str | None:
     return None
 
 
-def lacking(found: StructType, wanted: StructType) -> StructType | str:
+def missing_columns(found: StructType, wanted: StructType) -> StructType | str:
     """Columns to add, so that the table has all that are wanted (pure); or what keeps them out.
 
     A column that the table alone has is null for readers, and may stay.
@@ -124,7 +124,7 @@ class HiveTable:
                 )
             found = self._found()
         if found is not None:
-            self._lacking(found, layout, stored, _UNWRITTEN)
+            self._missing_columns(found, layout, stored, _UNWRITTEN)
 
     def register(self, commit: Commit) -> None:
         """Tell the table of all loads up to ``commit``, which are published; repeating it is
@@ -153,7 +153,7 @@ class HiveTable:
                     )
                 ]
             else:
-                added = self._lacking(found, layout, stored, state)
+                added = self._missing_columns(found, layout, stored, state)
                 statements = [hive_sql.add_columns(self._name, added.toDDL())] if added else []
             if layout.partition_columns:
                 told = None if found is None else found.load
@@ -166,13 +166,13 @@ class HiveTable:
             # Queries of this session: they keep a listing of the files.
             self._spark.catalog.refreshTable(self._name.quoted)
 
-    def _lacking(
+    def _missing_columns(
         self, found: Described, layout: Layout, stored: StructType | None, state: str
     ) -> StructType:
         """Columns that the table lacks; HiveTableError where it is none over this warehouse."""
-        wrong: StructType | str | None = misfit(found, layout, path=self._warehouse.path)
+        wrong: StructType | str | None = table_mismatch(found, layout, path=self._warehouse.path)
         if wrong is None:
-            wrong = lacking(found.columns, layout.table_schema(stored or StructType()))
+            wrong = missing_columns(found.columns, layout.table_schema(stored or StructType()))
         if isinstance(wrong, str):
             view = "VIEW" if found.kind == "VIEW" else "TABLE"
             files = "; its files stay" if found.kind == "EXTERNAL" else ""

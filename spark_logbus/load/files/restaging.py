@@ -16,17 +16,19 @@ from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import translated
 from spark_logbus.load.files.small_files import records_of
 from spark_logbus.load.files.staged_files import write
-from spark_logbus.load.files.staging import Planned, Staging
+from spark_logbus.load.files.staging import PlannedWrite, Staging
 from spark_logbus.load.files.window import letters_of
 from spark_logbus.load.layout import Layout
 from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import Replaced, check_all_read, inside
+from spark_logbus.load.plan.window_rows import ExistingRows, check_all_read, inside
 from spark_logbus.load.schema import IncompatibleColumnsError, merged
-from spark_logbus.load.tally import NONE, Observed, Tally
-from spark_logbus.load.target import Restaged
+from spark_logbus.load.tally import NONE, ObservedTally, Tally
+from spark_logbus.load.target import StagedReplacement
 
 
-def plan_again(staging: Staging, last: Commit, window: Window, before: Replaced) -> Restaging:
+def plan_replacement(
+    staging: Staging, last: Commit, window: Window, before: ExistingRows
+) -> FileReplacement:
     """What is to be read again where ``before`` is; nothing is read yet.
 
     Raises ConfigError, and IncompatibleColumnsError where a column has another type than in a file
@@ -43,18 +45,18 @@ def plan_again(staging: Staging, last: Commit, window: Window, before: Replaced)
                 "file of before is left, a column may change its type."
             ) from error
         schema = planned.schema
-    return Restaging(staging, last, window, before, planned, schema, frozenset(kept.names))
+    return FileReplacement(staging, last, window, before, planned, schema, frozenset(kept.names))
 
 
 @dataclass(frozen=True, slots=True)
-class Restaging:
+class FileReplacement:
     """The window of one warehouse, where ``before`` is what is there of it."""
 
     staging: Staging
     last: Commit
     window: Window
-    before: Replaced
-    planned: Planned
+    before: ExistingRows
+    planned: PlannedWrite
     schema: StructType  # of all columns of the warehouse when the window is in place
     known: frozenset[str]  # those that it has
 
@@ -67,7 +69,7 @@ class Restaging:
         read = set(self.planned.schema.names)
         return tuple(name for name in self.schema.names if name not in read)
 
-    def stage(self) -> Restaged:
+    def stage(self) -> StagedReplacement:
         staging, before, last, planned = self.staging, self.before, self.last, self.planned
         number = last.number + 1
         name = Commit.staging_name(number, uuid.uuid4().hex)
@@ -89,7 +91,7 @@ class Restaging:
         )
         if not self.window.all_read(read, before.tally):
             self._check_all_read(commit)
-        return Restaged(
+        return StagedReplacement(
             commit,
             read.records - dead,
             dead,
@@ -116,7 +118,7 @@ class Restaging:
         return kept
 
     def _copy(self, frame: DataFrame, path: str, layout: Layout) -> Tally:
-        observed = Observed(frame)
+        observed = ObservedTally(frame)
         write(observed.frame, path, layout, self.staging.incoming.config.compression)
         return observed.tally()
 

@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 from spark_logbus.errors import DataLossError
 from spark_logbus.load.commit import Commit
 from spark_logbus.load.errors import translated
-from spark_logbus.load.files.staged_files import look, write
+from spark_logbus.load.files.staged_files import list_and_count, write
 from spark_logbus.load.files.warehouse import Warehouse
-from spark_logbus.load.tally import TALLIED, Observed
+from spark_logbus.load.tally import TALLIED, ObservedTally
 
 #: Less than what Spark makes of one partition of a shuffle, so that what was rewritten stays.
 SMALL_BYTES: Final = 8 << 20
@@ -61,9 +61,9 @@ def stage_rewrite(
     staging = Commit.staging_name(number, uuid.uuid4().hex)
     path = warehouse.staging(staging)
     with translated(f"rewrite {len(names)} files of {warehouse.path}"):
-        observed = Observed(records_of(spark, warehouse, last, names))
+        observed = ObservedTally(records_of(spark, warehouse, last, names))
         write(observed.frame, path, last.layout, compression)
-        staged, files = look(spark, path, last.layout, staging)
+        staged, files = list_and_count(spark, path, last.layout, staging)
     read = observed.tally()
     if staged != read:
         raise DataLossError(

@@ -35,7 +35,7 @@ def write(
     writer.option("mapreduce.fileoutputcommitter.algorithm.version", "2").save(path)
 
 
-def look(
+def list_and_count(
     spark: SparkSession, path: str, layout: Layout, staging: str
 ) -> tuple[Tally, tuple[str, ...]]:
     """The records that are really there, and their files, from the load's directory on."""

@@ -12,30 +12,30 @@ from pyspark.sql.types import StructType
 
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.errors import translated
-from spark_logbus.load.files.staged_files import look, write
+from spark_logbus.load.files.staged_files import list_and_count, write
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import Layout
-from spark_logbus.load.read.input import Arriving, Incoming
+from spark_logbus.load.read.input import DecodedRead, LoadInput
 from spark_logbus.load.read.reading import partitioned
 from spark_logbus.load.read.shuffle import most_directories
 from spark_logbus.load.schema import merged
-from spark_logbus.load.steps import Steps
-from spark_logbus.load.tally import NONE, Counted, Tally
-from spark_logbus.load.target import Staged
+from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.tally import NONE, ConditionCount, Tally
+from spark_logbus.load.target import StagedLoad
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedWrite:
     """Records that are to be read of the log, as they are to be divided."""
 
-    arriving: Arriving
+    arriving: DecodedRead
     schema: StructType  # of their columns, without those of the period
     frame: DataFrame
-    timeless: Counted
+    timeless: ConditionCount
 
 
 @dataclass(frozen=True, slots=True)
-class InFiles:
+class StagedCounts:
     """What was counted in staged files; their names from the load's directory on."""
 
     records: Tally
@@ -51,12 +51,12 @@ class InFiles:
 class Staging:
     """Writes what is new where nobody sees it, and makes sure of it."""
 
-    incoming: Incoming
+    incoming: LoadInput
     layout: Layout
     warehouse: Warehouse
-    steps: Steps
+    steps: StepTimer
 
-    def stage(self, last: Commit | None, check: Callable[[StructType], None]) -> Staged:
+    def stage(self, last: Commit | None, check: Callable[[StructType], None]) -> StagedLoad:
         """The commit that would publish what is new. ``check`` raises where readers could not have
         the columns that the warehouse is to have; nothing is written then."""
         source = self.incoming.source
@@ -81,9 +81,9 @@ class Staging:
             self.layout,
             staged.letters.records,
         )
-        return Staged(commit, self.warehouse.size_bytes(name), planned.timeless.count())
+        return StagedLoad(commit, self.warehouse.size_bytes(name), planned.timeless.count())
 
-    def plan(self) -> Planned:
+    def plan(self) -> PlannedWrite:
         """What is to be read of the log, as the columns that it becomes; nothing is read yet.
 
         Raises ConfigError where the columns do not fit the layout.
@@ -91,11 +91,11 @@ class Staging:
         with self.steps.step("plan the read"), translated("plan the read"):
             arriving = self.incoming.read()
             good = partitioned(arriving.frame, self.layout)
-            timeless = Counted(good, _without_event_time(self.layout))
+            timeless = ConditionCount(good, _without_event_time(self.layout))
             schema = self.layout.stored_schema(good.schema)
-        return Planned(arriving, schema, timeless.frame, timeless)
+        return PlannedWrite(arriving, schema, timeless.frame, timeless)
 
-    def write(self, planned: Planned, name: str) -> int:
+    def write(self, planned: PlannedWrite, name: str) -> int:
         """Stage the records, and apart from them those that do not decode, whose number it is."""
         path, letters = self.warehouse.staging(name), self.letters(name)
         compression = self.incoming.config.compression
@@ -108,7 +108,7 @@ class Staging:
                 write(planned.arriving.letters(), letters, self.layout.undivided, compression)
         return dead
 
-    def _gathers(self, arriving: Arriving) -> bool:
+    def _gathers(self, arriving: DecodedRead) -> bool:
         """Whether records are to be brought together by directory before they are written: files
         would be small if each task wrote what it reads."""
         columns = self.layout.partition_columns
@@ -126,15 +126,17 @@ class Staging:
         """The absolute path of a load's dead letters while they are staged."""
         return f"{self.warehouse.staging(name)}/{DEAD_LETTERS}"
 
-    def count(self, name: str, *, with_letters: bool) -> InFiles:
+    def count(self, name: str, *, with_letters: bool) -> StagedCounts:
         """What is really staged."""
         spark, path, letters = self.incoming.spark, self.warehouse.staging(name), NONE
         more: tuple[str, ...] = ()
         with self.steps.step("check"), translated(f"count what was staged in {path}"):
-            records, files = look(spark, path, self.layout, name)
+            records, files = list_and_count(spark, path, self.layout, name)
             if with_letters:
-                letters, more = look(spark, self.letters(name), self.layout.undivided, name)
-        return InFiles(records, letters, (*files, *more))
+                letters, more = list_and_count(
+                    spark, self.letters(name), self.layout.undivided, name
+                )
+        return StagedCounts(records, letters, (*files, *more))
 
 
 def _without_event_time(layout: Layout) -> str | None:

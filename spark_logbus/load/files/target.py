@@ -12,17 +12,17 @@ from spark_logbus.audit.warehouse import Loads
 from spark_logbus.load.commit import DEAD_LETTERS, Commit
 from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.files.hive_table import HiveTable
-from spark_logbus.load.files.restaging import Restaging, plan_again
+from spark_logbus.load.files.restaging import FileReplacement, plan_replacement
 from spark_logbus.load.files.small_files import stage_rewrite
 from spark_logbus.load.files.staging import Staging
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.files.window import find
 from spark_logbus.load.layout import DEFAULT_LAYOUT, settle
 from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import Replaced
-from spark_logbus.load.read.input import Incoming
-from spark_logbus.load.steps import Steps
-from spark_logbus.load.target import Staged
+from spark_logbus.load.plan.window_rows import ExistingRows
+from spark_logbus.load.read.input import LoadInput
+from spark_logbus.load.steps import StepTimer
+from spark_logbus.load.target import StagedLoad
 from spark_logbus.model import OffsetRange
 
 _ROWS: Final = "partition int, offset bigint, timestamp timestamp"
@@ -65,7 +65,7 @@ class FileTarget:
     def check_names(self, names: Sequence[str]) -> None:
         self._layout.check_names(names)
 
-    def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
+    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
         staging = Staging(incoming, self._layout, self._warehouse, steps)
         return staging.stage(last, self._check_table)
 
@@ -96,13 +96,18 @@ class FileTarget:
     def loads(self) -> Loads:
         return Loads.from_commits(self._warehouse.commit_texts())
 
-    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         return find(self._spark, self._warehouse, last, ranges)
 
-    def plan_again(
-        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
-    ) -> Restaging:
+    def plan_replacement(
+        self,
+        incoming: LoadInput,
+        last: Commit,
+        window: Window,
+        before: ExistingRows,
+        steps: StepTimer,
+    ) -> FileReplacement:
         staging = Staging(incoming, self._layout, self._warehouse, steps)
-        planned = plan_again(staging, last, window, before)
+        planned = plan_replacement(staging, last, window, before)
         self._check_table(planned.schema)
         return planned

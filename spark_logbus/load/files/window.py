@@ -16,14 +16,14 @@ from spark_logbus.load.files.small_files import records_of
 from spark_logbus.load.files.staged_files import tallied
 from spark_logbus.load.files.warehouse import Warehouse
 from spark_logbus.load.layout import Layout
-from spark_logbus.load.plan.window_rows import Replaced, inside
+from spark_logbus.load.plan.window_rows import ExistingRows, inside
 from spark_logbus.load.tally import NONE, Tally, aggregates, tally_from
 from spark_logbus.model import OffsetRange
 
 
 def find(
     spark: SparkSession, warehouse: Warehouse, last: Commit, ranges: tuple[OffsetRange, ...]
-) -> Replaced:
+) -> ExistingRows:
     """The files that hold records of ``ranges``, and how many they hold, of them and of others."""
     condition = inside(ranges)
     layout, letters = last.layout, {}
@@ -41,12 +41,12 @@ def find(
     return replace(found, kept_records=kept_records, kept_letters=kept_letters)
 
 
-def replaced(records: Mapping[str, Tally], letters: Mapping[str, Tally]) -> Replaced:
+def replaced(records: Mapping[str, Tally], letters: Mapping[str, Tally]) -> ExistingRows:
     """The sum of what files hold of a window, by name (pure)."""
     tally = NONE
     for each in (*records.values(), *letters.values()):
         tally = tally.with_others(each)
-    return Replaced(
+    return ExistingRows(
         sum(each.records for each in records.values()),
         sum(each.records for each in letters.values()),
         tally,
@@ -56,7 +56,7 @@ def replaced(records: Mapping[str, Tally], letters: Mapping[str, Tally]) -> Repl
 
 
 def letters_of(
-    spark: SparkSession, warehouse: Warehouse, last: Commit, found: Replaced
+    spark: SparkSession, warehouse: Warehouse, last: Commit, found: ExistingRows
 ) -> DataFrame:
     """All dead letters of the files that hold some of the window."""
     reader = spark.read.format(last.layout.format.value).option("mergeSchema", "true")

@@ -12,7 +12,7 @@ from spark_logbus.load.jdbc.connection import Transaction
 from spark_logbus.load.jdbc.staging import Part
 from spark_logbus.load.jdbc.tables import Tables
 from spark_logbus.load.jdbc.window import delete_rows
-from spark_logbus.load.plan.window_rows import Replaced
+from spark_logbus.load.plan.window_rows import ExistingRows
 from spark_logbus.model import OffsetRange
 
 
@@ -21,7 +21,7 @@ class GivingWay:
     """Rows that are replaced: those of ``ranges``, of which there are so many."""
 
     ranges: tuple[OffsetRange, ...]
-    before: Replaced
+    before: ExistingRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Moves:
     tables: Tables
     table: JdbcTable
 
-    def carry_out(self, transaction: Transaction, commit: StagedCommit) -> None:
+    def apply(self, transaction: Transaction, commit: StagedCommit) -> None:
         """Raises DataLossError where not every row goes and comes, and IncompatibleColumnsError."""
         if commit.giving_way is not None:
             self.clear(transaction, commit.giving_way)

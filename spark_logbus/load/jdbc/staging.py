@@ -28,8 +28,8 @@ from spark_logbus.load.jdbc.columns import (
     staged_frame,
 )
 from spark_logbus.load.jdbc.connection import Database, Transaction
-from spark_logbus.load.read.input import Arriving
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.read.input import DecodedRead
+from spark_logbus.load.steps import StepTimer
 from spark_logbus.load.tally import NONE, TALLIED, Tally, tally_of
 
 _DEAD: Final = "_dead"
@@ -82,7 +82,7 @@ class StagingTables:
                 transaction.run(f"DROP TABLE IF EXISTS {name}")
 
     def stage(
-        self, arriving: Arriving, columns: tuple[TableColumn, ...], name: str, steps: Steps
+        self, arriving: DecodedRead, columns: tuple[TableColumn, ...], name: str, steps: StepTimer
     ) -> tuple[Part, ...]:
         """Records, then dead letters if there are any, as they really are in staging."""
         with steps.step("write"), self._translated("stage records", name):

@@ -34,29 +34,29 @@ from spark_logbus.load.jdbc.staging import Part, StagingTables, tally_of_parts
 from spark_logbus.load.jdbc.tables import Tables
 from spark_logbus.load.jdbc.window import ROWS, check_known
 from spark_logbus.load.plan.window import Window
-from spark_logbus.load.plan.window_rows import Replaced, check_all_read, inside
-from spark_logbus.load.read.input import Arriving, Incoming
-from spark_logbus.load.steps import Steps
+from spark_logbus.load.plan.window_rows import ExistingRows, check_all_read, inside
+from spark_logbus.load.read.input import DecodedRead, LoadInput
+from spark_logbus.load.steps import StepTimer
 from spark_logbus.load.tally import NONE, tally_of
-from spark_logbus.load.target import Restaged, Staged
+from spark_logbus.load.target import StagedLoad, StagedReplacement
 from spark_logbus.model import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class TableAgain:
+class TableReplacement:
     """A window of a table that is planned to be read again, where ``before`` is."""
 
     target: TableTarget
-    arriving: Arriving
+    arriving: DecodedRead
     columns: tuple[TableColumn, ...]
     last: Commit
     window: Window
-    before: Replaced
-    steps: Steps
+    before: ExistingRows
+    steps: StepTimer
     columns_left_out: tuple[str, ...]
     columns_added: tuple[str, ...] = ()  # a load does not alter a table
 
-    def stage(self) -> Restaged:
+    def stage(self) -> StagedReplacement:
         return self.target.stage_again(self)
 
 
@@ -103,7 +103,7 @@ class TableTarget:
             )
         return last
 
-    def stage(self, incoming: Incoming, last: Commit | None, steps: Steps) -> Staged:
+    def stage(self, incoming: LoadInput, last: Commit | None, steps: StepTimer) -> StagedLoad:
         number = last.number + 1 if last else 1
         arriving, columns = self._plan(incoming, steps)
         name = self._staging.new_name()
@@ -111,7 +111,7 @@ class TableTarget:
         arriving.check(tally_of_parts(parts))
         source = incoming.source
         records, dead_letters = _counts(parts)
-        return Staged(
+        return StagedLoad(
             StagedCommit(
                 number,
                 name,
@@ -126,7 +126,9 @@ class TableTarget:
             )
         )
 
-    def _plan(self, incoming: Incoming, steps: Steps) -> tuple[Arriving, tuple[TableColumn, ...]]:
+    def _plan(
+        self, incoming: LoadInput, steps: StepTimer
+    ) -> tuple[DecodedRead, tuple[TableColumn, ...]]:
         """What is to be read, as columns that the table takes; nothing is read yet."""
         with steps.step("plan the read"), translated("plan the read"):
             arriving = incoming.read()
@@ -162,24 +164,29 @@ class TableTarget:
     def loads(self) -> Loads:
         return self._ledger.loads()
 
-    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> Replaced:
+    def find(self, last: Commit, ranges: tuple[OffsetRange, ...]) -> ExistingRows:
         names = self._names()
         with translated(f"look for records in {self._table}"):
             tallies = [tally_of(self._known(name).where(inside(ranges))) for name in names]
         records, letters = (*tallies, NONE)[:2]
-        return Replaced(records.records, letters.records, records.with_others(letters))
+        return ExistingRows(records.records, letters.records, records.with_others(letters))
 
-    def plan_again(
-        self, incoming: Incoming, last: Commit, window: Window, before: Replaced, steps: Steps
-    ) -> TableAgain:
+    def plan_replacement(
+        self,
+        incoming: LoadInput,
+        last: Commit,
+        window: Window,
+        before: ExistingRows,
+        steps: StepTimer,
+    ) -> TableReplacement:
         arriving, columns = self._plan(incoming, steps)
         with self._database.transaction() as transaction:
             existing = self._tables.existing(transaction, self._table.name) or {}
         read = {column.name for column in columns}
         left_out = tuple(name for name in existing if name not in read)
-        return TableAgain(self, arriving, columns, last, window, before, steps, left_out)
+        return TableReplacement(self, arriving, columns, last, window, before, steps, left_out)
 
-    def stage_again(self, again: TableAgain) -> Restaged:
+    def stage_again(self, again: TableReplacement) -> StagedReplacement:
         """The commit that would put the window in place."""
         name, window, arriving = self._staging.new_name(), again.window, again.arriving
         parts = self._staging.stage(arriving, again.columns, name, again.steps)
@@ -203,7 +210,7 @@ class TableTarget:
             parts=parts,
             giving_way=GivingWay(window.ranges, again.before),
         )
-        return Restaged(commit, records, dead_letters)
+        return StagedReplacement(commit, records, dead_letters)
 
     def prepare(self, commit: Commit) -> None:
         """Nothing: all that is left is one transaction."""
@@ -213,7 +220,7 @@ class TableTarget:
         try:
             with self._database.transaction() as transaction:
                 self._ledger.enter(transaction, staged, staged.last, staged.replaced)
-                self._moves.carry_out(transaction, staged)
+                self._moves.apply(transaction, staged)
         except DatabaseUnavailableError:
             # Perhaps only the answer was lost.
             if not self._ledger.holds(staged):

@@ -61,7 +61,7 @@ def look_up(config: LoadConfig, last: Commit | None) -> Source:
             topic,
             last,
             allow_gaps=config.allow_gaps,
-            elsewhere=config.elsewhere,
+            another_target=config.another_target,
             start=start,
             until=until,
         )
@@ -124,7 +124,7 @@ def plan(
     last: Commit | None,
     *,
     allow_gaps: bool,
-    elsewhere: str,
+    another_target: str,
     start: Mapping[TopicPartition, int] = NOTHING,
     until: Mapping[TopicPartition, int] = NOTHING,
 ) -> list[OffsetRange]:
@@ -134,7 +134,7 @@ def plan(
     DataLossError when that is not what follows the last commit.
     """
     if last is not None:
-        require_same_log(snapshot, topic, last, elsewhere=elsewhere)
+        require_same_log(snapshot, topic, last, another_target=another_target)
     ranges = []
     for topic_partition, span in sorted(snapshot.spans.items()):
         if last is None:
@@ -165,13 +165,15 @@ def plan(
     return ranges
 
 
-def require_same_log(snapshot: Snapshot, topic: str, last: Commit, *, elsewhere: str) -> None:
-    """DataLossError unless the log is that of which ``last`` has loaded (pure). ``elsewhere`` is
-    what to load into then."""
+def require_same_log(snapshot: Snapshot, topic: str, last: Commit, *, another_target: str) -> None:
+    """Raises DataLossError unless ``last`` was loaded from this very log (pure).
+
+    ``another_target`` says for the message what to load into instead.
+    """
     if last.topic_id != snapshot.topic_ids[topic]:
         raise DataLossError(
             f"Topic {topic} was deleted and created again since load {last.number}; its offsets "
-            f"start over. Load it into {elsewhere}."
+            f"start over. Load it into {another_target}."
         )
     for topic_partition, span in sorted(snapshot.spans.items()):
         end = last.ends.get(topic_partition.partition, 0)
@@ -179,5 +181,5 @@ def require_same_log(snapshot: Snapshot, topic: str, last: Commit, *, elsewhere:
             raise DataLossError(
                 f"{topic_partition}: load {last.number} ended at offset {end:,}, but the log now "
                 f"ends at {span.end:,}: records that were loaded are gone from the log, and "
-                f"their offsets will be given to others. Load into {elsewhere}."
+                f"their offsets will be given to others. Load into {another_target}."
             )

@@ -82,7 +82,7 @@ def look_up_window(
     with Cluster.connect(Bootstrap.from_zookeeper(config.zookeeper)) as cluster:
         admin = Admin(cluster)
         snapshot = take_snapshot(admin, Topics((topic,)), missing_ok=False)
-        require_same_log(snapshot, topic, last, elsewhere=config.elsewhere)
+        require_same_log(snapshot, topic, last, another_target=config.another_target)
         begin = first_start(start)
         starts = _offsets(begin, snapshot, admin, now_us=now_us)
         ends: Mapping[TopicPartition, int] = snapshot.ends()

@@ -18,7 +18,7 @@ from spark_logbus.model import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ExistingRows:
     """What a target holds of the window, and the files that it stands in. Immutable."""
 
     records: int = 0

@@ -13,11 +13,11 @@ from spark_logbus.load.config import LoadConfig
 from spark_logbus.load.plan.ranges import Source
 from spark_logbus.load.read.reading import Decoding, PlannedRead, decoded, read
 from spark_logbus.load.read.values import UNDECODABLE
-from spark_logbus.load.tally import NONE, Counted, Observed, Tally
+from spark_logbus.load.tally import NONE, ConditionCount, ObservedTally, Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class LoadInput:
     """The records of one load, of which ``read`` counts what passes through."""
 
     spark: SparkSession
@@ -25,33 +25,33 @@ class Incoming:
     decoding: Decoding
     source: Source
 
-    def read(self) -> Arriving:
+    def read(self) -> DecodedRead:
         """Plans the read; nothing is read before an action on its ``frame``."""
         planned = read(
             self.spark, self.source.ranges, self.config.zookeeper, self.config.topic, self.decoding
         )
-        return Arriving(self, planned)
+        return DecodedRead(self, planned)
 
 
 @dataclass(slots=True)
-class Arriving:
+class DecodedRead:
     """Records on their way into a target."""
 
-    incoming: Incoming
+    incoming: LoadInput
     planned: PlannedRead
     records: DataFrame = field(init=False)  # before they are decoded
     frame: DataFrame = field(init=False)
     """Those that decode, or all of them where none are kept apart. To be written once."""
-    _observed: Observed = field(init=False)
-    _dead: Counted = field(init=False)
+    _observed: ObservedTally = field(init=False)
+    _dead: ConditionCount = field(init=False)
 
     def __post_init__(self) -> None:
         decoding = self.incoming.decoding
         self.records = self.planned.frame
-        self._observed = Observed(self.records)
+        self._observed = ObservedTally(self.records)
         every = decoded(self._observed.frame, decoding)
         apart = decoding.dead_letters
-        self._dead = Counted(every, f"{UNDECODABLE} is not null" if apart else None)
+        self._dead = ConditionCount(every, f"{UNDECODABLE} is not null" if apart else None)
         self.frame = _without_dead(self._dead.frame) if apart else self._dead.frame
 
     @property

@@ -27,7 +27,7 @@ from spark_logbus.load import (
 )
 from spark_logbus.load.files.hadoop import HadoopDirectory
 from spark_logbus.load.files.staging import Staging
-from spark_logbus.load.tally import Observed
+from spark_logbus.load.tally import ObservedTally
 from spark_logbus.model import TopicPartition
 from tests.helpers import wait_until
 from tests.integration.load.loaded_directory import KilledError, LoadedDirectory, read_only
@@ -224,7 +224,7 @@ def test_a_window_of_a_layout_stays_in_its_directories(
 
 
 STEPS: dict[str, tuple[type, str, int]] = {
-    "before anything is kept": (Observed, "tally", 0),
+    "before anything is kept": (ObservedTally, "tally", 0),
     "before it is counted": (Staging, "count", 0),
     "before it is prepared": (Warehouse, "prepare", 0),
     "before the commit": (Warehouse, "commit", 0),

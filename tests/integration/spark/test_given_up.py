@@ -69,7 +69,7 @@ def test_a_stream_and_a_load_are_told_of_a_log_that_was_given_up(
             snapshot = take_snapshot(logbus.admin, Topics(("t",)), missing_ok=False)
             last = Commit(1, "s", topic_id, (), {0: 3, 1: 1}, 4, ())
             with pytest.raises(DataLossError, match=f"the log now starts at {GONE_ON:,}"):
-                plan(snapshot, "t", last, allow_gaps=False, elsewhere="another table")
+                plan(snapshot, "t", last, allow_gaps=False, another_target="another table")
 
 
 @pytest.mark.long

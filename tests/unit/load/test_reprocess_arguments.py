@@ -12,7 +12,7 @@ from rich.console import Console
 from jobs.reprocess import main, parse_arguments, report
 from spark_logbus.errors import LogbusError
 from spark_logbus.load import Commit, JdbcTable, ReprocessConfig, Reprocessed
-from spark_logbus.load.plan.window_rows import Replaced
+from spark_logbus.load.plan.window_rows import ExistingRows
 from spark_logbus.model import OffsetRange, TopicPartition
 
 REQUIRED = ["--topic", "clicks", "--warehouse", "/data", "--from", "-10 minutes"]
@@ -101,7 +101,7 @@ def test_what_is_missing_is_one_message(capsys: pytest.CaptureFixture[str]) -> N
 RANGE = OffsetRange(TopicPartition("clicks", 3), 1_000, 3_500)
 PLAN = Reprocessed(
     "clicks", "/data/clicks", True, None, (RANGE,),
-    Replaced(2_400, 100, files=tuple(f"date=1/part-{n}" for n in range(12)), kept_records=70),
+    ExistingRows(2_400, 100, files=tuple(f"date=1/part-{n}" for n in range(12)), kept_records=70),
     1.0, {"write": 0.5}, columns_added=("note",), columns_left_out=("n",),
 )  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_a_table_in_the_file_is_the_target(tmp_path: Path, monkeypatch: pytest.M
 
 def test_of_a_table_rows_are_told() -> None:
     config = replace(FILES, warehouse=JdbcTable(URL, "t"))
-    plan = replace(PLAN, before=Replaced(2_400, 100), columns_added=())
+    plan = replace(PLAN, before=ExistingRows(2_400, 100), columns_added=())
     said = told(plan, config)
     assert "2,500 rows of /data/clicks would be replaced.\nNothing was changed; run" in said
     assert "Null in the window from now on, or of their default: n." in said

@@ -164,7 +164,7 @@ def test_a_read_may_end_where_records_are_lost(
 
 def load(end: int, *, allow_gaps: bool = False) -> tuple[int, int]:
     last = Commit(7, "7-abc", "id", (), {0: end}, 6, ())
-    [made] = plan_load(NOW, "t", last, allow_gaps=allow_gaps, elsewhere="another")
+    [made] = plan_load(NOW, "t", last, allow_gaps=allow_gaps, another_target="another")
     return made.start, made.end
 
 

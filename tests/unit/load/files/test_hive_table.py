@@ -11,7 +11,7 @@ from spark_logbus.errors import ConfigError
 from spark_logbus.load import FileFormat, Layout, LoadConfig, Period
 from spark_logbus.load.config import TableName
 from spark_logbus.load.files import hive_sql
-from spark_logbus.load.files.hive_table import Described, lacking, misfit
+from spark_logbus.load.files.hive_table import Described, missing_columns, table_mismatch
 
 FLIGHTS = TableName("air", "flights")
 STORED = StructType().add("key", StringType()).add("Carrier", StringType())
@@ -72,7 +72,7 @@ def test_columns_that_name_directories_come_last() -> None:
 def test_what_keeps_a_table_from_being_ours() -> None:
     layout = Layout(columns=("Carrier",))
     ours = Described("EXTERNAL", "parquet", "hdfs:/w/t", StructType(), ("date", "carrier"))
-    assert misfit(ours, layout, path="hdfs:/w/t") is None
+    assert table_mismatch(ours, layout, path="hdfs:/w/t") is None
     for other, complaint in (
         (replace(ours, kind="MANAGED"), "is a managed table"),
         (replace(ours, kind="VIEW", location=""), "is a view"),
@@ -83,7 +83,7 @@ def test_what_keeps_a_table_from_being_ours() -> None:
             "is partitioned by nothing, and the warehouse by date, carrier",
         ),
     ):
-        assert misfit(other, layout, path="hdfs:/w/t") == complaint
+        assert table_mismatch(other, layout, path="hdfs:/w/t") == complaint
 
 
 def test_a_table_gets_the_columns_it_lacks() -> None:
@@ -91,9 +91,9 @@ def test_a_table_gets_the_columns_it_lacks() -> None:
     wanted = wanted.add("legs", ArrayType(StringType(), containsNull=False))
     found = StructType().add("carrier", StringType()).add("mine", DateType())
     found = found.add("legs", ArrayType(StringType()))
-    added = lacking(found, wanted)
+    added = missing_columns(found, wanted)
     assert isinstance(added, StructType)
     assert added.names == ["key", "delay"]
-    assert lacking(found.add("KEY", DateType()), wanted) == (
+    assert missing_columns(found.add("KEY", DateType()), wanted) == (
         "has the column key as date, and the warehouse as string"
     )

@@ -53,14 +53,14 @@ def test_a_load_goes_on_where_the_last_ended(
     spans: list[tuple[int, int]], ends: dict[int, int] | None, expected: list[tuple[int, int]]
 ) -> None:
     last = None if ends is None else commit(ends)
-    ranges = plan(snapshot(*spans), "t", last, allow_gaps=False, elsewhere=ELSEWHERE)
+    ranges = plan(snapshot(*spans), "t", last, allow_gaps=False, another_target=ELSEWHERE)
     assert [(r.start, r.end) for r in ranges] == expected
 
 
 def test_records_deleted_before_they_were_loaded_are_reported() -> None:
     with pytest.raises(DataLossError, match="starts at 8: the offsets between were not loaded"):
-        plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=False, elsewhere=ELSEWHERE)
-    ranges = plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=True, elsewhere=ELSEWHERE)
+        plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=False, another_target=ELSEWHERE)
+    ranges = plan(snapshot((8, 10)), "t", commit({0: 6}), allow_gaps=True, another_target=ELSEWHERE)
     assert [(r.start, r.end) for r in ranges] == [(8, 10)]
 
 
@@ -87,7 +87,9 @@ def test_a_load_within_bounds(
 ) -> None:
     last = None if ends is None else commit(ends)
     given = snapshot((0, 10), (0, 5))
-    ranges = plan(given, "t", last, allow_gaps=False, elsewhere=ELSEWHERE, start=start, until=until)
+    ranges = plan(
+        given, "t", last, allow_gaps=False, another_target=ELSEWHERE, start=start, until=until
+    )
     assert [(r.start, r.end) for r in ranges] == expected
 
 
@@ -134,13 +136,13 @@ def test_a_topic_that_was_created_again_is_refused() -> None:
             "t",
             commit({0: 6}, topic_id="other"),
             allow_gaps=True,
-            elsewhere=ELSEWHERE,
+            another_target=ELSEWHERE,
         )
 
 
 def test_a_log_that_ends_before_the_last_load_is_refused() -> None:
     with pytest.raises(DataLossError, match="now ends at 4"):
-        plan(snapshot((0, 4)), "t", commit({0: 6}), allow_gaps=True, elsewhere=ELSEWHERE)
+        plan(snapshot((0, 4)), "t", commit({0: 6}), allow_gaps=True, another_target=ELSEWHERE)
 
 
 def test_a_commit_file_reads_back() -> None:
