@@ -34,7 +34,7 @@ from spark_logbus.cli.app import VERBS, loaded
 from spark_logbus.client import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_logbus.client.metrics import METRICS as CLIENT_METRICS
 from spark_logbus.log import LogConfig
-from spark_logbus.log.config import _TEXT_KEYS, _TOPIC_KEYS
+from spark_logbus.log.config import TEXT_KEYS, TOPIC_KEYS
 from spark_logbus.programs import run_program
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -250,7 +250,7 @@ def settings_table(kind: type[Any]) -> str:
 
 
 def log_table() -> str:
-    keys = {names[0]: key for key, names in {**_TOPIC_KEYS, **_TEXT_KEYS}.items()}
+    keys = {names[0]: key for key, names in {**TOPIC_KEYS, **TEXT_KEYS}.items()}
     rows = ["| key | of a topic | default | |", "|---|---|---|---|"]
     for name, default, comment in settings_of(LogConfig):
         rows.append(f"| `{name}` | `{keys[name]}` | {shown(name, default)} | {_cell(comment)} |")

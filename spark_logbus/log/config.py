@@ -23,7 +23,7 @@ _LARGEST: Final = (1 << 63) - 1  # of a number in Kafka's topic configuration
 _FOREVER: Final = _LARGEST  # Kafka's way to say "never"
 
 # Topic key -> field, smallest value, and whether -1 (or Kafka's largest number) means none.
-_TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
+TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "segment.bytes": ("segment_bytes", 1024, False),
     "segment.ms": ("segment_ms", 1, False),
     "index.interval.bytes": ("index_interval_bytes", 128, False),
@@ -38,7 +38,7 @@ _TOPIC_KEYS: Final[dict[str, tuple[str, int, bool]]] = {
     "max.compaction.lag.ms": ("max_compaction_lag_ms", 1, True),
     "delete.retention.ms": ("delete_retention_ms", 0, False),
 }
-# Topic keys with values that are no whole numbers (see ``_TEXT_KEYS``).
+# Topic keys with values that are no whole numbers (see ``TEXT_KEYS``).
 _POLICY_KEY: Final = "cleanup.policy"
 _RATIO_KEY: Final = "min.cleanable.dirty.ratio"
 _FLUSH_KEY: Final = "flush.policy"
@@ -102,7 +102,7 @@ class LogConfig:
     schemas: TopicSchemas = field(default=PLAIN, metadata=OF_TOPICS_ONLY)
 
     def __post_init__(self) -> None:
-        for key, (name, least, optional) in _TOPIC_KEYS.items():
+        for key, (name, least, optional) in TOPIC_KEYS.items():
             value = getattr(self, name)
             if value is None and optional:
                 continue
@@ -161,8 +161,8 @@ class LogConfig:
     def topic_config(self) -> dict[str, str]:
         """These settings under their names in a topic's configuration; -1 is none. Without those
         that have no default."""
-        fields = {key: name for key, (name, *_) in _TOPIC_KEYS.items()}
-        fields |= {key: name for key, (name, _) in _TEXT_KEYS.items()}
+        fields = {key: name for key, (name, *_) in TOPIC_KEYS.items()}
+        fields |= {key: name for key, (name, _) in TEXT_KEYS.items()}
         return {key: _as_text(getattr(self, name)) for key, name in fields.items()}
 
     @classmethod
@@ -174,14 +174,14 @@ class LogConfig:
         """
         changes: dict[str, Any] = {}
         for key, text in config.items():
-            if key in _TEXT_KEYS:
-                name, parse = _TEXT_KEYS[key]
+            if key in TEXT_KEYS:
+                name, parse = TEXT_KEYS[key]
                 changes[name] = parse(text)
-            elif key in _TOPIC_KEYS:
-                name, least, optional = _TOPIC_KEYS[key]
+            elif key in TOPIC_KEYS:
+                name, least, optional = TOPIC_KEYS[key]
                 changes[name] = _number(key, text, least=least, optional=optional)
             elif key not in SCHEMA_KEYS:
-                known = (*_TOPIC_KEYS, *_TEXT_KEYS, *SCHEMA_KEYS)
+                known = (*TOPIC_KEYS, *TEXT_KEYS, *SCHEMA_KEYS)
                 near = nearest(key, known)
                 hint = f"did you mean {near}?" if near else f"use {', '.join(known)}."
                 raise ConfigError(f"The topic configuration has no key {key!r}; {hint}")
@@ -258,7 +258,7 @@ def _ratio(text: str) -> float:
 
 
 # Topic key -> field, and how its text is read.
-_TEXT_KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+TEXT_KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     _POLICY_KEY: ("cleanup_policy", _policy),
     _RATIO_KEY: ("min_cleanable_dirty_ratio", _ratio),
     _FLUSH_KEY: ("flush_policy", _flush_policy),
