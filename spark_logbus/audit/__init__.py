@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spark_logbus.audit.interceptor import AuditInterceptor
     from spark_logbus.audit.report import AUDIT_TOPIC, Tier
     from spark_logbus.audit.reporter import AuditConfig, AuditReporter
-    from spark_logbus.audit.verdicts import Finding, Verdict
+    from spark_logbus.audit.verdicts import Status, Verdict
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -21,7 +21,7 @@ else:
             "interceptor": "AuditInterceptor",
             "report": "AUDIT_TOPIC Tier",
             "reporter": "AuditConfig AuditReporter",
-            "verdicts": "Finding Verdict",
+            "verdicts": "Status Verdict",
         },
     )
 
@@ -31,8 +31,8 @@ __all__ = [
     "AuditInterceptor",
     "AuditReporter",
     "AuditResult",
-    "Finding",
     "Question",
+    "Status",
     "Tier",
     "Verdict",
     "WindowResult",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.audit.comparison import AuditResult, Copy, Span, compare
+from spark_logbus.audit.comparison import AuditResult, AuditSpan, Copy, compare
 from spark_logbus.audit.counts import common_window_us
 from spark_logbus.audit.ledger import RunRecord, State, fold, in_windows
 from spark_logbus.audit.report import AUDIT_TOPIC
@@ -82,7 +82,7 @@ def audit(
         now_us = cluster.clock.now_us()
         if until_us is None:
             until_us = _settled_us(runs, topic, found.read_at_us)
-        span = Span(
+        span = AuditSpan(
             since_us=since_us,
             until_us=until_us,
             now_us=now_us,

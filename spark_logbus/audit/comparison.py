@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.counts import WindowTally
 from spark_logbus.audit.ledger import RunRecord, State
 from spark_logbus.audit.topic import TopicCounts
-from spark_logbus.audit.verdicts import FINDINGS, Expected, Finding, Verdict, judge
+from spark_logbus.audit.verdicts import FINDINGS, Expected, Status, Verdict, judge
 
-_NOTHING: Final = Tally()
+_NOTHING: Final = WindowTally()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AuditSpan:
     """The windows that are judged: those that begin at ``since_us`` or later and have ended by
     ``until_us``. ``now_us`` decides who is dead."""
 
@@ -33,10 +33,10 @@ class Copy:
 
     name: str
     counts: TopicCounts
-    not_yet: Mapping[int, Tally] = field(default_factory=dict)
+    not_yet: Mapping[int, WindowTally] = field(default_factory=dict)
     """Records of the topic that are not due there yet."""
 
-    topic: Mapping[int, Tally] | None = None
+    topic: Mapping[int, WindowTally] | None = None
     """The topic's records as they were counted for this place; None: as the audit found them."""
 
     from_us: int = 0
@@ -70,9 +70,9 @@ class WindowResult:
     """All about one window."""
 
     start_us: int
-    counted: Tally
+    counted: WindowTally
     in_doubt: int
-    found: Tally
+    found: WindowTally
     verdict: Verdict
     counters: tuple[Share, ...]
     copies: tuple[CopyResult, ...]
@@ -86,7 +86,7 @@ class WindowResult:
             self.counted
             or self.found
             or self.in_doubt
-            or any(verdict.finding is not Finding.COMPLETE for verdict in self.verdicts)
+            or any(verdict.status is not Status.COMPLETE for verdict in self.verdicts)
         )
 
     @property
@@ -113,7 +113,7 @@ class AuditResult:
         """Windows with something to look at, in the topic or a copy. Notes say more of these; they
         count where they are of other windows only."""
         windows = sum(
-            any(verdict.finding in FINDINGS for verdict in window.verdicts)
+            any(verdict.status in FINDINGS for verdict in window.verdicts)
             for window in self.windows
         )
         return windows or len(self.notes)
@@ -121,15 +121,15 @@ class AuditResult:
     @property
     def not_yet_known(self) -> int:
         return sum(
-            any(verdict.finding is Finding.NOT_YET for verdict in window.verdicts)
+            any(verdict.status is Status.NOT_YET for verdict in window.verdicts)
             for window in self.windows
         )
 
     @property
     def has_surplus(self) -> bool:
         """More is somewhere in the topic than was counted."""
-        surplus = (Finding.TOO_MANY, Finding.UNCOUNTED, Finding.IN_DOUBT)
-        return any(window.verdict.finding in surplus for window in self.windows)
+        surplus = (Status.TOO_MANY, Status.UNCOUNTED, Status.IN_DOUBT)
+        return any(window.verdict.status in surplus for window in self.windows)
 
     @property
     def awaits_report(self) -> bool:
@@ -140,7 +140,7 @@ def compare(
     topic: str,
     runs: Sequence[RunRecord],
     found: TopicCounts,
-    span: Span,
+    span: AuditSpan,
     *,
     copies: Sequence[Copy] = (),
 ) -> AuditResult:
@@ -167,14 +167,14 @@ def compare(
     )
 
 
-def _died_in(topic: str, run: RunRecord, results: Sequence[WindowResult], span: Span) -> bool:
+def _died_in(topic: str, run: RunRecord, results: Sequence[WindowResult], span: AuditSpan) -> bool:
     return run.state(span.now_us) is State.DEAD and any(
         run.left_open(topic, start_us=one.start_us, end_us=one.start_us + span.window_us)
         for one in results
     )
 
 
-def _clock_windows(run: RunRecord, span: Span) -> set[int]:
+def _clock_windows(run: RunRecord, span: AuditSpan) -> set[int]:
     """The windows in which a run has died, by the clock."""
     first = max(run.through_us, span.since_us) // span.window_us
     last = min(run.heard_us + run.silence_us, span.until_us) // span.window_us
@@ -186,7 +186,7 @@ def _judged(
     start: int,
     runs: Sequence[RunRecord],
     found: TopicCounts,
-    span: Span,
+    span: AuditSpan,
     copies: Sequence[Copy],
 ) -> WindowResult:
     appending = [run for run in runs if run.tier.appends]
@@ -194,7 +194,7 @@ def _judged(
     expected = _expected(topic, start, appending, span, read_at_us=found.read_at_us)
     expired = found.expired_before_us is not None and start < found.expired_before_us
     if expired:
-        verdict = Verdict(Finding.EXPIRED)
+        verdict = Verdict(Status.EXPIRED)
         reference = expected
     else:
         verdict = judge(expected, there, start_us=start, window_us=span.window_us)
@@ -215,12 +215,12 @@ def _judged(
         verdict=verdict,
         counters=tuple(_shares(topic, start, appending, span)),
         copies=tuple(results),
-        awaits_report=verdict.finding is Finding.NOT_YET and expected.behind,
+        awaits_report=verdict.status is Status.NOT_YET and expected.behind,
     )
 
 
 def _expected(
-    topic: str, start: int, runs: Sequence[RunRecord], span: Span, *, read_at_us: int
+    topic: str, start: int, runs: Sequence[RunRecord], span: AuditSpan, *, read_at_us: int
 ) -> Expected:
     counted = in_doubt = _NOTHING
     reported = changing = pending = behind = gap = unplaced = False
@@ -254,7 +254,7 @@ def _expected(
 
 
 def _judged_copy(
-    copy: Copy, start: int, reference: Expected, span: Span, *, expired: bool
+    copy: Copy, start: int, reference: Expected, span: AuditSpan, *, expired: bool
 ) -> CopyResult:
     of_topic = reference.counted
     if copy.topic is not None and not expired:
@@ -263,8 +263,8 @@ def _judged_copy(
     there = copy.counts.tallies.get(start, _NOTHING)
     expected = replace(reference, counted=due)
     verdict = judge(expected, there, start_us=start, window_us=span.window_us)
-    if verdict.finding is Finding.COMPLETE and copy.not_yet.get(start, _NOTHING):
-        verdict = Verdict(Finding.NOT_YET, copy.not_yet[start].records)
+    if verdict.status is Status.COMPLETE and copy.not_yet.get(start, _NOTHING):
+        verdict = Verdict(Status.NOT_YET, copy.not_yet[start].records)
     return CopyResult(copy.name, there.records, verdict)
 
 
@@ -274,7 +274,7 @@ def _reported_copies(
     runs: Iterable[RunRecord],
     reference: Expected,
     found: TopicCounts,
-    span: Span,
+    span: AuditSpan,
 ) -> Iterable[CopyResult]:
     """Of loads and consumers, by what they have reported, from their first window on."""
     by_name: dict[tuple[str, str], list[RunRecord]] = {}
@@ -292,27 +292,27 @@ def _reported_copies(
             start_us=start,
             window_us=span.window_us,
         )
-        if verdict.finding is Finding.MISSING:
+        if verdict.status is Status.MISSING:
             verdict = _of_fewer(verdict, own, counts, start + span.window_us, span)
         yield CopyResult(f"{tier} {counter}", counts.counted.records, verdict)
 
 
 def _of_fewer(
-    verdict: Verdict, own: Sequence[RunRecord], counts: Expected, end_us: int, span: Span
+    verdict: Verdict, own: Sequence[RunRecord], counts: Expected, end_us: int, span: AuditSpan
 ) -> Verdict:
     """A place that has fewer may get the others yet, or have got them before it died."""
     if counts.gap:
-        return Verdict(Finding.GAP, verdict.records)
+        return Verdict(Status.GAP, verdict.records)
     lives = any(run.state(span.now_us) is State.LIVE for run in own)
     if lives or max(run.through_us for run in own) < end_us:
-        return Verdict(Finding.NOT_YET, verdict.records)
+        return Verdict(Status.NOT_YET, verdict.records)
     return verdict
 
 
 _WORST: Final = (State.CLOSED, State.LIVE, State.DEAD)
 
 
-def _shares(topic: str, start: int, runs: Sequence[RunRecord], span: Span) -> Iterable[Share]:
+def _shares(topic: str, start: int, runs: Sequence[RunRecord], span: AuditSpan) -> Iterable[Share]:
     """Of the counters that have counted something of the window, or may have."""
     shares: dict[str, Share] = {}
     end = start + span.window_us

@@ -27,7 +27,7 @@ MODULUS: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WindowTally:
     """So many records, and the sum of their times in µs after their window's start, modulo 2⁶³."""
 
     records: int = 0
@@ -36,25 +36,25 @@ class Tally:
     def __bool__(self) -> bool:
         return self != _NOTHING
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.records + other.records, (self.time_sum + other.time_sum) % MODULUS)
+    def __add__(self, other: WindowTally) -> WindowTally:
+        return WindowTally(self.records + other.records, (self.time_sum + other.time_sum) % MODULUS)
 
-    def __sub__(self, other: Tally) -> Tally:
+    def __sub__(self, other: WindowTally) -> WindowTally:
         """What is here and not there; ``records`` may be negative."""
-        return Tally(self.records - other.records, (self.time_sum - other.time_sum) % MODULUS)
+        return WindowTally(self.records - other.records, (self.time_sum - other.time_sum) % MODULUS)
 
-    def moved(self, by_us: int) -> Tally:
+    def moved(self, by_us: int) -> WindowTally:
         """The same records in a window that begins so much earlier."""
-        return Tally(self.records, (self.time_sum + self.records * by_us) % MODULUS)
+        return WindowTally(self.records, (self.time_sum + self.records * by_us) % MODULUS)
 
 
-_NOTHING: Final = Tally()
+_NOTHING: Final = WindowTally()
 
-Tallies = Mapping[int, Tally]
+Tallies = Mapping[int, WindowTally]
 """Of each window, by its start."""
 
 
-def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, Tally]:
+def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, WindowTally]:
     """The tallies of an Arrow column of timestamps in µs, or of integers that are such."""
     if not len(timestamps):
         return {}
@@ -64,7 +64,7 @@ def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, Tally]:
     if first == last:  # as nearly always
         start = first * window_us
         # Sums of numpy wrap around, which is undone by taking both modulo.
-        return {start: Tally(len(times), (int(times.sum()) - len(times) * start) % MODULUS)}
+        return {start: WindowTally(len(times), (int(times.sum()) - len(times) * start) % MODULUS)}
     windows = times // window_us
     order = np.argsort(windows, kind="stable")  # near to sorted, which takes no time
     windows = windows[order]
@@ -72,20 +72,20 @@ def tally_times(timestamps: pa.Array, *, window_us: int) -> dict[int, Tally]:
     sums = np.add.reduceat((times[order] - windows * window_us), begins)
     counts = np.diff(begins, append=len(windows))
     return {
-        int(window) * window_us: Tally(int(count), int(total) % MODULUS)
+        int(window) * window_us: WindowTally(int(count), int(total) % MODULUS)
         for window, count, total in zip(windows[begins], counts, sums, strict=True)
     }
 
 
-def add(to: dict[int, Tally], more: Tallies) -> None:
+def add(to: dict[int, WindowTally], more: Tallies) -> None:
     """Add ``more`` to ``to``, window by window."""
     for start, tally in more.items():
         to[start] = to.get(start, _NOTHING) + tally
 
 
-def coarser(tallies: Tallies, *, window_us: int) -> dict[int, Tally]:
+def coarser(tallies: Tallies, *, window_us: int) -> dict[int, WindowTally]:
     """The same in windows of a length that is a multiple of theirs."""
-    found: dict[int, Tally] = {}
+    found: dict[int, WindowTally] = {}
     for start, tally in tallies.items():
         wide = start // window_us * window_us
         found[wide] = found.get(wide, _NOTHING) + tally.moved(start - wide)
@@ -106,7 +106,7 @@ def common_window_us(lengths: Iterable[int], *, wanted_us: int | None, topic: st
     return window_us
 
 
-def time_of(difference: Tally, *, start_us: int, window_us: int) -> int | None:
+def time_of(difference: WindowTally, *, start_us: int, window_us: int) -> int | None:
     """The time of the one record that is too many (1) or too few (-1); None where it is not one."""
     if abs(difference.records) != 1:
         return None
@@ -114,6 +114,6 @@ def time_of(difference: Tally, *, start_us: int, window_us: int) -> int | None:
     return start_us + within if within < window_us else None
 
 
-def as_tally(records: Any, time_sum: Any) -> Tally:
+def as_tally(records: Any, time_sum: Any) -> WindowTally:
     """Of numbers that another engine has summed up."""
-    return Tally(int(records), int(time_sum) % MODULUS)
+    return WindowTally(int(records), int(time_sum) % MODULUS)

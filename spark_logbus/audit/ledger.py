@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_logbus.audit.counts import Tally
-from spark_logbus.audit.report import Report, Tier
+from spark_logbus.audit.counts import WindowTally
+from spark_logbus.audit.report import CounterReport, Tier
 
 DEAD_AFTER_INTERVALS: Final = 3
 """A report may be late by one failed append and one pause of a machine; not by three."""
@@ -36,11 +36,11 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RunWindow:
     """What a run has counted of one window, and when it reported the last change of that."""
 
-    tally: Tally
-    in_doubt: Tally
+    tally: WindowTally
+    in_doubt: WindowTally
     changed_us: int
     sequence: int = 0
 
@@ -59,7 +59,7 @@ class RunRecord:
     """When it reported last."""
     closed: bool = False
     topics: set[str] = field(default_factory=set)
-    windows: dict[tuple[str, int], Counted] = field(default_factory=dict)
+    windows: dict[tuple[str, int], RunWindow] = field(default_factory=dict)
     window_lengths: set[int] = field(default_factory=set)
     sequence: int = 0
     """The number of the report that both times are of."""
@@ -96,7 +96,7 @@ class RunRecord:
         )
 
 
-def fold(reports: Iterable[Report]) -> list[RunRecord]:
+def fold(reports: Iterable[CounterReport]) -> list[RunRecord]:
     """The runs, by tier, counter and run."""
     runs: dict[tuple[Tier, str, str], RunRecord] = {}
     for report in reports:
@@ -111,7 +111,7 @@ def fold(reports: Iterable[Report]) -> list[RunRecord]:
     return [runs[key] for key in sorted(runs, key=lambda key: (key[0].value, *key[1:]))]
 
 
-def _take(record: RunRecord, report: Report) -> None:
+def _take(record: RunRecord, report: CounterReport) -> None:
     times = report.complete_through_us, report.reported_at_us
     if report.sequence > record.sequence:
         record.sequence = report.sequence
@@ -130,7 +130,7 @@ def _take(record: RunRecord, report: Report) -> None:
     window = report.topic, report.window_start_us
     known = record.windows.get(window)
     if known is None or known.sequence < report.sequence:
-        record.windows[window] = Counted(
+        record.windows[window] = RunWindow(
             report.counted, report.in_doubt, report.reported_at_us, report.sequence
         )
 
@@ -138,18 +138,18 @@ def _take(record: RunRecord, report: Report) -> None:
 def in_windows(record: RunRecord, topic: str, *, window_us: int) -> RunRecord:
     """The run with its counts of ``topic`` alone, in windows of ``window_us``, a multiple of its
     own."""
-    gathered: defaultdict[int, list[tuple[int, Counted]]] = defaultdict(list)
+    gathered: defaultdict[int, list[tuple[int, RunWindow]]] = defaultdict(list)
     for (of, start), counted in record.windows.items():
         if of == topic:
             gathered[start // window_us * window_us].append((start, counted))
     windows = {}
     for wide, parts in gathered.items():
-        tally = in_doubt = Tally()
+        tally = in_doubt = WindowTally()
         for start, counted in parts:
             tally += counted.tally.moved(start - wide)
             in_doubt += counted.in_doubt.moved(start - wide)
         changed_us = max(counted.changed_us for _, counted in parts)
-        windows[topic, wide] = Counted(tally, in_doubt, changed_us)
+        windows[topic, wide] = RunWindow(tally, in_doubt, changed_us)
     return RunRecord(
         record.tier, record.counter, record.run, record.interval_us, record.through_us,
         record.heard_us, record.closed, record.topics, windows, record.window_lengths,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.counts import WindowTally
 from spark_logbus.client import Admin, Cluster
 
 AUDIT_TOPIC: Final = "logbus-audit"
@@ -43,7 +43,7 @@ class Tier(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CounterReport:
     """What one run of a counter has counted of one window; times in µs since 1970."""
 
     tier: Tier
@@ -72,8 +72,8 @@ class Report:
 
     window_start_us: int | None = None
     window_us: int
-    counted: Tally = Tally()
-    in_doubt: Tally = Tally()
+    counted: WindowTally = WindowTally()
+    in_doubt: WindowTally = WindowTally()
     """Of records that were never acknowledged: they may be there or not."""
 
 
@@ -106,7 +106,7 @@ MOMENTS: Final = ("reported_at", "complete_through", "window_start")
 """Fields that are times."""
 
 
-def as_row(report: Report) -> dict[str, Any]:
+def as_row(report: CounterReport) -> dict[str, Any]:
     """The value of a record of the audit topic."""
     return {
         "tier": report.tier.value,
@@ -127,13 +127,13 @@ def as_row(report: Report) -> dict[str, Any]:
     }
 
 
-def from_row(row: Mapping[str, Any]) -> Report | None:
+def from_row(row: Mapping[str, Any]) -> CounterReport | None:
     """The report of such a value, with times as numbers; None for a tier of a later release."""
     try:
         tier = Tier(row["tier"])
     except ValueError:
         return None
-    return Report(
+    return CounterReport(
         tier=tier,
         counter=row["counter"],
         run=row["run"],
@@ -145,12 +145,12 @@ def from_row(row: Mapping[str, Any]) -> Report | None:
         topic=row["topic"],
         window_start_us=row["window_start"],
         window_us=row["window_us"],
-        counted=Tally(row["records"], row["time_sum"]),
-        in_doubt=Tally(row["in_doubt"], row["in_doubt_time_sum"]),
+        counted=WindowTally(row["records"], row["time_sum"]),
+        in_doubt=WindowTally(row["in_doubt"], row["in_doubt_time_sum"]),
     )
 
 
-def from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Report]:
+def from_rows(rows: Iterable[Mapping[str, Any]]) -> list[CounterReport]:
     """The reports of a release that this one knows."""
     return [report for row in rows if (report := from_row(row)) is not None]
 

@@ -26,8 +26,8 @@ from typing import Final
 import pyarrow as pa
 
 from spark_logbus.audit.counts import DEFAULT_WINDOW_MS, Tallies, tally_times
-from spark_logbus.audit.report import AUDIT_TOPIC, Report, Tier, as_row, open_audit_topic
-from spark_logbus.audit.run import Draft, Identity, Run, UnderWay
+from spark_logbus.audit.report import AUDIT_TOPIC, CounterReport, Tier, as_row, open_audit_topic
+from spark_logbus.audit.run import Draft, Run, RunIdentity, UnderWay
 from spark_logbus.client import Admin, Cluster, ConsumerRecord, Producer, ProducerConfig, at_exit
 from spark_logbus.client.config import names_settings
 from spark_logbus.client.schemas.topic import WriterSchema, find_writer_schema, opened_registry
@@ -165,7 +165,7 @@ class AuditReporter:
 
     def _new_run(self, topics: Sequence[str] | frozenset[str]) -> Run:
         run = Run(
-            Identity(
+            RunIdentity(
                 tier=self._tier,
                 counter=self._counter,
                 run=uuid.uuid4().hex,
@@ -311,7 +311,9 @@ def opened_producer(
     )
 
 
-def append_reports(producer: Producer, config: AuditConfig, reports: Sequence[Report]) -> None:
+def append_reports(
+    producer: Producer, config: AuditConfig, reports: Sequence[CounterReport]
+) -> None:
     """Append them as one record batch and wait for it. Raises what the producer does."""
     futures = producer.send_many(config.topic, [as_row(report) for report in reports])
     for future in futures:
@@ -351,7 +353,7 @@ def report_commit(
 
     Never raises: what was committed stays, whether or not it could be reported.
     """
-    identity = Identity(
+    identity = RunIdentity(
         tier=tier,
         counter=counter,
         run=run,

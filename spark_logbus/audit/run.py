@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_logbus.audit.counts import Tallies, Tally
-from spark_logbus.audit.report import Report, Tier
+from spark_logbus.audit.counts import Tallies, WindowTally
+from spark_logbus.audit.report import CounterReport, Tier
 
-_NOTHING = Tally()
+_NOTHING = WindowTally()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class RunIdentity:
     """What all reports of a run have in common."""
 
     tier: Tier
@@ -25,22 +25,22 @@ class Identity:
 
 @dataclass(slots=True)
 class _Window:
-    counted: Tally = _NOTHING
-    in_doubt: Tally = _NOTHING
+    counted: WindowTally = _NOTHING
+    in_doubt: WindowTally = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Reports that are to be published together, and what they take off the list of changes."""
 
-    reports: list[Report]
+    reports: list[CounterReport]
     changed: frozenset[tuple[str, int]] = field(default_factory=frozenset)
 
 
 class Run:
     """Counts, and drafts reports of what has changed. Thread-safe."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
         self._lock = threading.Lock()
         self._windows: dict[tuple[str, int], _Window] = {}
@@ -111,12 +111,12 @@ class Run:
 
     def _report(
         self, place: tuple[str | None, int | None], now_us: int, through_us: int, last: bool
-    ) -> Report:
+    ) -> CounterReport:
         topic, start = place
         window = _Window()
         if topic is not None and start is not None:
             window = self._windows[topic, start]
-        return Report(
+        return CounterReport(
             tier=self.identity.tier,
             counter=self.identity.counter,
             run=self.identity.run,

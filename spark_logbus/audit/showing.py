@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from spark_logbus.audit.comparison import AuditResult, WindowResult
 from spark_logbus.audit.ledger import State
-from spark_logbus.audit.verdicts import Finding
+from spark_logbus.audit.verdicts import Status
 from spark_logbus.times import show_moment
 
 _FINDINGS: Final = 1
@@ -33,7 +33,7 @@ def _window(window: WindowResult) -> dict[str, Any]:
         "counted": window.counted.records,
         "in_doubt": window.in_doubt,
         "found": window.found.records,
-        "verdict": verdict.finding.value,
+        "verdict": verdict.status.value,
         "records": verdict.records,
         "at_us": verdict.at_us,
         "counters": [
@@ -49,7 +49,7 @@ def _window(window: WindowResult) -> dict[str, Any]:
             {
                 "name": copy.name,
                 "found": copy.records,
-                "verdict": copy.verdict.finding.value,
+                "verdict": copy.verdict.status.value,
                 "records": copy.verdict.records,
                 "at_us": copy.verdict.at_us,
             }
@@ -76,7 +76,7 @@ def _summary(result: AuditResult) -> dict[str, Any]:
 
 def is_complete(window: WindowResult) -> bool:
     """In the topic and in each copy."""
-    return all(verdict.finding is Finding.COMPLETE for verdict in window.verdicts)
+    return all(verdict.status is Status.COMPLETE for verdict in window.verdicts)
 
 
 def row_of(window: WindowResult) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def _copies(window: WindowResult) -> str | None:
     wrong = [
         f"{copy.name}: {copy.verdict}"
         for copy in window.copies
-        if copy.verdict.finding is not Finding.COMPLETE
+        if copy.verdict.status is not Status.COMPLETE
     ]
-    return "; ".join(wrong) or Finding.COMPLETE.value
+    return "; ".join(wrong) or Status.COMPLETE.value
 
 
 def sentences(result: AuditResult) -> list[str]:

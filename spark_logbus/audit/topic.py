@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_logbus.audit.counts import Tally, add, tally_times
-from spark_logbus.audit.report import MOMENTS, Report, from_rows
+from spark_logbus.audit.counts import WindowTally, add, tally_times
+from spark_logbus.audit.report import MOMENTS, CounterReport, from_rows
 from spark_logbus.client import Admin, Cluster, FetchedColumns, RangeReader
 from spark_logbus.client.schemas.topic import find_value_schemas, opened_registry
 from spark_logbus.errors import InvalidRequestError, UnknownTopicError
@@ -36,8 +36,8 @@ class TopicCounts:
     read_at_us: int
     """All that was acknowledged by then has been counted."""
 
-    tallies: dict[int, Tally] = field(default_factory=dict)
-    beyond: dict[int, Tally] = field(default_factory=dict)
+    tallies: dict[int, WindowTally] = field(default_factory=dict)
+    beyond: dict[int, WindowTally] = field(default_factory=dict)
     """Of these, the ones that stand at or after the offsets that were asked about."""
 
     expired_before_us: int | None = None
@@ -184,7 +184,9 @@ def _only_times(cluster: Cluster, topic: str, config: Mapping[str, str]) -> Any:
     return ValueReader(schemas, fields=(), columns=(_TIMESTAMP,))
 
 
-def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: int) -> list[Report]:
+def read_reports(
+    cluster: Cluster, audit_topic: str, topic: str, *, since_us: int
+) -> list[CounterReport]:
     """What was reported of ``topic`` from ``since_us`` on (by the clock), and by those who have met
     no topic at all.
 
@@ -208,7 +210,7 @@ def read_reports(cluster: Cluster, audit_topic: str, topic: str, *, since_us: in
 
     values = ValueReader(schemas, columns=(_TIMESTAMP,))
     starts = Admin(cluster).list_offsets(dict.fromkeys(snapshot.spans, AtTimestamp(since_us)))
-    reports: list[Report] = []
+    reports: list[CounterReport] = []
     placed: set[str] = set()  # runs that have met a topic
     for topic_partition, span in snapshot.spans.items():
         start = starts[topic_partition]
@@ -234,7 +236,7 @@ def _met(rows: pa.RecordBatch) -> pa.Array:
     return pc.is_valid(rows.column("topic"))
 
 
-def _reports(rows: pa.RecordBatch, topic: str) -> list[Report]:
+def _reports(rows: pa.RecordBatch, topic: str) -> list[CounterReport]:
     """Those of ``topic`` and of none, of an arrow batch of reports."""
     of = rows.column("topic")
     rows = rows.filter(pc.or_(pc.is_null(of), pc.fill_null(pc.equal(of, topic), False)))

@@ -10,10 +10,10 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from spark_logbus.audit.counts import Tally, time_of
+from spark_logbus.audit.counts import WindowTally, time_of
 
 
-class Finding(enum.Enum):
+class Status(enum.Enum):
     """The kinds of verdicts."""
 
     #: What was counted is there, once.
@@ -39,8 +39,8 @@ class Finding(enum.Enum):
 #: Those that an operator has to look at.
 FINDINGS: Final = frozenset(
     {
-        Finding.MISSING, Finding.TOO_MANY, Finding.EXCHANGED, Finding.IN_DOUBT, Finding.UNCOUNTED,
-        Finding.GAP,
+        Status.MISSING, Status.TOO_MANY, Status.EXCHANGED, Status.IN_DOUBT, Status.UNCOUNTED,
+        Status.GAP,
     }
 )  # fmt: skip
 
@@ -49,22 +49,22 @@ FINDINGS: Final = frozenset(
 class Verdict:
     """``records`` is how many it is about; ``at_us`` the time of that one, where it is one."""
 
-    finding: Finding
+    status: Status
     records: int = 0
     at_us: int | None = None
 
     def __str__(self) -> str:
-        if self.records and self.finding is not Finding.COMPLETE:
-            return f"{self.finding.value}: {self.records:,}"
-        return self.finding.value
+        if self.records and self.status is not Status.COMPLETE:
+            return f"{self.status.value}: {self.records:,}"
+        return self.status.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """What counters have reported of one window."""
 
-    counted: Tally = Tally()
-    in_doubt: Tally = Tally()
+    counted: WindowTally = WindowTally()
+    in_doubt: WindowTally = WindowTally()
     reported: bool = False
     """At least one of them has reported something of this window."""
 
@@ -84,29 +84,29 @@ class Expected:
     """One has died that has never said of which time its records were."""
 
 
-def judge(expected: Expected, found: Tally, *, start_us: int, window_us: int) -> Verdict:
+def judge(expected: Expected, found: WindowTally, *, start_us: int, window_us: int) -> Verdict:
     """Of the window in which ``found`` is there."""
     difference = found - expected.counted
     at_us = time_of(difference, start_us=start_us, window_us=window_us)
     if difference.records < 0:
         if expected.changing:
-            return Verdict(Finding.NOT_YET)
-        return Verdict(Finding.MISSING, -difference.records, at_us)
+            return Verdict(Status.NOT_YET)
+        return Verdict(Status.MISSING, -difference.records, at_us)
     if not difference.records and difference:
-        return Verdict(Finding.NOT_YET if expected.changing else Finding.EXCHANGED)
+        return Verdict(Status.NOT_YET if expected.changing else Status.EXCHANGED)
     return _of_enough(expected, difference, at_us)
 
 
-def _of_enough(expected: Expected, more: Tally, at_us: int | None) -> Verdict:
+def _of_enough(expected: Expected, more: WindowTally, at_us: int | None) -> Verdict:
     """All that was acknowledged is there, and ``more``."""
     if expected.gap or (expected.unplaced and more):
-        return Verdict(Finding.GAP, more.records)
+        return Verdict(Status.GAP, more.records)
     if expected.pending or (expected.behind and more):
-        return Verdict(Finding.NOT_YET)
-    if more in (Tally(), expected.in_doubt):
-        return Verdict(Finding.COMPLETE)
+        return Verdict(Status.NOT_YET)
+    if more in (WindowTally(), expected.in_doubt):
+        return Verdict(Status.COMPLETE)
     if more.records <= expected.in_doubt.records:
-        return Verdict(Finding.IN_DOUBT, expected.in_doubt.records)
+        return Verdict(Status.IN_DOUBT, expected.in_doubt.records)
     if not expected.reported:
-        return Verdict(Finding.UNCOUNTED, more.records, at_us)
-    return Verdict(Finding.TOO_MANY, more.records - expected.in_doubt.records, at_us)
+        return Verdict(Status.UNCOUNTED, more.records, at_us)
+    return Verdict(Status.TOO_MANY, more.records - expected.in_doubt.records, at_us)

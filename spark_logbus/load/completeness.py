@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_logbus.audit.auditing import Place
 from spark_logbus.audit.comparison import Copy
-from spark_logbus.audit.counts import Tally
+from spark_logbus.audit.counts import WindowTally
 from spark_logbus.audit.topic import TopicCounts, plan_count
 from spark_logbus.audit.warehouse import SHOWN, Loads, OffsetSpan, doubled_note, missing_note
 from spark_logbus.client import Cluster
@@ -40,7 +40,7 @@ class SparkCounts:
         counts.tallies = self._in_ranges(plan.ranges, window_us)
         return counts
 
-    def _in_ranges(self, ranges: Sequence[OffsetRange], window_us: int) -> dict[int, Tally]:
+    def _in_ranges(self, ranges: Sequence[OffsetRange], window_us: int) -> dict[int, WindowTally]:
         if not any(each.count for each in ranges):
             return {}
         options = options_of(ranges, self._zookeeper, self._topic)

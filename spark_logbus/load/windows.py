@@ -5,13 +5,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_logbus.audit.counts import Tally, as_tally
+from spark_logbus.audit.counts import WindowTally, as_tally
 
 _WITHIN = "within_us"
 _WINDOW = "window_us"
 
 
-def tallies_of(frame: DataFrame, *, window_us: int) -> dict[int, Tally]:
+def tallies_of(frame: DataFrame, *, window_us: int) -> dict[int, WindowTally]:
     """Of the column ``timestamp``, by the start of each window."""
     at = F.unix_micros("timestamp")
     within = F.pmod(at, F.lit(window_us))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_logbus.mirror.opening import open_mirror, source_at
     from spark_logbus.mirror.renaming import Renaming
     from spark_logbus.mirror.round import Mirror, PartitionLag, RoundReport
-    from spark_logbus.mirror.run import Listener, Progress, run_mirror
+    from spark_logbus.mirror.run import Listener, MirrorProgress, run_mirror
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -24,7 +24,7 @@ else:
             "round": "Mirror PartitionLag RoundReport",
             "opening": "open_mirror source_at",
             "renaming": "Renaming",
-            "run": "Listener Progress run_mirror",
+            "run": "Listener MirrorProgress run_mirror",
         },
     )
 
@@ -32,8 +32,8 @@ __all__ = [
     "Listener",
     "Mirror",
     "MirrorConfig",
+    "MirrorProgress",
     "PartitionLag",
-    "Progress",
     "Renaming",
     "RoundReport",
     "TranslatedPosition",

@@ -15,7 +15,7 @@ from typing import Final
 from spark_logbus.audit.auditing import AHEAD_US, Place
 from spark_logbus.audit.auditing import mirror as any_copy
 from spark_logbus.audit.comparison import Copy
-from spark_logbus.audit.counts import Tally, add
+from spark_logbus.audit.counts import WindowTally, add
 from spark_logbus.audit.ledger import fold, in_windows
 from spark_logbus.audit.report import AUDIT_TOPIC, Tier
 from spark_logbus.audit.topic import TopicCounts, count_topic, read_reports
@@ -30,7 +30,7 @@ _NEVER_US: Final = 1 << 62  # later than all windows
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CopiedTopic:
     """How far the mirror ``name`` has copied a topic: all of its rounds up to ``number``."""
 
     name: str
@@ -48,12 +48,12 @@ class Progress:
         return {at: points[-1].target for at, points in self.entry.points.items()}
 
 
-def progress_of(name: str, state: MirrorState, topic: str) -> Progress:
+def progress_of(name: str, state: MirrorState, topic: str) -> CopiedTopic:
     """By a state of the mirror, in which the topic may be noted before the round is. Pure."""
     entry, standing = state.topics[topic], state.round
     own = [each for each in standing.ranges if each.topic_partition.topic == topic]
     noted = all(entry.points[each.topic_partition.partition][-1].source >= each.end for each in own)
-    return Progress(name, standing.number if noted else standing.number - 1, entry)
+    return CopiedTopic(name, standing.number if noted else standing.number - 1, entry)
 
 
 def mirror_places(
@@ -104,7 +104,7 @@ class _Mirrored:
     audit_topic: str
     name: str
 
-    def progress(self) -> Progress:
+    def progress(self) -> CopiedTopic:
         """The mirror's last round. Read until no round begins or ends meanwhile."""
         deadline = self.copy.deadline_ms(_LOOK_MS)
         with _session(self.copy) as session:
@@ -131,7 +131,7 @@ class _Mirrored:
             window_us=window_us, since_us=since_us, beyond=progress.target,
         )  # fmt: skip
         due = {
-            start: tally - there.beyond.get(start, Tally())
+            start: tally - there.beyond.get(start, WindowTally())
             for start, tally in there.tallies.items()
         }
         return self._compared(of, due, progress, window_us, since_us)
@@ -139,7 +139,7 @@ class _Mirrored:
     def counted(self, window_us: int, since_us: int) -> Copy:
         """What the mirror has counted since it was last started to count."""
         progress = self.progress()
-        audited, total = progress.entry.audited, dict[int, Tally]()
+        audited, total = progress.entry.audited, dict[int, WindowTally]()
         reports = read_reports(
             self.copy, self.audit_topic, self.copy_topic, since_us=max(0, since_us - AHEAD_US)
         )
@@ -153,7 +153,12 @@ class _Mirrored:
         return replace(copy, from_us=_NEVER_US if audited is None else audited.time_us)
 
     def _compared(
-        self, of: str, tallies: dict[int, Tally], progress: Progress, window_us: int, since_us: int
+        self,
+        of: str,
+        tallies: dict[int, WindowTally],
+        progress: CopiedTopic,
+        window_us: int,
+        since_us: int,
     ) -> Copy:
         here = count_topic(
             self.source, self.topic,

@@ -10,7 +10,7 @@ from spark_logbus.coordination.groups.topic_owners import NoOwnership
 from spark_logbus.coordination.mirrors import Mirrors, MirrorState
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.mirror.points import translated
-from spark_logbus.mirror.source.source import Source
+from spark_logbus.mirror.source.source import MirrorSource
 from spark_logbus.model import TopicPartition, check_name
 from spark_logbus.zookeeper import Session
 
@@ -45,7 +45,7 @@ def positions(
 
 
 def translate_group(
-    name: str, group: str, *, source: Source, session: Session, execute: bool = False
+    name: str, group: str, *, source: MirrorSource, session: Session, execute: bool = False
 ) -> list[TranslatedPosition]:
     """Where a group of the source is to go on in the target, by the mirror of that name; committed
     there for the same group only with ``execute``.

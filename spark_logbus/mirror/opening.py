@@ -11,7 +11,7 @@ from spark_logbus.mirror.config import MirrorConfig
 from spark_logbus.mirror.round import Mirror
 from spark_logbus.mirror.schemas import SchemaCopier
 from spark_logbus.mirror.source.logbus import LogbusSource
-from spark_logbus.mirror.source.source import Source
+from spark_logbus.mirror.source.source import MirrorSource
 from spark_logbus.retry import RetryPolicy
 from spark_logbus.zookeeper import Session
 
@@ -24,7 +24,7 @@ CLIENT: Final = ClientConfig(client_id="mirror", retry_deadline_ms=15_000)
 @contextmanager
 def source_at(
     *, zookeeper: str | None = None, kafka: str | None = None, client: ClientConfig = CLIENT
-) -> Iterator[Source]:
+) -> Iterator[MirrorSource]:
     """The source at an address: one of the two. Raises what connecting does, and ConfigError where
     the library for Kafka is not installed."""
     if kafka is not None:
@@ -76,7 +76,7 @@ def open_mirror(
             """To all of a cluster at once, so that it is waited for once."""
             return patience.retry(f"Connecting to the {side}", lambda: open_.enter_context(to()))
 
-        source: Source
+        source: MirrorSource
         there = None
         if kafka is None:
             cluster, there = connected(

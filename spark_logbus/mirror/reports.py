@@ -13,7 +13,7 @@ from typing import Final
 from spark_logbus.audit.counts import Tallies, tally_times
 from spark_logbus.audit.report import Tier, as_row
 from spark_logbus.audit.reporter import AuditConfig, prepare
-from spark_logbus.audit.run import Identity, Run
+from spark_logbus.audit.run import Run, RunIdentity
 from spark_logbus.client import Cluster, Producer
 from spark_logbus.client.schemas.topic import WriterSchema
 from spark_logbus.model import TopicPartition
@@ -67,7 +67,7 @@ class RoundReports:
         records that makes, by partition."""
         now_us = self._target.clock.now_us()
         run = Run(
-            Identity(
+            RunIdentity(
                 tier=Tier.MIRROR,
                 counter=self._name,
                 run=run_of_round(self._name, number),

@@ -56,7 +56,7 @@ from spark_logbus.mirror.points import (
 )
 from spark_logbus.mirror.reports import RoundReports
 from spark_logbus.mirror.schemas import SchemaCopier
-from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds, Source, SourceTopic
+from spark_logbus.mirror.source.source import NO_SCHEMAS, MirrorSource, SourceTopic, TargetSchemaIds
 from spark_logbus.mirror.staging import ATTEMPT, CopiedPartition, StagedRound, Stager
 from spark_logbus.mirror.targets import Targets
 from spark_logbus.mirror.write_numbers import closes_round, is_of, new_token, new_write
@@ -105,7 +105,7 @@ class Mirror:
         self,
         config: MirrorConfig,
         *,
-        source: Source,
+        source: MirrorSource,
         target: Cluster,
         session: Session,
         schemas: SchemaCopier | None = None,
@@ -129,7 +129,7 @@ class Mirror:
         self._known = False  # whether ZooKeeper has that state
         self._in_doubt = True  # whether a plan that stands may have been carried out
         self._found: Mapping[str, SourceTopic] = {}
-        self._schema_ids: dict[str, SchemaIds] = {}
+        self._schema_ids: dict[str, TargetSchemaIds] = {}
         self._copied_us: dict[TopicPartition, int] = {}
         self._lost: tuple[OffsetRange, ...] = ()
         self._last: TopicPartition | None = None  # of the last round's partitions

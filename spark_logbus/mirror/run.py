@@ -30,7 +30,7 @@ _DONE_ANEW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MirrorProgress:
     """After a round, or after a look that found nothing new (``round`` is None)."""
 
     round: RoundReport | None
@@ -44,7 +44,7 @@ class Progress:
 class Listener:
     """Hears how a run goes; what it does not override it does not care about."""
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: MirrorProgress) -> None:
         """A round is over, or there is nothing new."""
 
     def failed(self, error: LogbusError) -> None:
@@ -102,7 +102,7 @@ class _Runner:
             self._records += report.records or 0
             self._size_bytes += report.size_bytes
         self._listener.progressed(
-            Progress(report, self._mirror.lags(), self._records, self._size_bytes)
+            MirrorProgress(report, self._mirror.lags(), self._records, self._size_bytes)
         )
 
     def _reached(self, report: RoundReport | None) -> bool:

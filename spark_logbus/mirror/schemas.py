@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from avro_columns.compatibility import Compatibility
 from spark_logbus.errors import InvalidRequestError
-from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds
+from spark_logbus.mirror.source.source import NO_SCHEMAS, TargetSchemaIds
 from spark_logbus.schemas.errors import IdMismatchError
 from spark_logbus.schemas.registry import SchemaRegistry
 from spark_logbus.schemas.registry.administration import SchemaAdministration
@@ -30,9 +30,9 @@ class SchemaCopier:
         self._source = SchemaRegistry(source)
         self._target = SchemaRegistry(target)
         self._administration = SchemaAdministration(target)
-        self._copied: dict[str, tuple[Subject, SchemaIds]] = {}
+        self._copied: dict[str, tuple[Subject, TargetSchemaIds]] = {}
 
-    def copy_schemas(self, topic: str, config: Mapping[str, str]) -> SchemaIds:
+    def copy_schemas(self, topic: str, config: Mapping[str, str]) -> TargetSchemaIds:
         """Have the target know all schemas of a topic with that configuration; the ids of those of
         its values. Raises InvalidRequestError where the target has others."""
         schemas = TopicSchemas.from_topic_config(config)
@@ -49,7 +49,7 @@ class SchemaCopier:
             return NO_SCHEMAS
         return self._copy_subject(schemas.value_subject)
 
-    def _copy_subject(self, name: str) -> SchemaIds:
+    def _copy_subject(self, name: str) -> TargetSchemaIds:
         source = self._source.subject(name)
         known = self._copied.get(name)
         if known is not None and known[0] == source:
@@ -73,7 +73,7 @@ class SchemaCopier:
                     f"{version.schema_id} in the source, and {schema_id} in the target. Copy the "
                     "topic into a cluster in which that id is free."
                 )
-        found = SchemaIds(by_source, clash)
+        found = TargetSchemaIds(by_source, clash)
         self._copied[name] = (source, found)
         return found
 

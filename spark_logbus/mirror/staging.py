@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_logbus.audit.counts import Tally, add
+from spark_logbus.audit.counts import WindowTally, add
 from spark_logbus.client import (
     AppendedRange,
     Cluster,
@@ -22,7 +22,7 @@ from spark_logbus.coordination.mirrors import MirroredTopic, PlannedRound
 from spark_logbus.errors import BrokerUnavailableError
 from spark_logbus.mirror.points import CopiedRun, add_run
 from spark_logbus.mirror.reports import RoundReports, tally_encoded
-from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds, Source
+from spark_logbus.mirror.source.source import NO_SCHEMAS, MirrorSource, TargetSchemaIds
 from spark_logbus.model import OffsetRange, TopicPartition
 from spark_logbus.record.stage_id import stage_id
 
@@ -46,7 +46,7 @@ class CopiedPartition:
     runs: list[CopiedRun] = field(default_factory=list)
     size_bytes: int = 0
     time_us: int | None = None
-    tallies: dict[int, Tally] = field(default_factory=dict)
+    tallies: dict[int, WindowTally] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -66,7 +66,7 @@ class Stager:
     """Stages rounds, one at a time. ``stopping`` says that it is to stop."""
 
     def __init__(
-        self, source: Source, target: Cluster, *, readers: int, stopping: threading.Event
+        self, source: MirrorSource, target: Cluster, *, readers: int, stopping: threading.Event
     ) -> None:
         self._source = source
         self._target = target
@@ -77,7 +77,7 @@ class Stager:
         self,
         planned: PlannedRound,
         topics: Mapping[str, MirroredTopic],
-        schema_ids: Mapping[str, SchemaIds],
+        schema_ids: Mapping[str, TargetSchemaIds],
         *,
         write: int,
         identity: WriteIdentity,
@@ -141,7 +141,7 @@ class Stager:
         *,
         target: str,
         topic_id: str,
-        schema_ids: SchemaIds,
+        schema_ids: TargetSchemaIds,
         failure: _Failure,
         tallied: bool,
     ) -> CopiedPartition:
@@ -182,9 +182,9 @@ class _Failure:
 
 def _by_target(
     copied: Mapping[OffsetRange, CopiedPartition], topics: Mapping[str, MirroredTopic]
-) -> dict[str, dict[int, Tally]]:
+) -> dict[str, dict[int, WindowTally]]:
     """The tallies of a round, by topic of the target."""
-    total: dict[str, dict[int, Tally]] = {}
+    total: dict[str, dict[int, WindowTally]] = {}
     for each, part in copied.items():
         add(total.setdefault(topics[each.topic_partition.topic].target, {}), part.tallies)
     return total

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from spark_logbus.audit.counts import Tallies, Tally, add, tally_times
+from spark_logbus.audit.counts import Tallies, WindowTally, add, tally_times
 from spark_logbus.audit.report import Tier
 from spark_logbus.audit.reporter import AuditConfig, prepare, report_commit
 from spark_logbus.client import AppendedRange, Cluster, ProducerInterceptor, WriteIdentity
@@ -31,7 +31,7 @@ class TaskCounts(ProducerInterceptor):
     """The counts of one task's producer, complete when that is closed."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, dict[int, Tally]] = {}
+        self.counts: dict[str, dict[int, WindowTally]] = {}
 
     def after_append(
         self,
@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Publish the sum of what a write's tasks have counted. A write that is reported again, as it
     was committed before, has the same name. Never raises."""
-    total: dict[str, dict[int, Tally]] = {}
+    total: dict[str, dict[int, WindowTally]] = {}
     for one in counts:
         for topic, tallies in one.items():
             add(total.setdefault(topic, {}), tallies)

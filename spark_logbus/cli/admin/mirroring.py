@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from spark_logbus.cli.output import ago, console, human_bytes, plural, print_json
 from spark_logbus.clock import SystemClock
 from spark_logbus.errors import LogbusError
-from spark_logbus.mirror import Listener, PartitionLag, Progress
+from spark_logbus.mirror import Listener, MirrorProgress, PartitionLag
 
 _EVERY_S: Final = 10.0  # between two lines about copying, where no line can be written over
 
@@ -41,7 +41,7 @@ class MirrorReporter(Listener):
     ) -> None:
         self._open.close()
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: MirrorProgress) -> None:
         for lost in () if progress.round is None else progress.round.lost:
             self._problems.print(f"The source has lost {lost} before it was copied.")
         was_idle, self._idle = self._idle, progress.round is None
@@ -66,7 +66,7 @@ class MirrorReporter(Listener):
         self._problems.print("It goes on.")
 
 
-def line(progress: Progress) -> str:
+def line(progress: MirrorProgress) -> str:
     """Progress in one line."""
     lags = progress.lags
     lag = sum(each.records for each in lags)
@@ -79,7 +79,7 @@ def line(progress: Progress) -> str:
     return f"{done}, {lag:,} behind{age} ({most.topic_partition}: {most.records:,})."
 
 
-def as_json(progress: Progress) -> dict[str, Any]:
+def as_json(progress: MirrorProgress) -> dict[str, Any]:
     """Progress for programs; times in µs."""
     now = progress.round
     return {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from spark_logbus.cli.data.chunks import Input
-from spark_logbus.cli.data.publishing import OwnPartitions, Publisher
+from spark_logbus.cli.data.publishing import InputPublisher, OwnPartitions
 from spark_logbus.cli.data.record_input import (
     InputRecord,
     KeySplitter,
@@ -131,7 +131,7 @@ def produce(
         # There may be no line that would miss it.
         described = Admin(cluster).describe([topic], ends=False)[topic]
         chunks.take_json = _json_taker(cluster, described.config)
-        publisher = Publisher(producer, topic, own_partitions)
+        publisher = InputPublisher(producer, topic, own_partitions)
         try:
             for chunk in chunks:
                 publisher.publish(chunk)

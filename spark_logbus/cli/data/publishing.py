@@ -38,7 +38,7 @@ class OwnPartitions:
         return next(self._partitions, None)
 
 
-class Publisher:
+class InputPublisher:
     """Publishes the chunks of one input, in order. For the main thread.
 
     The producer is used in a thread of its own: Ctrl-C meets the main thread wherever it is, and

@@ -22,7 +22,7 @@ from spark_logbus.errors import (
     UnknownTopicError,
 )
 from spark_logbus.log.config import LogConfig
-from spark_logbus.mirror.source.source import SchemaIds, SourceBatch, SourceTopic
+from spark_logbus.mirror.source.source import SourceBatch, SourceTopic, TargetSchemaIds
 from spark_logbus.model import Compression, Header, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span
 from spark_logbus.record.rows.builder import ArrowBatchBuilder, record_size
@@ -176,7 +176,7 @@ class KafkaSource:
     # -- records --------------------------------------------------------------------------
 
     def read(
-        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: SchemaIds
+        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: TargetSchemaIds
     ) -> Iterator[SourceBatch]:
         kafka = self._library
         at = offset_range.topic_partition

@@ -10,7 +10,7 @@ from spark_logbus.client.fetch.batches import EncodedBatch, decoded
 from spark_logbus.coordination.groups.offsets import GroupOffsets
 from spark_logbus.errors import InvalidRequestError
 from spark_logbus.mirror.plan import shares
-from spark_logbus.mirror.source.source import SchemaIds, SourceBatch, SourceTopic
+from spark_logbus.mirror.source.source import SourceBatch, SourceTopic, TargetSchemaIds
 from spark_logbus.model import ONE_PIECE, OffsetRange, TopicPartition
 from spark_logbus.offsets.snapshot import Span, take_snapshot
 from spark_logbus.record import for_another_log
@@ -53,7 +53,7 @@ class LogbusSource:
         return [cuts[each][0][0] if each in cuts else each for each in ranges]
 
     def read(
-        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: SchemaIds
+        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: TargetSchemaIds
     ) -> Iterator[SourceBatch]:
         with RangeReader(
             self._cluster, offset_range, topic_id=topic_id, fetch_bytes=_FETCH_BYTES
@@ -75,7 +75,7 @@ class LogbusSource:
 
 
 def copied(
-    offset_range: OffsetRange, raw: EncodedBatch, schema_ids: SchemaIds
+    offset_range: OffsetRange, raw: EncodedBatch, schema_ids: TargetSchemaIds
 ) -> SourceBatch | None:
     """A verified record batch as it is appended to the target; None if nothing of it is.
 

@@ -36,7 +36,7 @@ class SourceBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaIds:
+class TargetSchemaIds:
     """Ids of the target by those of the source, of the schemas of one topic's values.
 
     ``clash`` says why values that hold ids themselves cannot be copied, if they cannot.
@@ -56,10 +56,10 @@ class SchemaIds:
         return self.by_source[schema_id]
 
 
-NO_SCHEMAS: Final = SchemaIds()
+NO_SCHEMAS: Final = TargetSchemaIds()
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """Where topics come from. Its errors are logbus's; used by several threads."""
 
     @property
@@ -74,7 +74,7 @@ class Source(Protocol):
         record batches do."""
 
     def read(
-        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: SchemaIds
+        self, offset_range: OffsetRange, *, topic_id: str, schema_ids: TargetSchemaIds
     ) -> Iterator[SourceBatch]:
         """What there is of a range, in order. TopicRecreatedError for a topic of another id."""
 

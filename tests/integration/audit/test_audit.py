@@ -21,8 +21,8 @@ from spark_logbus.audit import (
     AuditInterceptor,
     AuditReporter,
     AuditResult,
-    Finding,
     Question,
+    Status,
     Tier,
     audit,
 )
@@ -81,12 +81,12 @@ def after_a_death(cluster: Cluster, topic: str, hour: tuple[int, int]) -> AuditR
     return asked(cluster, topic, hour)
 
 
-def findings(result: AuditResult) -> dict[int, tuple[Finding, int]]:
+def findings(result: AuditResult) -> dict[int, tuple[Status, int]]:
     """Of windows that are not complete, by their start."""
     return {
-        window.start_us: (window.verdict.finding, window.verdict.records)
+        window.start_us: (window.verdict.status, window.verdict.records)
         for window in result.windows
-        if window.verdict.finding is not Finding.COMPLETE
+        if window.verdict.status is not Status.COMPLETE
     }
 
 
@@ -153,10 +153,10 @@ def test_three_faults_are_found_among_a_million_records_and_no_other(
         process.kill()
     result = after_a_death(cluster, topic, hour)
     told = findings(result)
-    assert {start: finding for start, (finding, _) in told.items()} == {
-        gone_at // MINUTE * MINUTE: Finding.MISSING,
-        doubled_at // MINUTE * MINUTE: Finding.TOO_MANY,
-        killed_at // MINUTE * MINUTE: Finding.GAP,
+    assert {start: status for start, (status, _) in told.items()} == {
+        gone_at // MINUTE * MINUTE: Status.MISSING,
+        doubled_at // MINUTE * MINUTE: Status.TOO_MANY,
+        killed_at // MINUTE * MINUTE: Status.GAP,
     }
     assert result.findings == 3
     by_start = {window.start_us: window for window in result.windows}
@@ -180,8 +180,8 @@ def test_a_producer_that_is_killed_before_its_first_report_leaves_a_gap(
         assert wait_until(lambda: consumer.poll(0.1))  # its first records are there
         process.kill()
     result = after_a_death(cluster, topic, hour)
-    assert {start: finding for start, (finding, _) in findings(result).items()} == {
-        hour[0]: Finding.GAP
+    assert {start: status for start, (status, _) in findings(result).items()} == {
+        hour[0]: Status.GAP
     }
 
 
@@ -206,7 +206,7 @@ def test_one_missing_and_one_twice_in_a_window_do_not_hide_each_other(
     ):
         lossy.count(topic, pa.array([hour[0] + 5], US))
         producer.send(topic, b"twice", timestamp_us=hour[0] + 6)
-    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.EXCHANGED, 0)}
+    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Status.EXCHANGED, 0)}
 
 
 @pytest.mark.long
@@ -242,8 +242,8 @@ def test_audits_under_load_never_call_wrong_what_is_under_way(
 
     def are_enough() -> bool:
         results.append(audit(cluster, question))
-        verdicts = [window.verdict.finding for window in results[-1].windows]
-        return len(results) >= 8 and verdicts.count(Finding.COMPLETE) >= 4
+        verdicts = [window.verdict.status for window in results[-1].windows]
+        return len(results) >= 8 and verdicts.count(Status.COMPLETE) >= 4
 
     try:
         running.wait(30)
@@ -272,7 +272,7 @@ def test_a_live_producer_is_waited_for_where_its_next_report_decides(
     with Producer(cluster, interceptors=[audited]) as producer, Producer(cluster) as other:
         producer.send(topic, b"once", timestamp_us=hour[0]).result(30)
         other.send(topic, b"more", timestamp_us=hour[0] + 9).result(30)
-        assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
+        assert findings(asked(cluster, topic, hour)) == {hour[0]: (Status.TOO_MANY, 1)}
 
 
 def test_records_that_are_there_and_not_acknowledged_yet_are_not_too_many(
@@ -295,7 +295,7 @@ def test_records_that_are_there_and_not_acknowledged_yet_are_not_too_many(
 
     wait_until(has_reported_since)
     waiting = audit(cluster, question)
-    assert (findings(waiting), waiting.dead) == ({hour[0]: (Finding.NOT_YET, 0)}, ())
+    assert (findings(waiting), waiting.dead) == ({hour[0]: (Status.NOT_YET, 0)}, ())
     audited.after_append(topic, records, appended, None)
     audited.close()
     assert findings(audit(cluster, question)) == {}
@@ -306,7 +306,7 @@ def test_records_of_producers_that_count_nothing_are_told(
 ) -> None:
     with Producer(cluster) as producer:
         producer.send(topic, b"x", timestamp_us=hour[0])
-    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Finding.UNCOUNTED, 1)}
+    assert findings(asked(cluster, topic, hour)) == {hour[0]: (Status.UNCOUNTED, 1)}
 
 
 def test_records_that_failed_are_in_doubt_and_found_not_to_be_there(
@@ -344,12 +344,12 @@ def test_a_mirror_that_lost_a_record_is_told(
     result = audit(cluster, question, places=[mirror(cluster, copy, name="there")])
     assert findings(result) == {}
     told = [
-        (window.start_us, one.name, one.verdict.finding, one.verdict.at_us)
+        (window.start_us, one.name, one.verdict.status, one.verdict.at_us)
         for window in result.windows
         for one in window.copies
-        if one.verdict.finding is not Finding.COMPLETE
+        if one.verdict.status is not Status.COMPLETE
     ]
-    assert told == [(lost_at // MINUTE * MINUTE, "there", Finding.MISSING, lost_at)]
+    assert told == [(lost_at // MINUTE * MINUTE, "there", Status.MISSING, lost_at)]
 
 
 def test_consumers_are_compared_by_what_they_say(
@@ -365,8 +365,8 @@ def test_consumers_are_compared_by_what_they_say(
         consumed.count(topic, table.column("timestamp").slice(1).combine_chunks())
     result = asked(cluster, topic, hour)
     told = [one.verdict for window in result.windows for one in window.copies]
-    assert sum(one.finding is Finding.MISSING for one in told) == 1
-    assert sum(one.finding is Finding.COMPLETE for one in told) == len(told) - 1
+    assert sum(one.status is Status.MISSING for one in told) == 1
+    assert sum(one.status is Status.COMPLETE for one in told) == len(told) - 1
 
 
 def test_records_of_a_consumer_are_counted_one_by_one_too(
@@ -384,11 +384,11 @@ def test_records_of_a_consumer_are_counted_one_by_one_too(
             consumed.count_records(records)
             left -= len(records)
     verdicts = [
-        one.verdict.finding
+        one.verdict.status
         for window in asked(cluster, topic, hour).windows
         for one in window.copies
     ]
-    assert set(verdicts) == {Finding.COMPLETE}
+    assert set(verdicts) == {Status.COMPLETE}
 
 
 @pytest.mark.parametrize("encoding", ["columns", "avro"])
@@ -407,7 +407,7 @@ def test_topics_with_a_schema_are_counted_by_their_times(
     assert (findings(result), sum(one.found.records for one in result.windows)) == ({}, 12_001)
     with Producer(cluster) as again:
         again.send(typed, rows[0], timestamp_us=hour[0] + 3)
-    assert findings(asked(cluster, typed, hour)) == {hour[0]: (Finding.TOO_MANY, 1)}
+    assert findings(asked(cluster, typed, hour)) == {hour[0]: (Status.TOO_MANY, 1)}
 
 
 @pytest.mark.long
@@ -429,7 +429,7 @@ def test_windows_that_retention_has_reached_are_not_called_missing(
         message="retention",
     )
     result = asked(cluster, small, hour)
-    assert {finding for finding, _ in findings(result).values()} == {Finding.EXPIRED}
+    assert {status for status, _ in findings(result).values()} == {Status.EXPIRED}
     assert (result.findings, result.not_yet_known) == (0, 0)
 
 

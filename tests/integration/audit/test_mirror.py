@@ -15,8 +15,8 @@ from spark_logbus.audit import (
     AuditConfig,
     AuditInterceptor,
     AuditResult,
-    Finding,
     Question,
+    Status,
     audit,
 )
 from spark_logbus.client import Producer
@@ -66,18 +66,18 @@ def asked_there(pair: Pair, topic: str) -> AuditResult:
     return audit(pair.target, question)
 
 
-def in_copies(result: AuditResult) -> dict[str, list[tuple[Finding, int]]]:
+def in_copies(result: AuditResult) -> dict[str, list[tuple[Status, int]]]:
     """The verdicts of each place, window by window."""
-    found: dict[str, list[tuple[Finding, int]]] = {}
+    found: dict[str, list[tuple[Status, int]]] = {}
     for window in result.windows:
-        assert window.verdict.finding is Finding.COMPLETE
+        assert window.verdict.status is Status.COMPLETE
         for one in window.copies:
-            verdict = one.verdict.finding, one.verdict.records
+            verdict = one.verdict.status, one.verdict.records
             found.setdefault(one.name.split(" mirror")[0], []).append(verdict)
     return found
 
 
-COMPLETE = (Finding.COMPLETE, 0)
+COMPLETE = (Status.COMPLETE, 0)
 
 
 def test_a_mirror_counts_what_it_has_copied(pair: Pair) -> None:
@@ -88,8 +88,8 @@ def test_a_mirror_counts_what_it_has_copied(pair: Pair) -> None:
         publish(pair, topic, range(900, 1_000))
         behind = in_copies(asked(pair, topic))
         copy_all(mirror)
-    assert (Finding.NOT_YET, 100) in behind["counts of"]
-    assert {finding for finding, _ in behind["counts of"]} <= {Finding.COMPLETE, Finding.NOT_YET}
+    assert (Status.NOT_YET, 100) in behind["counts of"]
+    assert {status for status, _ in behind["counts of"]} <= {Status.COMPLETE, Status.NOT_YET}
     result = asked(pair, topic)
     assert result.findings == result.not_yet_known == 0
     assert all(len(window.copies) == 2 for window in result.windows)
@@ -124,7 +124,7 @@ def test_a_record_that_a_mirror_has_not_copied_is_missing_in_both(pair: Pair) ->
         copy_all(mirror)
     assert [batch.record_count for batch in lost] == [1]
     found = in_copies(asked(pair, topic))
-    missing = (Finding.MISSING, 1)
+    missing = (Status.MISSING, 1)
     assert (found["mirror there"][0], found["counts of"][0]) == (missing, missing)
     there = asked_there(pair, topic)  # what the mirror says it has copied is there
     assert there.findings == there.not_yet_known == 0
@@ -176,7 +176,7 @@ def test_a_mirror_killed_at_any_step_is_neither_complete_nor_has_it_lost_anythin
             points.wait_for(point, topic, process)
         process.kill()
     for verdicts in in_copies(asked(pair, topic)).values():
-        assert {finding for finding, _ in verdicts} == {Finding.NOT_YET}
+        assert {status for status, _ in verdicts} == {Status.NOT_YET}
         assert sum(records for _, records in verdicts) == 300
     with pair.mirror(topic) as mirror:  # without --audit: the round was planned with it
         assert mirror.copy_round() is not None

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.audit_completeness import main as audit_job
-from spark_logbus.audit import AuditInterceptor, AuditResult, Finding, Question, audit
+from spark_logbus.audit import AuditInterceptor, AuditResult, Question, Status, audit
 from spark_logbus.audit.auditing import Place
 from spark_logbus.audit.counts import tally_times
 from spark_logbus.audit.warehouse import local_warehouse
@@ -39,15 +39,15 @@ def asked(logbus: Logbus, topic: str, *places: Place) -> AuditResult:
     return audit(logbus.cluster, question, places=places)
 
 
-def not_complete(result: AuditResult) -> list[tuple[int, str, Finding, int, int | None]]:
-    """Window, place, finding, records and time of what is not complete."""
+def not_complete(result: AuditResult) -> list[tuple[int, str, Status, int, int | None]]:
+    """Window, place, status, records and time of what is not complete."""
     return [
-        (window.start_us, name, one.finding, one.records, one.at_us)
+        (window.start_us, name, one.status, one.records, one.at_us)
         for window in result.windows
         for name, one in [
             ("topic", window.verdict), *((copy.name, copy.verdict) for copy in window.copies)
         ]
-        if one.finding is not Finding.COMPLETE
+        if one.status is not Status.COMPLETE
     ]  # fmt: skip
 
 
@@ -73,8 +73,8 @@ def test_a_write_of_spark_counts_what_it_has_committed(
     assert sum(window.counted.records for window in result.windows) == COUNT
     assert result.findings == result.not_yet_known == 0
     writer.option("audit", "false").save(topic)
-    assert {finding for _, _, finding, _, _ in not_complete(asked(logbus, topic))} == {
-        Finding.TOO_MANY
+    assert {status for _, _, status, _, _ in not_complete(asked(logbus, topic))} == {
+        Status.TOO_MANY
     }
 
 
@@ -153,8 +153,8 @@ def test_an_audit_of_a_warehouse_names_the_offsets(
     found = asked(logbus, topic, local_warehouse(logbus.cluster, topic, tmp_path))
     name = f"warehouse {tmp_path}"
     expected: list[Any] = [
-        (TIMES[number] // WINDOW_US * WINDOW_US, name, finding, 1, TIMES[number])
-        for number, finding in [(gone, Finding.MISSING), (doubled, Finding.TOO_MANY)]
+        (TIMES[number] // WINDOW_US * WINDOW_US, name, status, 1, TIMES[number])
+        for number, status in [(gone, Status.MISSING), (doubled, Status.TOO_MANY)]
     ]
     assert not_complete(found) == expected
     twice, missing = found.notes
@@ -176,6 +176,6 @@ def test_records_that_are_not_loaded_yet_are_not_missed(
     run_load(spark, LoadConfig(topic, str(tmp_path), logbus.zookeeper))
     produce(logbus, topic)
     result = asked(logbus, topic, local_warehouse(logbus.cluster, topic, tmp_path))
-    assert {finding for _, _, finding, _, _ in not_complete(result)} == {Finding.NOT_YET}
+    assert {status for _, _, status, _, _ in not_complete(result)} == {Status.NOT_YET}
     assert sum(records for *_, records, _ in not_complete(result)) == COUNT
     assert (result.findings, result.notes) == (0, ())

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_logbus.cli.data.chunks import Chunk
-from spark_logbus.cli.data.publishing import OwnPartitions, Publisher
+from spark_logbus.cli.data.publishing import InputPublisher, OwnPartitions
 from spark_logbus.client import Cluster, Producer, ProducerConfig, RangeReader
 from spark_logbus.client.producer.partitioner import partition_of
 from spark_logbus.errors import BufferExhaustedError, ProducerClosedError
@@ -215,7 +215,7 @@ def test_what_was_published_is_known_when_a_broker_stands_still(
     ):
         create_topic(wire, "t")
         cluster.topic("t", cluster.retry_deadline())  # so that the producer need not ask
-        publisher = Publisher(producer, "t", OwnPartitions())
+        publisher = InputPublisher(producer, "t", OwnPartitions())
         publisher.publish(chunk)
         wait_until(lambda: publisher.acknowledged == 1_000, message="acknowledgements")
         with frozen(broker.pid):

@@ -22,7 +22,7 @@ from spark_logbus.mirror import (
     Listener,
     Mirror,
     MirrorConfig,
-    Progress,
+    MirrorProgress,
     open_mirror,
     run_mirror,
 )
@@ -185,9 +185,9 @@ class Heard(Listener):
     def __init__(self) -> None:
         self.failures: list[str] = []
         self.recoveries = 0
-        self.progress: Progress | None = None
+        self.progress: MirrorProgress | None = None
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: MirrorProgress) -> None:
         self.progress = progress
 
     def failed(self, error: Exception) -> None:

@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_logbus.audit.counts import Tally, coarser, tally_times
+from spark_logbus.audit.counts import WindowTally, coarser, tally_times
 from spark_logbus.audit.ledger import fold, in_windows
-from spark_logbus.audit.report import Report, Tier
-from spark_logbus.audit.run import Identity, Run
+from spark_logbus.audit.report import CounterReport, Tier
+from spark_logbus.audit.run import Run, RunIdentity
 from tests.property.examples import examples
 
 WINDOW = 1_000
@@ -29,12 +29,12 @@ STEPS = st.lists(st.one_of(COUNTED, DRAFTED), max_size=30)
 DEFAULT = settings(max_examples=examples(150))
 
 
-def tallies_by_hand(times: list[int]) -> dict[int, Tally]:
+def tallies_by_hand(times: list[int]) -> dict[int, WindowTally]:
     counts = Counter(at // WINDOW * WINDOW for at in times)
     sums = Counter[int]()
     for at in times:
         sums[at // WINDOW * WINDOW] += at % WINDOW
-    return {start: Tally(count, sums[start]) for start, count in counts.items()}
+    return {start: WindowTally(count, sums[start]) for start, count in counts.items()}
 
 
 @DEFAULT
@@ -48,9 +48,11 @@ def test_columns_are_counted_as_records_are(times: list[int]) -> None:
 def test_reports_in_any_order_and_number_fold_to_what_was_counted(
     steps: list[tuple[object, ...]], data: st.DataObject
 ) -> None:
-    run = Run(Identity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW))
+    run = Run(
+        RunIdentity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
+    )
     clock = itertools.count(1)
-    arrived: list[Report] = []
+    arrived: list[CounterReport] = []
     truth: dict[tuple[str, str], list[int]] = {}
     for step in steps:
         match step:
@@ -65,7 +67,7 @@ def test_reports_in_any_order_and_number_fold_to_what_was_counted(
                 if fate != "arrives":
                     run.put_back(draft)
     arrived += run.draft(now_us=next(clock), last=True).reports
-    assert not run.add("a", {0: Tally(1, 0)})
+    assert not run.add("a", {0: WindowTally(1, 0)})
     repeated = arrived + data.draw(st.lists(st.sampled_from(arrived)))
     (record,) = fold(data.draw(st.permutations(repeated)))
     assert record.closed
@@ -89,8 +91,10 @@ def test_reports_in_any_order_and_number_fold_to_what_was_counted(
 @given(STEPS)
 def test_what_is_promised_to_be_complete_has_arrived(steps: list[tuple[object, ...]]) -> None:
     """Whenever the run dies: up to the time that it has promised, nothing is missing."""
-    run = Run(Identity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW))
-    arrived: list[Report] = []
+    run = Run(
+        RunIdentity(tier=Tier.PRODUCER, counter="c", run="r", interval_us=1, window_us=WINDOW)
+    )
+    arrived: list[CounterReport] = []
     counted_by: list[tuple[int, list[int]]] = [(0, [])]  # at each moment, all so far
     for now_us, step in enumerate(steps, start=1):
         match step:

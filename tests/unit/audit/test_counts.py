@@ -7,7 +7,7 @@ import pytest
 
 from spark_logbus.audit.counts import (
     MODULUS,
-    Tally,
+    WindowTally,
     add,
     coarser,
     common_window_us,
@@ -25,23 +25,26 @@ US = pa.timestamp("us", "UTC")
     ("times", "expected"),
     [
         ([], {}),
-        ([NOW], {NOW: Tally(1, 0)}),
-        ([NOW, NOW + MINUTE - 1], {NOW: Tally(2, MINUTE - 1)}),
-        ([NOW + 3, NOW + MINUTE + 5, NOW + 4], {NOW: Tally(2, 7), NOW + MINUTE: Tally(1, 5)}),
-        ([-1, 0, 1], {-MINUTE: Tally(1, MINUTE - 1), 0: Tally(2, 1)}),
-        ([NOW, NOW + 9 * MINUTE], {NOW: Tally(1, 0), NOW + 9 * MINUTE: Tally(1, 0)}),
+        ([NOW], {NOW: WindowTally(1, 0)}),
+        ([NOW, NOW + MINUTE - 1], {NOW: WindowTally(2, MINUTE - 1)}),
+        (
+            [NOW + 3, NOW + MINUTE + 5, NOW + 4],
+            {NOW: WindowTally(2, 7), NOW + MINUTE: WindowTally(1, 5)},
+        ),
+        ([-1, 0, 1], {-MINUTE: WindowTally(1, MINUTE - 1), 0: WindowTally(2, 1)}),
+        ([NOW, NOW + 9 * MINUTE], {NOW: WindowTally(1, 0), NOW + 9 * MINUTE: WindowTally(1, 0)}),
     ],
 )
 @pytest.mark.parametrize("kind", [pa.int64(), US])
 def test_each_record_counts_in_its_window(
-    times: list[int], expected: dict[int, Tally], kind: pa.DataType
+    times: list[int], expected: dict[int, WindowTally], kind: pa.DataType
 ) -> None:
     assert tally_times(pa.array(times, pa.int64()).cast(kind), window_us=MINUTE) == expected
 
 
 def test_sums_of_thousands_of_times_do_not_wrap() -> None:
     times = pa.array([NOW + 59_000_000] * 10_000, US)  # their plain sum exceeds 64 bits
-    assert tally_times(times, window_us=MINUTE) == {NOW: Tally(10_000, 590_000_000_000)}
+    assert tally_times(times, window_us=MINUTE) == {NOW: WindowTally(10_000, 590_000_000_000)}
 
 
 def test_coarser_windows_hold_the_same_records() -> None:
@@ -59,15 +62,15 @@ def test_the_difference_of_one_record_is_its_time() -> None:
         fewer = tally_times(pa.array(rest, US), window_us=MINUTE)[NOW]
         assert time_of(fewer - whole, start_us=NOW, window_us=MINUTE) == at
         assert time_of(whole - fewer, start_us=NOW, window_us=MINUTE) == at
-    assert time_of(Tally(2, 7), start_us=NOW, window_us=MINUTE) is None
+    assert time_of(WindowTally(2, 7), start_us=NOW, window_us=MINUTE) is None
     # One that is missing beside others that are exchanged has no time within the window.
-    assert time_of(Tally(-1, MODULUS // 2), start_us=NOW, window_us=MINUTE) is None
+    assert time_of(WindowTally(-1, MODULUS // 2), start_us=NOW, window_us=MINUTE) is None
 
 
 def test_tallies_add_up_window_by_window() -> None:
-    total = {0: Tally(1, 2)}
-    add(total, {0: Tally(3, MODULUS - 1), MINUTE: Tally(1, 1)})
-    assert total == {0: Tally(4, 1), MINUTE: Tally(1, 1)}
+    total = {0: WindowTally(1, 2)}
+    add(total, {0: WindowTally(3, MODULUS - 1), MINUTE: WindowTally(1, 1)})
+    assert total == {0: WindowTally(4, 1), MINUTE: WindowTally(1, 1)}
 
 
 @pytest.mark.parametrize(

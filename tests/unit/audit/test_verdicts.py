@@ -6,91 +6,93 @@ from typing import Any
 
 import pytest
 
-from spark_logbus.audit.counts import Tally
-from spark_logbus.audit.verdicts import Expected, Finding, Verdict, judge
+from spark_logbus.audit.counts import WindowTally
+from spark_logbus.audit.verdicts import Expected, Status, Verdict, judge
 
 WINDOW = 60_000_000
-TEN = Tally(10, 1_000)
-NOTHING = Tally()
+TEN = WindowTally(10, 1_000)
+NOTHING = WindowTally()
 
 
-def verdict(found: Tally, **expected: Any) -> Verdict:
+def verdict(found: WindowTally, **expected: Any) -> Verdict:
     expected.setdefault("reported", True)
     return judge(Expected(**expected), found, start_us=WINDOW, window_us=WINDOW)
 
 
 @pytest.mark.parametrize(
-    ("found", "finding", "records", "at_us"),
+    ("found", "status", "records", "at_us"),
     [
-        (TEN, Finding.COMPLETE, 0, None),
-        (Tally(9, 993), Finding.MISSING, 1, WINDOW + 7),
-        (Tally(7, 800), Finding.MISSING, 3, None),
-        (NOTHING, Finding.MISSING, 10, None),
-        (Tally(11, 1_040), Finding.TOO_MANY, 1, WINDOW + 40),
-        (Tally(12, 1_040), Finding.TOO_MANY, 2, None),
-        (Tally(10, 1_001), Finding.EXCHANGED, 0, None),
+        (TEN, Status.COMPLETE, 0, None),
+        (WindowTally(9, 993), Status.MISSING, 1, WINDOW + 7),
+        (WindowTally(7, 800), Status.MISSING, 3, None),
+        (NOTHING, Status.MISSING, 10, None),
+        (WindowTally(11, 1_040), Status.TOO_MANY, 1, WINDOW + 40),
+        (WindowTally(12, 1_040), Status.TOO_MANY, 2, None),
+        (WindowTally(10, 1_001), Status.EXCHANGED, 0, None),
     ],
 )
 def test_what_is_there_is_compared_with_what_was_counted(
-    found: Tally, finding: Finding, records: int, at_us: int | None
+    found: WindowTally, status: Status, records: int, at_us: int | None
 ) -> None:
-    assert verdict(found, counted=TEN) == Verdict(finding, records, at_us)
+    assert verdict(found, counted=TEN) == Verdict(status, records, at_us)
 
 
 @pytest.mark.parametrize(
-    ("found", "finding", "records"),
+    ("found", "status", "records"),
     [
-        (TEN, Finding.COMPLETE, 0),  # none of them arrived
-        (Tally(13, 1_090), Finding.COMPLETE, 0),  # all of them did
-        (Tally(11, 1_020), Finding.IN_DOUBT, 3),
-        (Tally(13, 1_091), Finding.IN_DOUBT, 3),
-        (Tally(14, 1_100), Finding.TOO_MANY, 1),
-        (Tally(9, 990), Finding.MISSING, 1),
-        (Tally(10, 999), Finding.EXCHANGED, 0),
+        (TEN, Status.COMPLETE, 0),  # none of them arrived
+        (WindowTally(13, 1_090), Status.COMPLETE, 0),  # all of them did
+        (WindowTally(11, 1_020), Status.IN_DOUBT, 3),
+        (WindowTally(13, 1_091), Status.IN_DOUBT, 3),
+        (WindowTally(14, 1_100), Status.TOO_MANY, 1),
+        (WindowTally(9, 990), Status.MISSING, 1),
+        (WindowTally(10, 999), Status.EXCHANGED, 0),
     ],
 )
-def test_records_in_doubt_may_be_there_or_not(found: Tally, finding: Finding, records: int) -> None:
-    got = verdict(found, counted=TEN, in_doubt=Tally(3, 90))
-    assert (got.finding, got.records) == (finding, records)
+def test_records_in_doubt_may_be_there_or_not(
+    found: WindowTally, status: Status, records: int
+) -> None:
+    got = verdict(found, counted=TEN, in_doubt=WindowTally(3, 90))
+    assert (got.status, got.records) == (status, records)
 
 
 @pytest.mark.parametrize(
-    ("flag", "found", "finding"),
+    ("flag", "found", "status"),
     [
         # One that died: never complete, whatever the numbers say; but what is missing is missing.
-        ("gap", TEN, Finding.GAP),
-        ("gap", Tally(15, 1_500), Finding.GAP),
-        ("gap", Tally(9, 900), Finding.MISSING),
-        ("gap", Tally(10, 999), Finding.EXCHANGED),
+        ("gap", TEN, Status.GAP),
+        ("gap", WindowTally(15, 1_500), Status.GAP),
+        ("gap", WindowTally(9, 900), Status.MISSING),
+        ("gap", WindowTally(10, 999), Status.EXCHANGED),
         # One that died and has never said of which time its records were.
-        ("unplaced", TEN, Finding.COMPLETE),
-        ("unplaced", Tally(15, 1_500), Finding.GAP),
-        ("unplaced", Tally(9, 900), Finding.MISSING),
+        ("unplaced", TEN, Status.COMPLETE),
+        ("unplaced", WindowTally(15, 1_500), Status.GAP),
+        ("unplaced", WindowTally(9, 900), Status.MISSING),
         # One that lives and has not yet reported all of the window.
-        ("pending", TEN, Finding.NOT_YET),
-        ("pending", Tally(11, 1_040), Finding.NOT_YET),
-        ("pending", Tally(9, 900), Finding.MISSING),
+        ("pending", TEN, Status.NOT_YET),
+        ("pending", WindowTally(11, 1_040), Status.NOT_YET),
+        ("pending", WindowTally(9, 900), Status.MISSING),
         # One that may have counted more than it has reported.
-        ("behind", TEN, Finding.COMPLETE),
-        ("behind", Tally(11, 1_040), Finding.NOT_YET),
-        ("behind", Tally(9, 900), Finding.MISSING),
+        ("behind", TEN, Status.COMPLETE),
+        ("behind", WindowTally(11, 1_040), Status.NOT_YET),
+        ("behind", WindowTally(9, 900), Status.MISSING),
         # One that counted after the topic was read.
-        ("changing", TEN, Finding.COMPLETE),
-        ("changing", Tally(11, 1_040), Finding.TOO_MANY),
-        ("changing", Tally(9, 900), Finding.NOT_YET),
-        ("changing", Tally(10, 999), Finding.NOT_YET),
+        ("changing", TEN, Status.COMPLETE),
+        ("changing", WindowTally(11, 1_040), Status.TOO_MANY),
+        ("changing", WindowTally(9, 900), Status.NOT_YET),
+        ("changing", WindowTally(10, 999), Status.NOT_YET),
     ],
 )
 def test_what_is_not_known_is_never_called_complete(
-    flag: str, found: Tally, finding: Finding
+    flag: str, found: WindowTally, status: Status
 ) -> None:
-    assert verdict(found, counted=TEN, **{flag: True}).finding is finding
+    assert verdict(found, counted=TEN, **{flag: True}).status is status
 
 
 @pytest.mark.parametrize(
-    ("expected", "finding"),
-    [({}, Finding.UNCOUNTED), ({"gap": True}, Finding.GAP), ({"pending": True}, Finding.NOT_YET)],
+    ("expected", "status"),
+    [({}, Status.UNCOUNTED), ({"gap": True}, Status.GAP), ({"pending": True}, Status.NOT_YET)],
 )
-def test_records_that_nobody_counted_are_told(expected: dict[str, Any], finding: Finding) -> None:
+def test_records_that_nobody_counted_are_told(expected: dict[str, Any], status: Status) -> None:
     got = judge(Expected(**expected), TEN, start_us=WINDOW, window_us=WINDOW)
-    assert got.finding is finding
+    assert got.status is status

@@ -8,7 +8,7 @@ import pytest
 from spark_logbus.client.fetch.batches import EncodedBatch
 from spark_logbus.errors import InvalidRequestError, UnknownSchemaIdError
 from spark_logbus.mirror.source.logbus import copied
-from spark_logbus.mirror.source.source import NO_SCHEMAS, SchemaIds
+from spark_logbus.mirror.source.source import NO_SCHEMAS, TargetSchemaIds
 from spark_logbus.model import Compression, OffsetRange, TopicPartition
 from spark_logbus.record import for_another_log, stamp, stamp_producer, verify
 from spark_logbus.record.format import HEADER_SIZE
@@ -88,7 +88,7 @@ def test_fillers_are_left_out() -> None:
 
 def test_schema_ids_are_those_of_the_target() -> None:
     raw = stored(batch(10, schema_id=7), base_offset=0)
-    found = copied(ALL, raw, SchemaIds({7: 12}, clash="other ids"))
+    found = copied(ALL, raw, TargetSchemaIds({7: 12}, clash="other ids"))
     assert found is not None
     assert verify(found.data).schema_id == 12
     with pytest.raises(UnknownSchemaIdError, match="has the schema id 7, which"):
@@ -98,4 +98,4 @@ def test_schema_ids_are_those_of_the_target() -> None:
 def test_values_that_hold_ids_are_not_copied_where_ids_differ() -> None:
     raw = stored(batch(10), base_offset=0)
     with pytest.raises(InvalidRequestError, match=r"wire format.*same in the target: other"):
-        copied(ALL, raw, SchemaIds({7: 12}, clash="other ids"))
+        copied(ALL, raw, TargetSchemaIds({7: 12}, clash="other ids"))
